@@ -1,0 +1,14 @@
+"""A real server for a machine that has none: found, started once, shared, stopped."""
+
+from chasquimq.server.finder import Found, find_or_start, find_server
+from chasquimq.server.session import SessionServer
+from chasquimq.server.supervisor import ProjectServer, ServerStatus
+
+__all__ = [
+    "Found",
+    "ProjectServer",
+    "ServerStatus",
+    "SessionServer",
+    "find_or_start",
+    "find_server",
+]
