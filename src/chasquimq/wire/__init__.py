@@ -1,0 +1,1 @@
+"""Names and bytes: pure functions that spell what Redis stores, without a client or a loop."""

@@ -1,0 +1,42 @@
+"""Fresh job ids: ULIDs, 48 bits of time and 80 random bits in upper-case Crockford base32."""
+
+from __future__ import annotations
+
+import os
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_TIME_CHARS = 10
+_RANDOM_CHARS = 16
+_TIME_BITS = 48
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_DIGITS = {char: digit for digit, char in enumerate(_ALPHABET)}
+# 256 is a multiple of 32, so taking each byte modulo 32 keeps the characters uniform.
+_CHAR_OF_BYTE = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
+
+
+def new_job_id(now_ms: int) -> str:
+    """Return one fresh id stamped with `now_ms`."""
+    return new_job_ids(1, now_ms)[0]
+
+
+def new_job_ids(count: int, now_ms: int) -> list[str]:
+    """Return `count` fresh ids stamped with `now_ms`; within a millisecond they have no order."""
+    size = count * _RANDOM_CHARS
+    noise = os.urandom(size).translate(_CHAR_OF_BYTE).decode("ascii")
+    time = _spell_time(now_ms)
+    return [time + noise[at : at + _RANDOM_CHARS] for at in range(0, size, _RANDOM_CHARS)]
+
+
+def ulid_ms(job_id: str) -> int | None:
+    """Return the time inside an id, or None where the id is not a ULID as we write them."""
+    if len(job_id) != _TIME_CHARS + _RANDOM_CHARS or not _DIGITS.keys() >= set(job_id):
+        return None
+    ms = 0
+    for char in job_id[:_TIME_CHARS]:
+        ms = ms << 5 | _DIGITS[char]
+    return ms if ms >> _TIME_BITS == 0 else None
+
+
+def _spell_time(now_ms: int) -> str:
+    assert 0 <= now_ms < 1 << _TIME_BITS, "a ULID holds 48 bits of milliseconds"
+    return "".join([_PAIRS[now_ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)])

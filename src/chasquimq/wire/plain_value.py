@@ -1,0 +1,173 @@
+"""Which Python values have a MessagePack form, and which value inside a payload has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeGuard
+
+from chasquimq.errors import EncodeError
+
+# As deep as every MessagePack library in use agrees to go.
+NESTING_MAX = 511
+
+_INT_MIN = -(2**63)
+_INT_MAX = 2**64 - 1
+_SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray})
+_HINTS = {
+    "datetime": "convert it first, for example with .isoformat()",
+    "date": "convert it first, for example with .isoformat()",
+    "time": "convert it first, for example with .isoformat()",
+    "timedelta": "convert it first, for example with .total_seconds()",
+    "Decimal": "convert it first, for example with str()",
+    "UUID": "convert it first, for example with str()",
+    "set": "convert it first, for example with sorted()",
+    "frozenset": "convert it first, for example with sorted()",
+}
+
+# Where a value lies: the root's name, then a key or an index for each level.
+Path = tuple[object, ...]
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether every part of a value is of an exact built-in type and not nested too deep.
+
+    Depth first: a value that contains itself twice must meet the limit before it fans out.
+    """
+    if type(value) in _SCALARS:
+        return True
+    waiting = [(value, 1)]
+    while waiting:
+        value, depth = waiting.pop()
+        inner = _inside(value)
+        if inner is None or depth > NESTING_MAX:
+            return False
+        if not _SCALARS.issuperset(map(type, inner)):
+            waiting += [(part, depth + 1) for part in inner if type(part) not in _SCALARS]
+    return True
+
+
+def _inside(value: Any) -> Collection[Any] | None:
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  any type may come
+    if kind is dict:
+        return value.values() if _SCALARS.issuperset(map(type, value)) else None
+    return value if kind is list or kind is tuple else None
+
+
+def to_plain(value: Any, root: str) -> Any:
+    """Return a value of exact built-in types that packs to the same bytes.
+
+    Raises:
+        EncodeError: some part has no MessagePack form; the message says which.
+    """
+    try:
+        return _plain(value, (root,))
+    except RecursionError as error:
+        raise _too_deep(root) from error
+
+
+def _plain(value: Any, path: Path) -> Any:
+    for kind, convert in _CONVERSIONS:
+        if isinstance(value, kind):
+            return convert(value, path)
+    raise _refusal(value, path)
+
+
+def _plain_none(value: None, _path: Path) -> None:
+    return value
+
+
+def _plain_int(value: int, path: Path) -> int:
+    number = int.__int__(value)
+    if _INT_MIN <= number <= _INT_MAX:
+        return value if type(value) is bool else number
+    raise EncodeError(f"{_spell(path)} must be an int of at most 64 bits; send it as a str")
+
+
+def _plain_float(value: float, _path: Path) -> float:
+    return float.__float__(value)
+
+
+def _plain_str(value: str, path: Path) -> str:
+    text = str.__str__(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        reason = "must be valid Unicode, but holds a lone surrogate; send it as bytes"
+        raise EncodeError(f"{_spell(path)} {reason}") from error
+    return text
+
+
+def _plain_bytes(value: bytes | bytearray | memoryview, path: Path) -> bytes:
+    view = memoryview(value)
+    if view.c_contiguous:
+        return view.tobytes()
+    raise EncodeError(f"{_spell(path)} is a memoryview with gaps; send its .tobytes()")
+
+
+def _plain_dict(value: dict[Any, Any], path: Path) -> dict[Any, Any]:
+    _check_depth(path)
+    return {_plain_key(key, path): _plain(inner, (*path, key)) for key, inner in value.items()}
+
+
+def _plain_key(key: Any, path: Path) -> Any:
+    # Lists cannot be keys; a tuple packs to the same bytes.
+    if _is_tuple(key):
+        return tuple(_plain_key(part, path) for part in _elements(key, path))
+    return _plain(key, (f"a key of {_spell(path)}",))
+
+
+def _is_tuple(key: Any) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(key, tuple)
+
+
+def _plain_list(value: list[Any] | tuple[Any, ...], path: Path) -> list[Any]:
+    _check_depth(path)
+    return [_plain(inner, (*path, at)) for at, inner in enumerate(_elements(value, path))]
+
+
+def _elements(value: list[Any] | tuple[Any, ...], path: Path) -> Iterator[Any]:
+    # msgpack's ExtType is a tuple too, but no reader of ours knows any extension.
+    if type(value).__module__.partition(".")[0] == "msgpack":
+        raise _refusal(value, path)
+    return iter(value)
+
+
+def _check_depth(path: Path) -> None:
+    if len(path) > NESTING_MAX:
+        raise _too_deep(path[0])
+
+
+def _too_deep(root: object) -> EncodeError:
+    rule = f"nested at most {NESTING_MAX} levels deep"
+    return EncodeError(f"{root} must be {rule}, but goes deeper or contains itself; flatten it")
+
+
+def _refusal(value: object, path: Path) -> EncodeError:
+    kind = type(value).__name__
+    article = "an" if kind[0] in "AEIOUaeiou" and not kind.startswith("U") else "a"
+    return EncodeError(
+        f"{_spell(path)} is {article} {kind}; {_HINTS.get(kind, 'convert it first')}"
+    )
+
+
+def _spell(path: Path) -> str:
+    return str(path[0]) + "".join(map(_spell_step, path[1:]))
+
+
+def _spell_step(step: object) -> str:
+    if isinstance(step, str) and step.isidentifier():
+        return f".{step}"
+    return f"[{step!r:.40}]"
+
+
+# In msgpack-python's order of asking, so that a value of two kinds packs the same way.
+_CONVERSIONS: tuple[tuple[type | tuple[type, ...], Callable[[Any, Path], Any]], ...] = (
+    (type(None), _plain_none),
+    (int, _plain_int),
+    (float, _plain_float),
+    ((bytes, bytearray), _plain_bytes),
+    (str, _plain_str),
+    (dict, _plain_dict),
+    ((list, tuple), _plain_list),
+    (memoryview, _plain_bytes),
+)

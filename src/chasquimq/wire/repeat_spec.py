@@ -1,0 +1,158 @@
+"""A repeat spec as stored in its hash: the plan of a repeatable job."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from chasquimq.errors import DecodeError
+from chasquimq.model.backoff import U64
+
+RepeatKind = Literal["every", "cron"]
+MissedFires = Literal["skip", "fire-once", "fire-all"]
+
+
+class RepeatSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """When a job repeats and what it carries.
+
+    `every` has an `interval_ms`, `cron` an `expression` and perhaps a `tz`;
+    `max_catchup` belongs to `fire-all`. `payload` is the user's value still encoded.
+    """
+
+    key: str
+    job_name: str
+    kind: RepeatKind
+    payload: bytes
+    interval_ms: int | None = None
+    expression: str | None = None
+    tz: str | None = None
+    limit: int | None = None
+    start_after_ms: int | None = None
+    end_before_ms: int | None = None
+    missed_fires: MissedFires = "skip"
+    max_catchup: int | None = None
+
+
+class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The nine slots on the wire; the last is absent where missed fires are skipped."""
+
+    key: str
+    job_name: str
+    pattern: dict[str, list[int | str | None]]
+    payload: bytes
+    limit: U64 | None
+    start_after_ms: U64 | None
+    end_before_ms: U64 | None
+    fired: U64
+    missed_fires: str | dict[str, list[U64]] | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_row = msgspec.msgpack.Decoder(_Row).decode
+_decode_bin = msgspec.msgpack.Decoder(bytes).decode
+
+
+def resolve_key(
+    job_name: str,
+    *,
+    key: str = "",
+    interval_ms: int | None = None,
+    expression: str | None = None,
+    tz: str | None = None,
+) -> str:
+    """Return the caller's key, or the one made of name and pattern; texts are used verbatim."""
+    if key:
+        return key
+    if expression is not None:
+        return f"{job_name}::cron:{expression}:{tz or 'UTC'}"
+    assert interval_ms is not None, "a pattern has an expression or an interval"
+    return f"{job_name}::every:{interval_ms}"
+
+
+def encode_spec(spec: RepeatSpec) -> bytes:
+    """Spell a spec; the fire counter lives in a hash field of its own, so its slot is 0."""
+    row = (
+        spec.key,
+        spec.job_name,
+        _spell_pattern(spec),
+        # The original wraps the user's bytes twice.
+        _encode(spec.payload),
+        spec.limit,
+        spec.start_after_ms,
+        spec.end_before_ms,
+        0,
+    )
+    missed_fires = _spell_missed_fires(spec)
+    return _encode(row if missed_fires is None else (*row, missed_fires))
+
+
+def decode_spec(raw: bytes) -> RepeatSpec:
+    """Read a spec.
+
+    Raises:
+        DecodeError: the bytes are not a spec, or the spec could never fire.
+    """
+    try:
+        row = _decode_row(raw)
+        payload = _decode_bin(row.payload)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"a repeat spec must have the shape of the wire: {error}") from error
+    kind, interval_ms, expression, tz = _read_pattern(row.pattern)
+    missed_fires, max_catchup = _read_missed_fires(row.missed_fires)
+    return RepeatSpec(
+        key=row.key,
+        job_name=row.job_name,
+        kind=kind,
+        payload=payload,
+        interval_ms=interval_ms,
+        expression=expression,
+        tz=tz,
+        limit=row.limit,
+        start_after_ms=row.start_after_ms,
+        end_before_ms=row.end_before_ms,
+        missed_fires=missed_fires,
+        max_catchup=max_catchup,
+    )
+
+
+def _spell_pattern(spec: RepeatSpec) -> dict[str, tuple[int | str | None, ...]]:
+    if spec.kind == "every":
+        return {"Every": (spec.interval_ms,)}
+    return {"Cron": (spec.expression, spec.tz)}
+
+
+def _spell_missed_fires(spec: RepeatSpec) -> str | dict[str, tuple[int | None]] | None:
+    if spec.missed_fires == "fire-all":
+        return {"FireAll": (spec.max_catchup,)}
+    return "FireOnce" if spec.missed_fires == "fire-once" else None
+
+
+def _read_pattern(
+    pattern: dict[str, list[int | str | None]],
+) -> tuple[RepeatKind, int | None, str | None, str | None]:
+    match pattern:
+        case {"Every": [int(interval_ms)]} if interval_ms >= 1 and len(pattern) == 1:
+            return "every", interval_ms, None, None
+        case {"Cron": [str(expression), (str() | None) as tz]} if len(pattern) == 1:
+            return "cron", None, expression, tz
+        case _:
+            raise DecodeError(
+                "a repeat pattern must be Every with an interval of at least 1 ms "
+                f"or Cron with an expression and a zone, got {pattern!r:.80}"
+            )
+
+
+def _read_missed_fires(
+    policy: str | dict[str, list[int]] | None,
+) -> tuple[MissedFires, int | None]:
+    match policy:
+        case None | "Skip":
+            return "skip", None
+        case "FireOnce":
+            return "fire-once", None
+        case {"FireAll": [max_catchup]} if len(policy) == 1:
+            # To catch up with none of the missed windows is to skip them.
+            return ("fire-all", max_catchup) if max_catchup else ("skip", None)
+        case _:
+            raise DecodeError(f"missed fires must be Skip, FireOnce or FireAll, got {policy!r:.80}")

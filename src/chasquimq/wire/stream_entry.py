@@ -1,0 +1,127 @@
+"""Fields of main-stream and DLQ entries; readers take any order and skip what they do not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from chasquimq.wire.delayed_member import read_name
+
+# An exception may carry a whole document; the DLQ keeps its beginning.
+ERROR_CHARS_MAX = 2_048
+# 2**64 has twenty digits; a longer number is no time or count of ours.
+_UINT_DIGITS_MAX = 20
+
+
+class StreamFields(msgspec.Struct, frozen=True, gc=False):
+    """A main-stream entry; `payload` is the envelope, None where the entry has no `d`."""
+
+    payload: bytes | None
+    name: str = ""
+    due_ms: int | None = None
+
+
+class DlqEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A DLQ entry; None and empty text stand for what its writer did not know.
+
+    `payload` is the envelope as it was read.
+    """
+
+    entry_id: str
+    payload: bytes
+    name: str
+    source_id: str
+    reason: str
+    detail: str | None = None
+    attempt: int | None = None
+    failed_at_ms: int | None = None
+    error: str = ""
+    fingerprint: str = ""
+
+
+def read_fields(fields: Sequence[bytes] | None) -> StreamFields:
+    """Read a main-stream entry; no fields at all is an entry without a payload."""
+    if not fields:
+        return StreamFields(None)
+    # Nearly every entry is `d` and `n` in this order; the rest may take its time.
+    if len(fields) == 4 and fields[0] == b"d" and fields[2] == b"n":
+        return StreamFields(fields[1], read_name(fields[3]))
+    found = first_values(fields)
+    return StreamFields(
+        found.get(b"d"), read_name(found.get(b"n", b"")), read_uint(found.get(b"due"))
+    )
+
+
+def encode_dlq(  # noqa: PLR0913  one argument a field
+    payload: bytes,
+    source_id: str,
+    reason: str,
+    *,
+    name: str = "",
+    detail: str | None = None,
+    attempt: int | None = None,
+    failed_at_ms: int | None = None,
+    error: str = "",
+    fingerprint: str = "",
+) -> list[bytes]:
+    """Spell a DLQ entry: the original's fields in its order, then ours where they are known."""
+    fields = [b"d", payload]
+    _append(fields, b"n", name)
+    fields += (b"source_id", source_id.encode(), b"reason", reason.encode())
+    _append(fields, b"detail", detail)
+    _append(fields, b"attempt", attempt)
+    _append(fields, b"failed_at", failed_at_ms)
+    _append(fields, b"error", error)
+    _append(fields, b"fp", fingerprint)
+    return fields
+
+
+def decode_dlq(entry_id: bytes | str, fields: Sequence[bytes] | None) -> DlqEntry:
+    """Read a DLQ entry of any writer; labels of reasons are not checked."""
+    found = first_values(fields or ())
+    return DlqEntry(
+        entry_id=entry_id if isinstance(entry_id, str) else read_text(entry_id),
+        payload=found.get(b"d", b""),
+        name=read_name(found.get(b"n", b"")),
+        source_id=read_text(found.get(b"source_id", b"")),
+        reason=read_text(found.get(b"reason", b"")),
+        detail=read_text(found[b"detail"]) if b"detail" in found else None,
+        attempt=read_uint(found.get(b"attempt")),
+        failed_at_ms=read_uint(found.get(b"failed_at")),
+        error=read_text(found.get(b"error", b"")),
+        fingerprint=read_text(found.get(b"fp", b"")),
+    )
+
+
+def first_values(fields: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Pair a flat field list; the first of a repeated field wins, as in the original."""
+    found: dict[bytes, bytes] = {}
+    for at in range(0, len(fields) - 1, 2):
+        found.setdefault(fields[at], fields[at + 1])
+    return found
+
+
+def read_uint(raw: bytes | None) -> int | None:
+    """Return a decimal field, None where it is absent or not a plain number."""
+    if raw is None or not raw.isdigit() or len(raw) > _UINT_DIGITS_MAX:
+        return None
+    return int(raw)
+
+
+def read_text(raw: bytes) -> str:
+    """Return a text field for human eyes; bytes that are not UTF-8 show as marks."""
+    return raw.decode(errors="replace")
+
+
+def safe_text(text: str, chars_max: int) -> str:
+    """Cut foreign text and escape lone surrogates, which UTF-8 cannot carry."""
+    text = text[:chars_max]
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def _append(fields: list[bytes], field: bytes, value: str | int | None) -> None:
+    if value is None or value == "":
+        return
+    text = str(value) if isinstance(value, int) else safe_text(value, ERROR_CHARS_MAX)
+    fields += (field, text.encode())
