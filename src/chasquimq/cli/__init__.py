@@ -1,0 +1,1 @@
+"""The `chasqui` command: one file a command, each imported only when it runs."""

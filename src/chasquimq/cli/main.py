@@ -1,0 +1,147 @@
+"""The command tree: finds a command by name, runs it, and turns its end into an exit code.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of our output left.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from chasquimq.cli.render import clean, mask_secrets
+from chasquimq.errors import ChasquiError, NotSupportedError
+
+PROGRAM = "chasqui"
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+COMPLETION_VARIABLE = "_CHASQUI_COMPLETE"
+
+
+class LazyCommand(NamedTuple):
+    """Where a command lives, and the line that `--help` shows without importing it."""
+
+    target: str
+    help_line: str
+
+
+COMMANDS: Mapping[str, LazyCommand] = {
+    "bench": LazyCommand("chasquimq.cli.bench:bench", "Measure this queue beside its peers."),
+    "demo": LazyCommand("chasquimq.cli.demo:demo", "Watch jobs run, with nothing to set up."),
+    "server": LazyCommand(
+        "chasquimq.cli.server:server", "Start, stop or show a server of your own."
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, not when they are listed."""
+
+    lazy: Mapping[str, LazyCommand] = COMMANDS
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return None
+        return load_command(self.lazy[cmd_name].target)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.lazy[name].help_line) for name in sorted(self.lazy)])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Known names are enough for a suggestion; importing every command is not.
+        self.commands = {name: click.Command(name) for name in self.lazy}
+        return super().resolve_command(ctx, args)
+
+
+def load_command(target: str) -> click.Command:
+    """Import `module:attribute`; a missing package becomes a sentence."""
+    module, _, attribute = target.partition(":")
+    try:
+        command = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as missing:
+        raise NotSupportedError(
+            f"this command needs the module {missing.name}, which is not installed; "
+            "install the extra that brings it"
+        ) from missing
+    assert isinstance(command, click.Command), f"{target} must be a command"
+    return command
+
+
+def show_version(ctx: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted:
+        return
+    from chasquimq import version
+
+    click.echo(f"{PROGRAM} {version()}")
+    ctx.exit()
+
+
+@click.command(
+    PROGRAM,
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Show the version and exit.",
+)
+def chasqui() -> None:
+    """Run and look after job queues on Redis or Valkey."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command line and answer its exit code."""
+    try:
+        exit_code = _run(sys.argv[1:] if args is None else list(args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except click.ClickException as refused:
+        refused.show()
+        return refused.exit_code
+    except click.Abort:
+        return _fail("aborted")
+    except ChasquiError as failed:
+        return _fail(str(failed))
+    return exit_code
+
+
+def _run(args: list[str]) -> int:
+    if COMPLETION_VARIABLE in os.environ:
+        chasqui.main(args, prog_name=PROGRAM)
+    try:
+        with chasqui.make_context(PROGRAM, args) as ctx:
+            answer: object = chasqui.invoke(ctx)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    return answer if isinstance(answer, int) else 0
+
+
+def _fail(message: str) -> int:
+    click.echo(f"error: {clean(mask_secrets(message))}", err=True)
+    return EXIT_FAILED
+
+
+def _silence_stdout() -> None:
+    # The interpreter flushes once more on its way out; it must not meet the broken pipe again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

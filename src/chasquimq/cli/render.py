@@ -1,0 +1,103 @@
+"""Answers as tables for people and as JSON for programs; no raw control byte reaches a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+Row = Mapping[str, Any]
+
+MASK = "***"
+COLUMN_GAP = "  "
+# Controls move the cursor or hide text; so do the marks that turn the reading direction.
+_UNSAFE = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Up to the last @: a password may hold any character its owner forgot to escape.
+_USER_INFO = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?P<user>[^:@\s]*)\S*@", re.IGNORECASE)
+_SECRET_PARAMETER = re.compile(r"(?P<name>[?&](?:password|token)=)[^&#\s]*", re.IGNORECASE)
+
+
+def emit(answer: Row | Sequence[Row], as_json: bool) -> None:
+    """Print one mapping or many rows, as JSON when asked and else as a table."""
+    if as_json:
+        emit_json(answer)
+    elif isinstance(answer, Mapping):
+        emit_table([{"name": name, "value": answer[name]} for name in answer], has_header=False)
+    else:
+        emit_table(answer)
+
+
+def emit_json(answer: object) -> None:
+    """Print one JSON document; text stays readable, controls are escaped."""
+    # Raw C1 controls and direction marks are legal JSON, so only ASCII leaves nothing to smuggle.
+    is_safe = not _UNSAFE.search(json.dumps(answer, default=str, ensure_ascii=False))
+    click.echo(json.dumps(answer, default=str, ensure_ascii=not is_safe, indent=2))
+
+
+def emit_table(rows: Sequence[Row], *, has_header: bool = True) -> None:
+    """Print rows under the names of the first one: drawn on a terminal, plain in a pipe."""
+    if not rows:
+        return
+    names = list(rows[0])
+    cells = [[clean(_text(row.get(name))) for name in names] for row in rows]
+    draw = _draw if sys.stdout.isatty() else _print_plain
+    draw([clean(name) for name in names] if has_header else [], cells)
+
+
+def clean(text: str) -> str:
+    """Escape what a terminal would obey instead of show."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def mask_url(url: str) -> str:
+    """The URL with its password replaced."""
+    return mask_secrets(url)
+
+
+def mask_secrets(text: str) -> str:
+    """Replace the password of every URL in a text."""
+    return _SECRET_PARAMETER.sub(rf"\g<name>{MASK}", _USER_INFO.sub(_mask_user_info, text))
+
+
+def _mask_user_info(found: re.Match[str]) -> str:
+    has_password = ":" in found[0].removeprefix(found["scheme"])
+    user = f"{found['user']}:" if has_password else ""
+    return f"{found['scheme']}{user}{MASK}@"
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    named = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
+    return named or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _draw(names: list[str], cells: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*names, show_header=bool(names), header_style="bold")
+    for row in cells:
+        # Text, not str: square brackets in data are data, not colours.
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _print_plain(names: list[str], cells: list[list[str]]) -> None:
+    lines = [names, *cells] if names else cells
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo(COLUMN_GAP.join(padded).rstrip())

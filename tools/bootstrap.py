@@ -1,0 +1,87 @@
+"""Runs the command line, the tests or the gate from .venv, which is set up first when needed.
+
+Every call comes through here, so a ready .venv costs no more than reading its stamp.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stamps import is_ready, venv_python
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TESTER_COMMANDS = ("test", "gate", "setup")
+PARALLEL_TESTS = ("-n", "2")
+IMPORT_LINTER = "from importlinter.cli import lint_imports_command as lint; lint()"
+GATE = (
+    ("lint", ("-m", "ruff", "check", ".")),
+    ("format", ("-m", "ruff", "format", "--check", ".")),
+    ("types", ("-m", "basedpyright")),
+    ("rooms", ("-c", IMPORT_LINTER)),
+)
+
+
+def main(argv: list[str]) -> int:
+    command, rest = (argv[0], argv[1:]) if argv else ("", [])
+    level = "test" if command in TESTER_COMMANDS else "run"
+    if not is_ready(ROOT, level, current_version()):
+        exit_code = set_up(level)
+        if exit_code:
+            return exit_code
+    if command == "test":
+        return run_tests(rest)
+    if command == "gate":
+        return run_gate()
+    if command == "setup":
+        return 0
+    # Without -P a click.py in the caller's directory would be imported instead of the real one.
+    return become(["-P", "-m", "chasquimq", *argv])
+
+
+def current_version() -> str:
+    return "{}.{}".format(*sys.version_info)
+
+
+def set_up(level: str) -> int:
+    from environment import SetUpFailed, prepare
+
+    try:
+        prepare(ROOT, level)
+    except SetUpFailed as failed:
+        print(f"error: {failed}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: set-up was interrupted; run the same command again", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run_tests(args: list[str]) -> int:
+    os.chdir(ROOT)
+    return become(["-P", "-m", "pytest", *(args or PARALLEL_TESTS)])
+
+
+def run_gate() -> int:
+    """Run every check, also after one failed, so that one run tells all."""
+    import subprocess
+
+    os.chdir(ROOT)
+    failed: list[str] = []
+    for title, args in GATE:
+        print(f"── {title}", flush=True)
+        if subprocess.run([venv_python(ROOT), *args], check=False).returncode:
+            failed.append(title)
+    if failed:
+        print(f"error: the gate is closed: {', '.join(failed)} failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def become(args: list[str]) -> int:
+    """Replace this process, so that signals and the exit code belong to the real program."""
+    python = venv_python(ROOT)
+    os.execv(python, [python, *args])  # noqa: S606  a list we built, and no shell
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
