@@ -1,0 +1,179 @@
+"""Decides when a repeatable job fires, and what becomes of the windows nobody was there for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from typing import Literal, assert_never
+
+from chasquimq.errors import SettingsError
+from chasquimq.model.cron import CronPattern
+from chasquimq.model.zone import parse_zone
+
+TICK_MS = 1_000
+# A window that opens right after one tick is seen by the next, and that one may run late.
+GRACE_MS = 2 * TICK_MS
+FIRES_PER_TICK_MAX = 10_000
+# Redis keeps scores as doubles, exact up to 2**53; half of it leaves room to add.
+INSTANT_MS_MAX = 2**52
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Fire again and again, this many milliseconds apart."""
+
+    interval_ms: int
+
+    def __post_init__(self) -> None:
+        _check_number("interval_ms", self.interval_ms, 1, INSTANT_MS_MAX)
+
+    def next_after(self, instant_ms: int) -> int:
+        """One interval later."""
+        return instant_ms + self.interval_ms
+
+    def next_on_cadence(self, window_ms: int, instant_ms: int) -> int:
+        """The first window after the instant, counted from a window that is known."""
+        return window_ms + ((instant_ms - window_ms) // self.interval_ms + 1) * self.interval_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Fire when a wall clock in a zone shows one of these times."""
+
+    expression: str
+    tz: str | None = None
+    _pattern: CronPattern = field(init=False, compare=False, repr=False)
+    _zone: tzinfo = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pattern", CronPattern.parse(self.expression))
+        object.__setattr__(self, "_zone", parse_zone(self.tz))
+
+    def next_after(self, instant_ms: int) -> int:
+        """The first window after the instant; SettingsError when there is none."""
+        return self._pattern.next_after(instant_ms, self._zone)
+
+    def next_on_cadence(self, window_ms: int, instant_ms: int) -> int:
+        """The first window after the instant; wall clocks need no window to count from."""
+        return self._pattern.next_after(instant_ms, self._zone)
+
+
+Pattern = Every | Cron
+
+
+@dataclass(frozen=True, slots=True)
+class MissedFires:
+    """What to do about windows that passed while no scheduler was looking."""
+
+    kind: Literal["skip", "fire-once", "fire-all"] = "skip"
+    max_catchup: int | None = None
+
+    @classmethod
+    def skip(cls) -> MissedFires:
+        """Let them go."""
+        return cls("skip")
+
+    @classmethod
+    def fire_once(cls) -> MissedFires:
+        """One fire for all of them, stamped with the first."""
+        return cls("fire-once")
+
+    @classmethod
+    def fire_all(cls, max_catchup: int) -> MissedFires:
+        """One fire for each of them, oldest first, up to `max_catchup`."""
+        return cls("fire-all", max_catchup)
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("skip", "fire-once", "fire-all"):
+            raise SettingsError("missed_fires", self.kind, "skip, fire-once or fire-all")
+        if self.kind == "fire-all":
+            _check_number("max_catchup", self.max_catchup, 1, INSTANT_MS_MAX)
+        elif self.max_catchup is not None:
+            raise SettingsError("max_catchup", self.max_catchup, "left out unless all are fired")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The windows to fire now, oldest first, and the one to wait for; None when all is over."""
+
+    fires: list[int]
+    next_ms: int | None
+
+
+def first_fire(
+    pattern: Pattern,
+    now_ms: int,
+    start_after_ms: int | None = None,
+    end_before_ms: int | None = None,
+) -> int:
+    """The first window of a new spec.
+
+    Raises:
+        SettingsError: the pattern has no window in reach, or none before the end.
+    """
+    for name, instant_ms in (("start_after_ms", start_after_ms), ("end_before_ms", end_before_ms)):
+        if instant_ms is not None:
+            _check_number(name, instant_ms, 0, INSTANT_MS_MAX)
+    first_ms = pattern.next_after(max(now_ms, start_after_ms or 0))
+    if end_before_ms is not None and first_ms > end_before_ms:
+        raise SettingsError("end_before_ms", end_before_ms, f"at least the first fire, {first_ms}")
+    return first_ms
+
+
+def plan_fires(
+    pattern: Pattern,
+    fire_at_ms: int,
+    now_ms: int,
+    policy: MissedFires,
+    *,
+    grace_ms: int = GRACE_MS,
+) -> Plan:
+    """Decide what a spec whose window `fire_at_ms` has come fires now, and when it is next.
+
+    A window is missed once its successor is due as well and it is older than `grace_ms`.
+    """
+    if fire_at_ms > now_ms:
+        return Plan([], fire_at_ms)
+    following_ms = _next_or_none(pattern, fire_at_ms, fire_at_ms)
+    if following_ms is None or following_ms >= now_ms:
+        return Plan([fire_at_ms], following_ms)
+    fires = _choose(pattern, fire_at_ms, now_ms, policy, now_ms - grace_ms)
+    return Plan(fires, _next_or_none(pattern, fire_at_ms, now_ms))
+
+
+def _choose(
+    pattern: Pattern, fire_at_ms: int, now_ms: int, policy: MissedFires, on_time_from_ms: int
+) -> list[int]:
+    if fire_at_ms >= on_time_from_ms:
+        return _windows(pattern, fire_at_ms, now_ms, FIRES_PER_TICK_MAX)
+    match policy.kind:
+        case "skip":
+            first_ms = _next_or_none(pattern, fire_at_ms, on_time_from_ms - 1)
+            return _windows(pattern, first_ms, now_ms, FIRES_PER_TICK_MAX)
+        case "fire-once":
+            return [fire_at_ms]
+        case "fire-all":
+            count_max = min(policy.max_catchup or 1, FIRES_PER_TICK_MAX)
+            return _windows(pattern, fire_at_ms, now_ms, count_max)
+        case _:
+            assert_never(policy.kind)
+
+
+def _windows(pattern: Pattern, window_ms: int | None, now_ms: int, count_max: int) -> list[int]:
+    windows: list[int] = []
+    while window_ms is not None and window_ms <= now_ms and len(windows) < count_max:
+        windows.append(window_ms)
+        window_ms = _next_or_none(pattern, window_ms, window_ms)
+    return windows
+
+
+def _next_or_none(pattern: Pattern, window_ms: int, instant_ms: int) -> int | None:
+    try:
+        return pattern.next_on_cadence(window_ms, instant_ms)
+    except SettingsError:
+        return None
+
+
+def _check_number(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise SettingsError(name, value, f"a whole number from {low} to {high}")
