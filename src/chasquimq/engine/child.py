@@ -44,6 +44,9 @@ PR_SET_PDEATHSIG = 1
 
 Handlers: TypeAlias = dict[str, Handler]
 
+# What handlers keep in `job.state` is shared by the calls of one child, and by nobody else.
+state: dict[str, Any] = {}
+
 
 def main() -> None:
     """Serve calls until the parent says stop, or is gone."""
@@ -140,10 +143,10 @@ def execute(handler: Handler, call: Call, runner: asyncio.Runner) -> Answer:
 
 def begin(handler: Handler, values: JobValues) -> Any:
     # The nouns are above this room; only this program, which is a worker in small, meets them.
-    from chasquimq.job import _current  # pyright: ignore[reportPrivateUsage] - it has no setter
+    from chasquimq.job import enter_job
 
     job = job_from_values(values)
-    _current.set(job)
+    enter_job(job)
     return handler(job)
 
 
@@ -166,7 +169,7 @@ def job_from_values(values: JobValues) -> Job:
         due_ms=None,
         envelope=b"",
     )
-    return DeliveredJob(delivery, payloads.decode)
+    return DeliveredJob(delivery, payloads.decode, state)
 
 
 def describe(error: BaseException) -> HandlerError:
