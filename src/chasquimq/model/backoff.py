@@ -104,7 +104,7 @@ def _capped(base_ms: float, cap_ms: int) -> int:
     # Zero times infinity is NaN, and an unknown wait is the longest one.
     if math.isnan(base_ms) or base_ms >= cap_ms:
         return cap_ms
-    return max(0, math.floor(base_ms))
+    return math.floor(max(0, base_ms))
 
 
 def _or_default(own: int | None, default: int) -> int:

@@ -15,10 +15,12 @@ from chasquimq.server.locks import becomes_free, locked
 from chasquimq.server.probe import Identity, identify, is_serving
 
 SHELL = "/bin/sh"
+# The lock comes as descriptor 1; the server alone keeps it, as 3, and writes to the log instead.
+SERVER = '"$@" </dev/null 3>&1 >&2 &'
 # The shell leaves at once, so that no zombie and no terminal signal reaches our process.
-DETACHED = '"$@" </dev/null &'
+DETACHED = SERVER
 # The pipe on stdin closes when its owner is gone; the group is this shell and the server.
-TIED_TO_OWNER = '"$@" </dev/null & read -r _; rm -rf -- "$0"; kill -9 0'
+TIED_TO_OWNER = SERVER + ' exec >&2; read -r _; rm -rf -- "$0"; kill -9 0'
 
 FORMER_SERVER_WAIT_S = 10.0
 SILENCE_S_MAX = 15.0
@@ -33,10 +35,9 @@ def spawn_detached(plan: LaunchPlan) -> None:
         subprocess.run(
             [SHELL, "-c", DETACHED, SHELL, *plan.command],
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=lock,
             stderr=log,
             cwd=plan.data_dir,
-            pass_fds=(lock,),
             start_new_session=True,
             check=True,
         )
@@ -48,10 +49,9 @@ def spawn_tied(plan: LaunchPlan, scratch: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [SHELL, "-c", TIED_TO_OWNER, str(scratch), *plan.command],
             stdin=subprocess.PIPE,
-            stdout=log,
+            stdout=lock,
             stderr=log,
             cwd=plan.data_dir,
-            pass_fds=(lock,),
             start_new_session=True,
         )
 

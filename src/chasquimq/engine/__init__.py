@@ -1,0 +1,1 @@
+"""The loops; each moves jobs one step."""

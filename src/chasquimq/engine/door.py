@@ -1,0 +1,85 @@
+"""Carries finished attempts through the one door, in batches, and keeps them until confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from chasquimq.errors import StoreError
+from chasquimq.model.outcome import Door
+
+
+class _Move(Protocol):
+    @property
+    def entry_id(self) -> bytes: ...
+
+
+Move = TypeVar("Move", bound=_Move)
+Send = Callable[[Sequence[Move]], Awaitable[list[Door]]]
+Settle = Callable[[Sequence[Move], Sequence[Door], bool], None]
+
+
+class DoorLoop(Generic[Move]):
+    """A group commit: what gathers while one batch is under way leaves with the next."""
+
+    def __init__(
+        self, name: str, send: Send[Move], settle: Settle[Move], batch_max: int
+    ) -> None:
+        self.name = name
+        self._send = send
+        self._settle = settle
+        self._batch_max = batch_max
+        self._ready: deque[Move] = deque()
+        self._under_way: list[Move] = []
+        # A batch that was sent once may have passed although nobody heard the answer.
+        self._was_sent = False
+        self._is_stopping = False
+        self._wake = asyncio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._ready and not self._under_way
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._ready) + len(self._under_way)
+
+    def put(self, move: Move) -> None:
+        """Hand over a finished attempt; it leaves at the end of this loop tick or right after."""
+        self._ready.append(move)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End `run` as soon as nothing is left."""
+        self._is_stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        while not (self._is_stopping and self.is_empty):
+            await self._wake.wait()
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """Send what is ready; a batch that failed before goes first."""
+        while self._ready or self._under_way:
+            if not self._under_way:
+                self._under_way = self._take()
+            doors = await self._pass(self._under_way)
+            moves, self._under_way = self._under_way, []
+            self._settle(moves, doors, self._was_sent)
+            self._was_sent = False
+        if not self._is_stopping:
+            self._wake.clear()
+
+    def _take(self) -> list[Move]:
+        size = min(self._batch_max, len(self._ready))
+        return [self._ready.popleft() for _ in range(size)]
+
+    async def _pass(self, moves: list[Move]) -> list[Door]:
+        try:
+            return await self._send(moves)
+        except StoreError:
+            self._was_sent = True
+            raise

@@ -1,0 +1,116 @@
+"""What this worker holds: waiting, running, and finished but not yet confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chasquimq.model.delivery import Delivery
+    from chasquimq.settings import ReadSettings
+
+_RATE_WINDOW_S = 0.05
+_READ_MAX = 512
+# Finished jobs whose ack is under way; beyond this the reader waits for the acker.
+_UNCONFIRMED_MAX = 2_048
+
+
+class Holdings:
+    """Asked from both ends: the reader for room, the lease for ids."""
+
+    def __init__(self, concurrency: int, read: ReadSettings) -> None:
+        self.waiting: deque[Delivery] = deque()
+        self.running_count = 0
+        self.running_max = concurrency
+        self._held: dict[bytes, Delivery] = {}
+        self._read = read
+        self._waiting_bytes = 0
+        self._finished = 0
+        self._rate_per_s = 0.0
+        self._rate_since_s = time.monotonic()
+        self._has_room = asyncio.Event()
+
+    @property
+    def held_count(self) -> int:
+        return len(self._held)
+
+    @property
+    def unconfirmed_count(self) -> int:
+        return len(self._held) - len(self.waiting) - self.running_count
+
+    def admit(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Take deliveries in; answers those that were held already and must not start twice."""
+        held, waiting, known = self._held, self.waiting, []
+        for delivery in deliveries:
+            if delivery.entry_id in held:
+                known.append(delivery)
+                continue
+            held[delivery.entry_id] = delivery
+            waiting.append(delivery)
+            self._waiting_bytes += len(delivery.envelope)
+        return known
+
+    def take(self) -> Delivery:
+        """The next delivery to start."""
+        delivery = self.waiting.popleft()
+        self._waiting_bytes -= len(delivery.envelope)
+        return delivery
+
+    def take_all(self) -> list[Delivery]:
+        """Everything that has not started, to be handed back."""
+        leftovers = list(self.waiting)
+        self.waiting.clear()
+        self._waiting_bytes = 0
+        return leftovers
+
+    def release(self, entry_ids: Iterable[bytes]) -> None:
+        """Forget entries that have gone through the door, or are somebody else's now."""
+        held = self._held
+        for entry_id in entry_ids:
+            if held.pop(entry_id, None) is not None:
+                self._finished += 1
+        self._has_room.set()
+
+    def get(self, entry_id: bytes) -> Delivery | None:
+        return self._held.get(entry_id)
+
+    def ids(self) -> list[bytes]:
+        """A copy of every held id; safe to call from the lease thread."""
+        return list(self._held)
+
+    def mark_all_lost(self) -> None:
+        """No renewal got through for too long: every lease counts as lost."""
+        for delivery in list(self._held.values()):
+            delivery.is_lease_lost = True
+
+    def room(self) -> int:
+        """How many more deliveries may be read now."""
+        if self._waiting_bytes >= self._read.held_bytes_max:
+            return 0
+        if self.unconfirmed_count >= _UNCONFIRMED_MAX:
+            return 0
+        busy = len(self.waiting) + self.running_count
+        return min(_READ_MAX, self._held_max() - busy)
+
+    async def wait_for_room(self) -> None:
+        """Return when something was released since the last look."""
+        self._has_room.clear()
+        await self._has_room.wait()
+
+    def wake(self) -> None:
+        self._has_room.set()
+
+    def _held_max(self) -> int:
+        prefetch = min(max(1, int(self._rate() * _RATE_WINDOW_S)), 2 * self.running_max)
+        return max(self.running_max + prefetch, self._read.count or 0)
+
+    def _rate(self) -> float:
+        now_s = time.monotonic()
+        passed_s = now_s - self._rate_since_s
+        if passed_s >= _RATE_WINDOW_S:
+            self._rate_per_s = self._finished / passed_s
+            self._finished, self._rate_since_s = 0, now_s
+        return self._rate_per_s

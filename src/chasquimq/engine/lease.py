@@ -1,0 +1,87 @@
+"""Renews what is held, from a thread of its own, so that a busy event loop cannot stop it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from chasquimq.errors import StoreError
+
+if TYPE_CHECKING:
+    from chasquimq.engine.holdings import Holdings
+    from chasquimq.settings import LeaseSettings
+    from chasquimq.store.leasing import LeaseStore
+
+logger = logging.getLogger(__name__)
+_RETRY_S = 0.2
+
+
+class Lease:
+    """All held ids are renewed each third of a lease, prefetched ones too."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        holdings: Holdings,
+        settings: LeaseSettings,
+        on_lost: Callable[[list[bytes]], None],
+        on_trust: Callable[[bool], None],
+    ) -> None:
+        self._store = store
+        self._holdings = holdings
+        self._settings = settings
+        self._on_lost = on_lost
+        self._on_trust = on_trust
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._renewed_s = time.monotonic()
+        self.is_trusted = True
+
+    def start(self) -> None:
+        """Start the thread; it ends with `stop` or with the process."""
+        self._renewed_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="chasqui-lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        pause_s = self._settings.beat_ms / 1000
+        while not self._stopped.wait(pause_s):
+            pause_s = self._settings.beat_ms / 1000 if self._beat() else self._retry_s
+        self._store.close()
+
+    @property
+    def _retry_s(self) -> float:
+        return min(_RETRY_S, self._settings.beat_ms / 4000)
+
+    def _beat(self) -> bool:
+        asked_s = time.monotonic()
+        try:
+            lost = self._store.renew(self._holdings.ids())
+        except StoreError as error:
+            self._suspect(error)
+            return False
+        # A lease runs from when the server was asked, not from when it answered.
+        self._renewed_s = asked_s
+        self._trust(True)
+        if lost:
+            self._on_lost(lost)
+        return True
+
+    def _suspect(self, error: StoreError) -> None:
+        silent_ms = (time.monotonic() - self._renewed_s) * 1000
+        if silent_ms < self._settings.lost_after_ms or not self.is_trusted:
+            return
+        logger.warning("leases could not be renewed in time", extra={"error": str(error)})
+        self._holdings.mark_all_lost()
+        self._trust(False)
+
+    def _trust(self, is_trusted: bool) -> None:
+        if self.is_trusted != is_trusted:
+            self.is_trusted = is_trusted
+            self._on_trust(is_trusted)

@@ -1,0 +1,213 @@
+"""Lanes and loops become a consumer: start order, drain order, and the tasks in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from chasquimq.engine.charger import Charger
+from chasquimq.engine.claimer import Claimer
+from chasquimq.engine.holdings import Holdings
+from chasquimq.engine.lease import Lease
+from chasquimq.engine.outcomes import Listen, Outcomes
+from chasquimq.engine.promoter import Promoter
+from chasquimq.engine.reader import Intake, Reader
+from chasquimq.engine.runner import Begin, Runners
+from chasquimq.engine.supervisor import Supervisor
+from chasquimq.errors import StoreError
+from chasquimq.model.backoff import BackoffDefaults
+from chasquimq.model.verdict import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chasquimq.engine.loop import Loop
+    from chasquimq.model.delivery import Delivery
+    from chasquimq.settings import RetrySettings, WorkerSettings
+    from chasquimq.store.consuming import ConsumerStore
+    from chasquimq.store.leasing import LeaseStore
+    from chasquimq.store.upkeep import UpkeepStore
+
+logger = logging.getLogger(__name__)
+_POLL_S = 0.01
+# What may be spent on goodbyes when the deadline has passed.
+_FAREWELL_S = 0.8
+
+
+class Pipeline:
+    """One running consumer."""
+
+    def __init__(
+        self,
+        store: ConsumerStore,
+        lease_store: LeaseStore,
+        upkeep: UpkeepStore,
+        begin: Begin,
+        settings: WorkerSettings,
+        *,
+        listen: Listen | None = None,
+        on_lease_lost: Callable[[Delivery], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._on_lease_lost = on_lease_lost
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_reading = False
+        policy = _policy(settings.retry)
+        self.supervisor = Supervisor()
+        self.holdings = Holdings(settings.concurrency, settings.read)
+        self.outcomes = Outcomes(store, self.holdings, policy, settings.ack.batch_max, listen)
+        self._charger = Charger(store, self.holdings, settings.lease.uncharge_after_ms)
+        self.runners = Runners(
+            self.holdings, begin, self.outcomes, self.spawn,
+            timeout_ms=settings.timeout_ms, charge=self._charger.charge,
+        )  # fmt: skip
+        intake = Intake(
+            self.holdings, policy, self.outcomes.burier.put, self.runners.wake,
+            store.clock.now_ms, self._charger.correct,
+        )  # fmt: skip
+        self.reader = Reader(store, self.holdings, intake, settings.read.block_ms)
+        self._claimer = Claimer(store, self.holdings, intake, settings.lease.lease_ms)
+        self.promoter = Promoter(upkeep, store.consumer, settings.upkeep)
+        self._loop = asyncio.get_running_loop()
+        self.lease = Lease(
+            lease_store, self.holdings, settings.lease, self._leases_lost, self._leases_trusted
+        )
+
+    async def start(self) -> None:
+        """Connect, then start every loop but the reader."""
+        await self._store.open()
+        if self._settings.lease.enabled:
+            self.lease.start()
+        for loop in self._loops():
+            self.spawn(self.supervisor.keep(loop), f"chasqui-{loop.name}")
+
+    def read(self) -> None:
+        """Let jobs in."""
+        self.is_reading = True
+        for loop in (self._claimer, self.reader):
+            self.spawn(self.supervisor.keep(loop), f"chasqui-{loop.name}")
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """The one place where tasks are born."""
+        task = self._loop.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self, deadline_s: Callable[[], float]) -> None:
+        """Drain until the deadline, which may move closer; what is left goes back."""
+        self.runners.hold_back(True)
+        await self._stop_reading(deadline_s())
+        await self._wait_for_handlers(deadline_s)
+        farewell_s = self._loop.time() + _FAREWELL_S
+        await self._within(farewell_s, self._flush())
+        await self._within(farewell_s, self._leave())
+        await self._end(farewell_s)
+
+    async def _stop_reading(self, deadline_s: float) -> None:
+        self.reader.stop()
+        for loop in (self._claimer, self._charger, self.promoter):
+            loop.stop()
+        limit_s = max(deadline_s, self._loop.time() + _FAREWELL_S / 2)
+        await self._within(limit_s, self._store.unblock_reader())
+        await self._within(limit_s, self._gone("chasqui-reader", "chasqui-claimer"))
+        await self._within(limit_s, self._hand_back(_uncharged(self.holdings.take_all())))
+
+    async def _wait_for_handlers(self, deadline_s: Callable[[], float]) -> None:
+        while self.holdings.running_count and self._loop.time() < deadline_s():
+            await asyncio.sleep(_POLL_S)
+        if not self.holdings.running_count:
+            return
+        self.runners.interrupt()
+        grace_s = self._loop.time() + _FAREWELL_S / 4
+        while self.holdings.running_count and self._loop.time() < grace_s:
+            await asyncio.sleep(_POLL_S)
+
+    async def _flush(self) -> None:
+        for door in self.outcomes.doors:
+            door.stop()
+        await self._gone("chasqui-acker", "chasqui-retrier", "chasqui-burier")
+
+    async def _leave(self) -> None:
+        await self._hand_back(self.outcomes.interrupted_counts)
+        await self._hand_back(await self._unknown())
+        await self._store.remove_consumer()
+        await self.promoter.release()
+
+    async def _unknown(self) -> list[tuple[bytes, int]]:
+        """What the server gave us and we never saw; those still running stay leased."""
+        running = set(self.holdings.ids())
+        return [
+            (entry_id, max(0, count - 1))
+            for entry_id, count in await self._store.pending()
+            if entry_id not in running
+        ]
+
+    async def _hand_back(self, counts: list[tuple[bytes, int]]) -> None:
+        if counts:
+            self.outcomes.counters.handed_back += await self._store.hand_back(counts)
+            self.holdings.release([entry_id for entry_id, _ in counts])
+
+    async def _end(self, limit_s: float) -> None:
+        self.lease.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=max(0.05, limit_s - self._loop.time()))
+        await self._store.close()
+
+    async def _gone(self, *names: str) -> None:
+        while waiting := [task for task in self._tasks if task.get_name() in names]:
+            await asyncio.wait(waiting)
+
+    async def _within(self, limit_s: float, step: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout_at(limit_s):
+                await step
+        except (TimeoutError, StoreError) as error:
+            logger.warning("a step of stopping was cut short", extra={"error": str(error)})
+
+    def _loops(self) -> list[Loop]:
+        loops: list[Loop] = [*self.outcomes.doors, self._charger]
+        if self._settings.upkeep.delayed_enabled:
+            loops.append(self.promoter)
+        return loops
+
+    def _leases_lost(self, entry_ids: list[bytes]) -> None:
+        """Called by the lease thread: mark at once, tell the user on the loop."""
+        for entry_id in entry_ids:
+            delivery = self.holdings.get(entry_id)
+            if delivery is not None and not delivery.is_lease_lost:
+                delivery.is_lease_lost = True
+                self._loop.call_soon_threadsafe(self._lease_lost, delivery)
+
+    def _lease_lost(self, delivery: Delivery) -> None:
+        if self.holdings.get(delivery.entry_id) is None:
+            return  # its ack was on the way
+        self.outcomes.counters.leases_lost += 1
+        if self._on_lease_lost is not None:
+            self._on_lease_lost(delivery)
+
+    def _leases_trusted(self, is_trusted: bool) -> None:
+        self._loop.call_soon_threadsafe(self.runners.hold_back, not is_trusted)
+
+
+def _policy(retry: RetrySettings) -> RetryPolicy:
+    return RetryPolicy(
+        max_attempts=retry.max_attempts,
+        backoff=BackoffDefaults(
+            initial_backoff_ms=retry.initial_backoff_ms,
+            max_backoff_ms=retry.max_backoff_ms,
+            multiplier=retry.multiplier,
+            jitter_ms=retry.jitter_ms,
+        ),
+        unknown_name_retry_ms=retry.unknown_name_retry_ms,
+        unknown_name_for_ms=retry.unknown_name_for_ms,
+    )
+
+
+def _uncharged(deliveries: list[Delivery]) -> list[tuple[bytes, int]]:
+    return [(delivery.entry_id, delivery.earlier) for delivery in deliveries]

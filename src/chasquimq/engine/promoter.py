@@ -1,0 +1,49 @@
+"""Moves due jobs from the delayed set to the stream; one leader at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chasquimq.engine.loop import Ticker
+
+if TYPE_CHECKING:
+    from chasquimq.settings import UpkeepSettings
+    from chasquimq.store.upkeep import UpkeepStore
+
+
+class Promoter:
+    """The lock only spares work: two promoters at once would still move each job once."""
+
+    name = "promoter"
+
+    def __init__(self, store: UpkeepStore, holder: str, settings: UpkeepSettings) -> None:
+        self._store = store
+        self._holder = holder
+        self._settings = settings
+        self._ticker = Ticker()
+        self.is_leader = False
+
+    def stop(self) -> None:
+        self._ticker.stop()
+
+    async def run(self) -> None:
+        while not self._ticker.is_stopped:
+            if not await self.run_once():
+                await self._ticker.pause(self._settings.poll_ms)
+
+    async def run_once(self) -> bool:
+        """Promote a page, if we lead; True: more is due already."""
+        settings = self._settings
+        self.is_leader = await self._store.acquire_promoter_lock(
+            self._holder, settings.lock_ttl_s
+        )
+        if not self.is_leader:
+            return False
+        promoted = await self._store.promote(settings.promote_max, 0)
+        return promoted.is_full
+
+    async def release(self) -> None:
+        """Let another lead at once."""
+        if self.is_leader:
+            self.is_leader = False
+            await self._store.release_promoter_lock(self._holder)

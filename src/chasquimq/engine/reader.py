@@ -1,0 +1,93 @@
+"""Stream → deliveries, as many as can be held; what arrives broken goes to the burier."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from chasquimq.model.outcome import Burying
+from chasquimq.model.verdict import RetryPolicy, judge_arrival
+
+if TYPE_CHECKING:
+    from chasquimq.engine.holdings import Holdings
+    from chasquimq.model.delivery import Delivery
+    from chasquimq.store.arrivals import Batch
+    from chasquimq.store.consuming import ConsumerStore
+
+
+class Intake:
+    """What happens to a batch on arrival, whether it was read or claimed."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        policy: RetryPolicy,
+        bury: Callable[[Burying], None],
+        wake_runners: Callable[[], None],
+        now_ms: Callable[[], float],
+        correct: Callable[[list[Delivery]], None],
+    ) -> None:
+        self._holdings = holdings
+        self._policy = policy
+        self._bury = bury
+        self._wake_runners = wake_runners
+        self._now_ms = now_ms
+        self._correct = correct
+
+    def take(self, batch: Batch) -> None:
+        """Let deliveries in, send the others to the DLQ."""
+        for arrival in batch.arrivals:
+            self._bury(Burying(arrival, arrival.reason, 0))
+        now_ms = self._now_ms()
+        welcome = [one for one in batch.deliveries if self._may_start(one, now_ms)]
+        known = self._holdings.admit(welcome)
+        if known:
+            self._correct(known)
+        self._wake_runners()
+
+    def _may_start(self, delivery: Delivery, now_ms: float) -> bool:
+        if delivery.spent == 0 and delivery.earlier == 0 and delivery.extras is None:
+            return True
+        verdict = judge_arrival(delivery, self._policy, now_ms)
+        if verdict is None:
+            return True
+        self._bury(Burying(delivery, verdict.reason, delivery.run_number - 1))
+        return False
+
+
+class _Source(Protocol):
+    async def read(self, count: int, block_ms: int) -> Batch: ...
+
+
+class Reader:
+    """Keeps one read on the wire while there is room."""
+
+    name = "reader"
+
+    def __init__(self, store: ConsumerStore, holdings: Holdings, intake: Intake, block_ms: int):
+        self._store: _Source = store
+        self._holdings = holdings
+        self._intake = intake
+        self._block_ms = block_ms
+        self._is_stopping = False
+        self.last_read_s = time.monotonic()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._holdings.wake()
+
+    async def run(self) -> None:
+        while not self._is_stopping:
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """One read, if there is room for it."""
+        room = self._holdings.room()
+        if room <= 0:
+            await self._holdings.wait_for_room()
+            return
+        batch = await self._store.read(room, self._block_ms)
+        self.last_read_s = time.monotonic()
+        if batch.size:
+            self._intake.take(batch)

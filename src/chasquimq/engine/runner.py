@@ -1,0 +1,230 @@
+"""Starts deliveries and steps their handlers, each in a context of its own.
+
+A handler that never waits costs no task: one runner steps job after job. A handler that waits
+keeps its runner to the end, and a fresh runner goes on with the queue; so a timer or a cancel
+that one job leaves behind cannot reach another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import time
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from chasquimq.errors import JobTimeout
+
+if TYPE_CHECKING:
+    from chasquimq.engine.holdings import Holdings
+    from chasquimq.model.delivery import Delivery
+
+Begin = Callable[["Delivery"], Coroutine[Any, Any, Any]]
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+_SLICE_NS = 5_000_000
+# A delivery that waited longer may have been uncharged, or claimed while this process slept.
+_FRESH_NS = 200_000_000
+
+
+class Finish(Protocol):
+    """Where an attempt goes when it ended."""
+
+    def completed(self, delivery: Delivery, value: Any) -> None: ...
+
+    def failed(self, delivery: Delivery, error: BaseException) -> None: ...
+
+    def interrupted(self, delivery: Delivery) -> None: ...
+
+    def dropped(self, delivery: Delivery) -> None: ...
+
+
+class Runners:
+    """At most `holdings.running_max` handlers at once."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        begin: Begin,
+        finish: Finish,
+        spawn: Spawn,
+        *,
+        timeout_ms: int | None,
+        charge: Callable[[Delivery], Awaitable[bool]],
+    ) -> None:
+        self._holdings = holdings
+        self._begin = begin
+        self._finish = finish
+        self._spawn = spawn
+        self._timeout_ms = timeout_ms
+        self._charge = charge
+        self._is_draining = False
+        self._is_held_back = False
+        self._base = contextvars.copy_context()
+        self._running: dict[asyncio.Task[None], Delivery] = {}
+        self._interrupted: set[asyncio.Task[None]] = set()
+        self._timed_out: set[asyncio.Task[None]] = set()
+
+    def wake(self) -> None:
+        """Make sure that a runner looks at the queue, if a handler may start."""
+        holdings = self._holdings
+        if self._is_draining or self._is_held_back or not holdings.waiting:
+            return
+        if holdings.running_count < holdings.running_max:
+            self._is_draining = True
+            self._spawn(self._drain(), "chasqui-runner")
+
+    def hold_back(self, is_held_back: bool) -> None:
+        """Start nothing new while leases cannot be trusted, or for good when stopping."""
+        self._is_held_back = is_held_back
+        self.wake()
+
+    def interrupt(self) -> None:
+        """Cancel every running handler; the deadline has passed."""
+        for task in list(self._running):
+            self._interrupted.add(task)
+            task.cancel()
+
+    async def _drain(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "runners are tasks"
+        holdings, finish, now_ns = self._holdings, self._finish, time.monotonic_ns
+        references = sys.getrefcount(task)
+        slice_ends_ns = now_ns() + _SLICE_NS
+        while holdings.waiting and not self._is_held_back:
+            delivery = holdings.take()
+            started_ns = now_ns()
+            is_fresh = started_ns - delivery.held_since_ns < _FRESH_NS
+            if not (is_fresh and delivery.is_charged) or delivery.is_lease_lost:
+                await self._own(task, delivery, self._charged(delivery))
+                return
+            delivery.started_ns = started_ns
+            context = self._base.copy()
+            try:
+                coroutine, awaited = context.run(_first_step, self._begin, delivery)
+            except StopIteration as stop:
+                ended_ns = _note_end(delivery)
+                finish.completed(delivery, stop.value)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a user's handler may raise anything
+                ended_ns = _note_end(delivery)
+                finish.failed(delivery, error)
+            else:
+                await self._own(task, delivery, _rest(context, coroutine, awaited))
+                return
+            if sys.getrefcount(task) != references or task.cancelling():
+                # The job kept our task or cancelled it; what follows must not reach another job.
+                break
+            if ended_ns > slice_ends_ns:
+                await asyncio.sleep(0)
+                slice_ends_ns = now_ns() + _SLICE_NS
+        self._is_draining = False
+        self.wake()
+
+    async def _own(
+        self, task: asyncio.Task[None], delivery: Delivery, handler: Awaitable[Any]
+    ) -> None:
+        """This task belongs to the delivery from here on; a fresh runner takes the queue."""
+        self._running[task] = delivery
+        self._holdings.running_count += 1
+        self._is_draining = False
+        self.wake()
+        timer = self._arm(task, delivery)
+        try:
+            value = await handler
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's handler may raise anything
+            _note_end(delivery)
+            self._fail(task, delivery, error)
+        else:
+            _note_end(delivery)
+            if value is not _NOT_STARTED:
+                self._finish.completed(delivery, value)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._disown(task)
+
+    def _disown(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._timed_out.discard(task)
+        self._interrupted.discard(task)
+        self._holdings.running_count -= 1
+        self._holdings.wake()
+        self.wake()
+
+    async def _charged(self, delivery: Delivery) -> Any:
+        """Start a delivery that waited long: its charge is confirmed first."""
+        if delivery.is_lease_lost or not await self._charge(delivery):
+            self._finish.dropped(delivery)
+            return _NOT_STARTED
+        delivery.started_ns = time.monotonic_ns()
+        context = self._base.copy()
+        try:
+            coroutine, awaited = context.run(_first_step, self._begin, delivery)
+        except StopIteration as stop:
+            return stop.value
+        return await _rest(context, coroutine, awaited)
+
+    def _fail(
+        self, task: asyncio.Task[None], delivery: Delivery, error: BaseException
+    ) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            if task in self._interrupted:
+                self._finish.interrupted(delivery)
+                return
+            if task in self._timed_out:
+                error = JobTimeout(self._timeout_of(delivery) or 0)
+        self._finish.failed(delivery, error)
+
+    def _arm(self, task: asyncio.Task[None], delivery: Delivery) -> asyncio.TimerHandle | None:
+        timeout_ms = self._timeout_of(delivery)
+        if timeout_ms is None or delivery.is_unstoppable:
+            return None
+        loop = asyncio.get_running_loop()
+        return loop.call_later(timeout_ms / 1000, self._time_out, task)
+
+    def _time_out(self, task: asyncio.Task[None]) -> None:
+        self._timed_out.add(task)
+        task.cancel()
+
+    def _timeout_of(self, delivery: Delivery) -> int | None:
+        own = delivery.extras.get("timeout_ms") if delivery.extras else None
+        return own if isinstance(own, int) else self._timeout_ms
+
+
+_NOT_STARTED = object()
+
+
+def _first_step(
+    begin: Begin, delivery: Delivery
+) -> tuple[Coroutine[Any, Any, Any], asyncio.Future[Any] | None]:
+    coroutine = begin(delivery)
+    return coroutine, coroutine.send(None)
+
+
+@types.coroutine
+def _rest(
+    context: contextvars.Context, coroutine: Coroutine[Any, Any, Any], awaited: Any
+) -> Generator[Any, Any, Any]:
+    """Step a handler that waits, always inside its own context."""
+    while True:
+        try:
+            value = yield awaited
+        except BaseException as error:  # whatever the loop throws in is the handler's to catch
+            step, argument = coroutine.throw, error
+        else:
+            step, argument = coroutine.send, value
+        try:
+            awaited = context.run(step, argument)
+        except StopIteration as stop:
+            return stop.value
+
+
+def _note_end(delivery: Delivery) -> int:
+    ended_ns = time.monotonic_ns()
+    delivery.duration_us = (ended_ns - delivery.started_ns) // 1000
+    return ended_ns

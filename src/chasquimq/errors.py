@@ -1,0 +1,200 @@
+"""Every error of the library, in one tree.
+
+    ChasquiError
+    ├─ SettingsError(ValueError)        a setting or argument was refused
+    │  └─ LimitExceeded(RuntimeError)   it was refused because it is out of range
+    ├─ WireError
+    │  ├─ EncodeError(TypeError)        a value has no MessagePack form
+    │  ├─ DecodeError(ValueError)       bytes are not what the wire says
+    │  └─ PayloadTooLarge(ValueError)   a payload is over its cap
+    ├─ StoreError(RuntimeError)         the server could not do what was asked
+    │  ├─ ConnectionLost                the link broke; `outcome` says whether the act may have happened
+    │  ├─ ServerUnreachable             no connection could be opened
+    │  ├─ ServerOutOfMemory             the server refuses writes until memory is freed
+    │  ├─ QueueFull                     `max_stream_len` is reached
+    │  ├─ IdConflict                    a job id is taken by a different job
+    │  ├─ DurabilityNotMet              fewer confirmations than the durability class asks for
+    │  ├─ AbilityMissing                the server lacks a command that was asked for by name
+    │  ├─ ScriptFailed                  a script raised inside the server
+    │  └─ ServerRefused                 any other error reply
+    ├─ JobError
+    │  ├─ JobFailed                     the job ended in the DLQ
+    │  ├─ JobTimeout                    a handler ran past its `timeout_ms`
+    │  ├─ ResultExpired                 the result was stored and is gone
+    │  └─ RetryLater                    raised by handlers: run again later, no attempt spent
+    ├─ NotSupportedError(RuntimeError)  asked for something this version does not do
+    └─ UnrecoverableError(RuntimeError) raised by handlers: no retry, bury now
+
+Messages follow one formula: what must hold, what was found, what to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+Outcome = Literal["unknown", "not_done"]
+
+
+class ChasquiError(Exception):
+    """Catch this to catch everything the library raises on purpose."""
+
+
+class SettingsError(ChasquiError, ValueError):
+    """Change the named setting or argument so that the rule holds."""
+
+    def __init__(self, name: str, found: object, rule: str, *, hint: str = "") -> None:
+        self.name = name
+        self.found = found
+        self.rule = rule
+        super().__init__(f"{name} must be {rule}, got {found!r}{'; ' + hint if hint else ''}")
+
+
+class LimitExceeded(SettingsError, RuntimeError):
+    """Bring the value into the range that the message names."""
+
+
+class WireError(ChasquiError):
+    """A value and its bytes do not fit together."""
+
+
+class EncodeError(WireError, TypeError):
+    """Convert the named value to None, bool, int, float, str, bytes, list or dict before adding it."""
+
+
+class DecodeError(WireError, ValueError):
+    """Look at who wrote these bytes: they are not the ChasquiMQ wire."""
+
+
+class PayloadTooLarge(WireError, ValueError):
+    """Store the bulk elsewhere and put a reference in the job, or raise the cap."""
+
+    def __init__(self, payload_bytes: int, cap_bytes: int) -> None:
+        self.payload_bytes = payload_bytes
+        self.cap_bytes = cap_bytes
+        super().__init__(
+            f"a payload must be at most {cap_bytes} bytes, got {payload_bytes}; "
+            "store the bulk elsewhere and put a reference in the job"
+        )
+
+
+class StoreError(ChasquiError, RuntimeError):
+    """The server could not do what was asked; the subclass says what to do about it.
+
+    `job_ids` names the jobs of the call that the error is about, if it is about jobs.
+    """
+
+    job_ids: Sequence[str] = ()
+
+
+class ConnectionLost(StoreError):
+    """Check `outcome`: `unknown` means the act may have happened, `not_done` that it did not."""
+
+    def __init__(
+        self, message: str, *, job_ids: Sequence[str] = (), outcome: Outcome = "unknown"
+    ) -> None:
+        self.job_ids = list(job_ids)
+        self.outcome: Outcome = outcome
+        super().__init__(message)
+
+
+class ServerUnreachable(ConnectionLost):
+    """Start the server, or correct the URL; nothing was sent."""
+
+    def __init__(self, message: str, *, job_ids: Sequence[str] = ()) -> None:
+        super().__init__(message, job_ids=job_ids, outcome="not_done")
+
+
+class ServerOutOfMemory(StoreError):
+    """Raise `maxmemory` or let the workers drain; nothing was written."""
+
+
+class QueueFull(StoreError):
+    """Slow down or add workers; the jobs in `job_ids` were not added."""
+
+    def __init__(self, queue: str, max_stream_len: int, job_ids: Sequence[str]) -> None:
+        self.queue = queue
+        self.max_stream_len = max_stream_len
+        self.job_ids = list(job_ids)
+        super().__init__(
+            f"queue {queue!r} may hold at most {max_stream_len} jobs and has no room for "
+            f"{len(self.job_ids)} more; slow down, add workers or raise max_stream_len"
+        )
+
+
+class IdConflict(StoreError):
+    """Choose another job id, or add with `on_conflict="keep"` to keep the first job."""
+
+    def __init__(self, job_ids: Sequence[str]) -> None:
+        self.job_ids = list(job_ids)
+        super().__init__(
+            "a job id names one job within its unique window, but these ids are taken by "
+            f"a job with another name or payload: {', '.join(map(repr, self.job_ids))}; "
+            'choose another id, or pass on_conflict="keep"'
+        )
+
+
+class DurabilityNotMet(StoreError):
+    """The jobs in `job_ids` were written, but fewer copies confirmed them than asked for."""
+
+    def __init__(self, message: str, job_ids: Sequence[str]) -> None:
+        self.job_ids = list(job_ids)
+        super().__init__(message)
+
+
+class AbilityMissing(StoreError):
+    """Use a newer server, or leave the choice to the probe."""
+
+
+class ScriptFailed(StoreError):
+    """Report it: one of our scripts raised inside the server."""
+
+
+class ServerRefused(StoreError):
+    """Read `code`: the server answered with an error of its own."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class JobError(ChasquiError):
+    """Something about one job."""
+
+
+class JobFailed(JobError):
+    """Read `reason` and `error`: the job ended in the DLQ."""
+
+    def __init__(self, job_id: str, reason: str, error: str = "") -> None:
+        self.job_id = job_id
+        self.reason = reason
+        self.error = error
+        super().__init__(f"job {job_id!r} ended in the DLQ ({reason}): {error or 'no error text'}")
+
+
+class JobTimeout(JobError):
+    """Give the handler more time, or let it do less."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        super().__init__(f"the handler must end within {timeout_ms} ms and did not")
+
+
+class ResultExpired(JobError):
+    """Wait sooner, or keep results longer with `result_ttl_ms`."""
+
+
+class RetryLater(JobError):
+    """Raise it in a handler to run the same attempt again after `delay_ms`."""
+
+    def __init__(self, delay_ms: int, reason: str = "") -> None:
+        self.delay_ms = delay_ms
+        super().__init__(reason or f"run again in {delay_ms} ms")
+
+
+class NotSupportedError(ChasquiError, RuntimeError):
+    """Do without it, or look in the changelog for the version that has it."""
+
+
+class UnrecoverableError(ChasquiError, RuntimeError):
+    """Raise it in a handler to bury the job at once, whatever its budget."""

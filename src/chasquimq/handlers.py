@@ -1,0 +1,117 @@
+"""Handlers of any kind become one: a coroutine function of a job."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chasquimq.engine.pools import ProcessPool, ThreadPool
+from chasquimq.errors import SettingsError
+from chasquimq.job import DeliveredJob, Job
+from chasquimq.model.verdict import UnknownName
+
+if TYPE_CHECKING:
+    from chasquimq.settings import WorkerSettings
+
+Handler = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any]
+Handlers = Handler | Mapping[str, Handler]
+_Async = Callable[[Any], Awaitable[Any]]
+
+
+class HandlerSet:
+    """What a worker runs: one handler, or one for each name."""
+
+    def __init__(self, handlers: Handlers, settings: WorkerSettings) -> None:
+        self._handlers = _checked(handlers)
+        self._settings = settings
+        self._threads: ThreadPool | None = None
+        self._processes: ProcessPool | None = None
+        self._refuse_timeout_in_threads()
+
+    async def open(self) -> _Async:
+        """Start the pools that are needed; the answer takes any job of this worker."""
+        if self._settings.pool == "process" and self._has_sync:
+            self._processes = ProcessPool(self._handlers, self._settings.concurrency)
+            await self._processes.start()
+        if isinstance(self._handlers, Mapping):
+            routes = {name: self._awaitable(one) for name, one in self._handlers.items()}
+            return _router(routes)
+        return self._awaitable(self._handlers)
+
+    async def close(self, grace_s: float) -> None:
+        if self._threads is not None:
+            self._threads.close()
+        if self._processes is not None:
+            await self._processes.close(grace_s)
+
+    @property
+    def _all(self) -> list[Handler]:
+        if isinstance(self._handlers, Mapping):
+            return list(self._handlers.values())
+        return [self._handlers]
+
+    @property
+    def _has_sync(self) -> bool:
+        return not all(_is_async(handler) for handler in self._all)
+
+    def _awaitable(self, handler: Handler) -> _Async:
+        if _is_async(handler):
+            return handler
+        if self._processes is not None:
+            return self._in_process
+        if self._threads is None:
+            self._threads = ThreadPool(self._settings.concurrency, "chasqui-handler")
+        return _in_thread(self._threads, handler)
+
+    async def _in_process(self, job: DeliveredJob) -> Any:
+        assert self._processes is not None, "the pool is opened before the first job"
+        return await self._processes.run(job.name, job.values())
+
+    def _refuse_timeout_in_threads(self) -> None:
+        needs_process = self._settings.timeout_ms is not None and self._has_sync
+        if needs_process and self._settings.pool == "thread":
+            raise SettingsError(
+                "timeout_ms", self._settings.timeout_ms, "unset for a `def` handler in a thread",
+                hint='a thread cannot be stopped; use pool="process" or an `async def` handler',
+            )  # fmt: skip
+
+
+def _in_thread(pool: ThreadPool, handler: Handler) -> _Async:
+    async def run(job: DeliveredJob) -> Any:
+        job.delivery.is_unstoppable = True
+        return await pool.run(handler, job)
+
+    return run
+
+
+def _router(routes: Mapping[str, _Async]) -> _Async:
+    def route(job: Job) -> Awaitable[Any]:
+        handler = routes.get(job.name)
+        if handler is None:
+            raise UnknownName(f"no handler has the name {job.name!r}")
+        return handler(job)
+
+    return route
+
+
+def _is_async(handler: Handler) -> bool:
+    if inspect.iscoroutinefunction(handler):
+        return True
+    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def _checked(handlers: Handlers) -> Handlers:
+    if isinstance(handlers, Mapping):
+        if not handlers:
+            raise SettingsError("handler", {}, "a function, or a mapping with at least one name")
+        for name, handler in handlers.items():
+            _check_callable(f"handler[{name!r}]", handler)
+        return dict(handlers)
+    _check_callable("handler", handlers)
+    return handlers
+
+
+def _check_callable(what: str, handler: object) -> None:
+    if not callable(handler):
+        raise SettingsError(what, handler, "a function that takes a job")

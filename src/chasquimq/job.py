@@ -1,0 +1,101 @@
+"""A job as its producer and its handler see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chasquimq.model.delivery import Delivery
+
+_current: ContextVar[Job | None] = ContextVar("chasquimq_current_job", default=None)
+
+
+@dataclass
+class Job:
+    """What was added; handlers get one with the same fields.
+
+    `attempt` counts the runs before this one, crashes included; `run_number` counts from 1.
+    """
+
+    id: str
+    name: str
+    data: Any
+    attempt: int = 0
+    created_at_ms: int = 0
+    is_duplicate: bool = field(default=False, repr=False, compare=False)
+    _queue: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def attempts_made(self) -> int:
+        return self.attempt
+
+    @property
+    def run_number(self) -> int:
+        return self.attempt + 1
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether an earlier delivery may have started this very attempt's work."""
+        return False
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether another worker may run this job now; stop side effects when it turns True."""
+        return False
+
+    def idempotency_key(self, step: str = "") -> str:
+        """The same text for every run of this job, to hand to services that dedupe by key."""
+        return blake2b(f"{self.id}\0{step}".encode(), digest_size=16).hexdigest()
+
+
+class DeliveredJob(Job):
+    """A job in a handler's hands; its data is decoded when first asked for.
+
+    `state` is the worker's own dict, filled by `on_startup` and shared by all handlers.
+    """
+
+    def __init__(
+        self, delivery: Delivery, decode: Callable[[bytes], Any], state: dict[str, Any]
+    ) -> None:
+        self.id = delivery.job_id
+        self.name = delivery.name
+        self.attempt = delivery.spent + delivery.earlier
+        self.created_at_ms = delivery.created_at_ms
+        self.delivery = delivery
+        self.state = state
+        self._decode = decode
+
+    def __getattr__(self, name: str) -> Any:
+        # `data` has no class attribute, so the first look-up lands here and fills it in.
+        if name != "data":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.data = self._decode(self.delivery.payload)
+        return self.data
+
+    def values(self) -> tuple[str, str, bytes, int, int, int, bool]:
+        """What a child process needs to build the same job."""
+        delivery = self.delivery
+        return (
+            self.id, self.name, delivery.payload, self.attempt,
+            self.created_at_ms, delivery.run_number, delivery.was_redelivered,
+        )  # fmt: skip
+
+    @property
+    def redelivered(self) -> bool:
+        return self.delivery.was_redelivered
+
+    @property
+    def lease_lost(self) -> bool:
+        return self.delivery.is_lease_lost
+
+
+def current_job() -> Job | None:
+    """The job whose handler is running here, or None outside a handler."""
+    return _current.get()
+
+
+enter_job = _current.set

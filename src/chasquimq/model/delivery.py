@@ -1,0 +1,67 @@
+"""A job as read from the stream, and what this worker knows of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from chasquimq.model.backoff import RetryOverride
+from chasquimq.model.reason import DlqReason
+
+
+class Delivery(msgspec.Struct, gc=False, eq=False):
+    """One delivery; the fields above the line come from the server, the others change here.
+
+    `spent` is the envelope's attempt count, `earlier` the charged deliveries before this one,
+    `payload` and `envelope` are opaque to everyone but the store.
+    """
+
+    entry_id: bytes
+    job_id: str
+    name: str
+    payload: bytes
+    created_at_ms: int
+    spent: int
+    earlier: int
+    retry: RetryOverride | None
+    extras: dict[str, Any] | None
+    due_ms: int | None
+    envelope: bytes
+    # ---
+    is_charged: bool = True
+    is_lease_lost: bool = False
+    held_since_ns: int = 0
+    started_ns: int = 0
+    duration_us: int = 0
+    # It runs in a thread, which nobody can stop: no timeout, no hand-back while it runs.
+    is_unstoppable: bool = False
+
+    @property
+    def run_number(self) -> int:
+        """Which start of the job this is, counted from 1; crashes count."""
+        return self.spent + self.earlier + 1
+
+    @property
+    def was_redelivered(self) -> bool:
+        return self.earlier > 0
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.envelope)
+
+    def max_attempts(self, default: int) -> int:
+        """The job's own budget, or the worker's."""
+        if self.retry is None or self.retry.max_attempts is None:
+            return default
+        return self.retry.max_attempts
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """An entry that cannot become a delivery, kept with its bytes."""
+
+    entry_id: bytes
+    reason: DlqReason
+    detail: str
+    name: str
+    body: bytes

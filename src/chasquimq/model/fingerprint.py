@@ -1,0 +1,30 @@
+"""One short mark for all errors that are the same but for their details."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+
+_PLACEHOLDERS = (
+    (re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"), "<uuid>"),
+    (re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`"), "<text>"),
+    (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.\-+@~]+){2,}"), "<path>"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<hex>"),
+    (re.compile(r"\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b"), "<hex>"),
+    (re.compile(r"\d+(?:\.\d+)?"), "<n>"),
+)
+_MESSAGE_CHARS_MAX = 2_048
+
+
+def normalise(message: str) -> str:
+    """The message with digits, hex runs, UUIDs, quoted text and paths replaced."""
+    message = message[:_MESSAGE_CHARS_MAX]
+    for pattern, placeholder in _PLACEHOLDERS:
+        message = pattern.sub(placeholder, message)
+    return " ".join(message.split())
+
+
+def fingerprint(error_type: str, message: str) -> str:
+    """Sixteen hex digits: equal for errors of one kind, whatever their details."""
+    text = f"{error_type}\0{normalise(message)}".encode(errors="backslashreplace")
+    return blake2b(text, digest_size=8).hexdigest()

@@ -1,0 +1,47 @@
+"""What an attempt came to, on its way through the one door."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from chasquimq.model.delivery import Arrival, Delivery
+from chasquimq.model.reason import DlqReason
+
+
+class Door(IntEnum):
+    """How the server answered a move: it was done, or the entry was not ours to move."""
+
+    NOT_OWNER = -1
+    GONE = 0
+    DONE = 1
+
+
+class Retrying(msgspec.Struct, frozen=True, gc=False):
+    """A delivery on its way to the delayed set; `spent` and `extras` go into its new envelope."""
+
+    delivery: Delivery
+    after_ms: int
+    spent: int
+    extras: dict[str, Any] | None
+    error: str = ""
+
+    @property
+    def entry_id(self) -> bytes:
+        return self.delivery.entry_id
+
+
+class Burying(msgspec.Struct, frozen=True, gc=False):
+    """An entry on its way to the DLQ; `attempt` 0 means that it never started."""
+
+    entry: Delivery | Arrival
+    reason: DlqReason
+    attempt: int
+    error: str = ""
+    fingerprint: str = ""
+
+    @property
+    def entry_id(self) -> bytes:
+        return self.entry.entry_id

@@ -1,0 +1,114 @@
+"""What becomes of a job: decided here, acted on elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
+from chasquimq.model.backoff import BackoffDefaults, Dice, delay_ms
+from chasquimq.model.delivery import Delivery
+from chasquimq.model.reason import DlqReason
+
+_DETAIL_CHARS_MAX = 512
+
+
+class UnknownName(Exception):
+    """No handler has this job's name."""
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """How an attempt ended badly, in words that can be stored."""
+
+    error_type: str
+    message: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.error_type}: {self.message}" if self.message else self.error_type
+
+
+class Retry(msgspec.Struct, frozen=True, gc=False):
+    """Run again later; `spent` is what the job has used up by then."""
+
+    after_ms: int
+    spent: int
+
+
+class Bury(msgspec.Struct, frozen=True, gc=False):
+    """Give up."""
+
+    reason: DlqReason
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What a worker grants a job that says nothing itself."""
+
+    max_attempts: int
+    backoff: BackoffDefaults
+    unknown_name_retry_ms: int
+    unknown_name_for_ms: int
+
+
+def judge_arrival(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Bury | None:
+    """What forbids a start; None lets it happen."""
+    if delivery.run_number > delivery.max_attempts(policy.max_attempts):
+        return Bury(DlqReason.CRASH_LOOP if delivery.earlier else DlqReason.RETRIES_EXHAUSTED)
+    if delivery.extras is not None and _is_expired(delivery, now_ms):
+        return Bury(DlqReason.EXPIRED)
+    return None
+
+
+def judge(
+    delivery: Delivery, error: BaseException, policy: RetryPolicy, dice: Dice, now_ms: float
+) -> Retry | Bury:
+    """What a handler's error means for its job."""
+    run_number = delivery.run_number
+    if isinstance(error, UnknownName):
+        return _judge_unknown_name(delivery, policy, now_ms)
+    if isinstance(error, RetryLater):
+        return Retry(max(0, int(error.delay_ms)), run_number - 1)
+    if isinstance(error, UnrecoverableError):
+        return Bury(DlqReason.UNRECOVERABLE)
+    if isinstance(error, DecodeError):
+        return Bury(DlqReason.DECODE_FAILED)
+    if run_number >= delivery.max_attempts(policy.max_attempts):
+        return Bury(DlqReason.RETRIES_EXHAUSTED)
+    backoff = delivery.retry.backoff if delivery.retry else None
+    return Retry(delay_ms(run_number, backoff, policy.backoff, dice), run_number)
+
+
+def describe(error: BaseException) -> Failure:
+    """An error as stored text; one whose `str` fails is still described."""
+    name = getattr(error, "type_name", None) or type(error).__name__
+    try:
+        message = str(error)
+    except Exception:  # a user's __str__ may raise anything
+        message = "<exception str() failed>"
+    return Failure(str(name), message[:_DETAIL_CHARS_MAX])
+
+
+def unknown_since_ms(delivery: Delivery, now_ms: float) -> int:
+    """When a worker first met this job without a handler for it."""
+    since = (delivery.extras or {}).get("unknown_since_ms")
+    return since if isinstance(since, int) else int(now_ms)
+
+
+def _judge_unknown_name(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Retry | Bury:
+    if now_ms - unknown_since_ms(delivery, now_ms) >= policy.unknown_name_for_ms:
+        return Bury(DlqReason.UNKNOWN_NAME)
+    return Retry(policy.unknown_name_retry_ms, delivery.run_number - 1)
+
+
+def _is_expired(delivery: Delivery, now_ms: float) -> bool:
+    expires_ms = (delivery.extras or {}).get("expires_ms")
+    if not isinstance(expires_ms, int) or delivery.run_number > 1:
+        return False
+    return now_ms - ready_ms(delivery) > expires_ms
+
+
+def ready_ms(delivery: Delivery) -> int:
+    """When the server put the job into the stream, by the server's clock."""
+    return int(delivery.entry_id.partition(b"-")[0])

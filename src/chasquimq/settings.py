@@ -1,0 +1,180 @@
+"""Every setting: frozen, grouped by concern, checked once at birth, passed whole."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from chasquimq.errors import LimitExceeded, SettingsError
+
+DEFAULT_URL = "redis://127.0.0.1:6379"
+MIB = 1024 * 1024
+CredentialProvider = Callable[[str], Awaitable[tuple[str | None, str | None]]]
+Pool = Literal["thread", "process"]
+
+
+def at_least(name: str, found: float, floor: float) -> None:
+    """Refuse a number below its floor."""
+    if found < floor:
+        raise LimitExceeded(name, found, f"at least {floor}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """How to reach the server; never printed with its password."""
+
+    url: str = field(default=DEFAULT_URL, repr=False)
+    tls: bool = False
+    insecure_tls: bool = False
+    credential_provider: CredentialProvider | None = field(default=None, repr=False)
+    connect_timeout_ms: int = 5_000
+    command_timeout_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        at_least("connect_timeout_ms", self.connect_timeout_ms, 1)
+        at_least("command_timeout_ms", self.command_timeout_ms, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbilitySettings:
+    """None lets the probe decide; False forces the fallback, so both can be tested on one server."""
+
+    ack_delete: bool | None = None
+    claim_on_read: bool | None = None
+    idempotent_add: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """What an add may do."""
+
+    max_stream_len: int | None = None
+    max_delay_secs: int = 30 * 24 * 3600
+    max_payload_bytes: int = MIB
+    unique_for_ms: int = 3_600_000
+    resend: bool = True
+    # The server forgets an idempotent id after 100 s, so a resend must come well before that.
+    resend_within_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if self.max_stream_len is not None:
+            at_least("max_stream_len", self.max_stream_len, 1)
+        at_least("max_delay_secs", self.max_delay_secs, 0)
+        at_least("max_payload_bytes", self.max_payload_bytes, 1)
+        at_least("unique_for_ms", self.unique_for_ms, 1)
+        if not 0 <= self.resend_within_ms <= 90_000:
+            raise SettingsError("resend_within_ms", self.resend_within_ms, "between 0 and 90000")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """How much a worker takes at once, and how long it waits for more."""
+
+    count: int | None = None
+    # A hand-back does not wake a blocked reader, so no read blocks longer than this.
+    block_ms: int = 500
+    held_bytes_max: int = 64 * MIB
+    max_payload_bytes: int = MIB
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            at_least("read_count", self.count, 1)
+        at_least("read_block_ms", self.block_ms, 1)
+        at_least("max_payload_bytes", self.max_payload_bytes, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AckSettings:
+    """Ceilings of a group commit."""
+
+    batch_max: int = 256
+    idle_ms: int = 5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_max <= 1_000:
+            raise SettingsError("ack.batch_max", self.batch_max, "between 1 and 1000")
+        at_least("ack.idle_ms", self.idle_ms, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """How long a silent worker keeps its jobs."""
+
+    lease_ms: int = 30_000
+    # A delivery that waits longer than this without starting is uncharged.
+    uncharge_after_ms: int = 100
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        at_least("claim_min_idle_ms", self.lease_ms, 200)
+        at_least("uncharge_after_ms", self.uncharge_after_ms, 1)
+
+    @property
+    def beat_ms(self) -> int:
+        return max(1, self.lease_ms // 3)
+
+    @property
+    def lost_after_ms(self) -> int:
+        """Without a renewal for this long, every lease counts as lost."""
+        return self.lease_ms - max(50, self.lease_ms // 10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrySettings:
+    """What a failed attempt costs when the job itself does not say."""
+
+    max_attempts: int = 25
+    initial_backoff_ms: int = 100
+    max_backoff_ms: int = 30_000
+    multiplier: float = 2.0
+    jitter_ms: int = 100
+    unknown_name_retry_ms: int = 5_000
+    unknown_name_for_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        at_least("max_attempts", self.max_attempts, 1)
+        at_least("initial_backoff_ms", self.initial_backoff_ms, 0)
+        at_least("max_backoff_ms", self.max_backoff_ms, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepSettings:
+    """Promotion of delayed jobs and firing of repeatables."""
+
+    delayed_enabled: bool = True
+    poll_ms: int = 100
+    promote_max: int = 256
+    lock_ttl_s: int = 5
+    run_scheduler: bool = True
+    scheduler_tick_ms: int = 1_000
+    janitor_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        at_least("scheduler_tick_ms", self.scheduler_tick_ms, 1)
+        at_least("poll_ms", self.poll_ms, 1)
+        at_least("lock_ttl_s", self.lock_ttl_s, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Everything a worker needs to know, by concern."""
+
+    concurrency: int = 100
+    pool: Pool = "thread"
+    timeout_ms: int | None = None
+    shutdown_deadline_ms: int = 30_000
+    read: ReadSettings = ReadSettings()
+    ack: AckSettings = AckSettings()
+    lease: LeaseSettings = LeaseSettings()
+    retry: RetrySettings = RetrySettings()
+    upkeep: UpkeepSettings = UpkeepSettings()
+    abilities: AbilitySettings = AbilitySettings()
+
+    def __post_init__(self) -> None:
+        at_least("concurrency", self.concurrency, 1)
+        at_least("shutdown_deadline_ms", self.shutdown_deadline_ms, 0)
+        if self.timeout_ms is not None:
+            at_least("timeout_ms", self.timeout_ms, 1)
+        if self.pool not in ("thread", "process"):
+            raise SettingsError("pool", self.pool, '"thread" or "process"')

@@ -1,0 +1,1 @@
+"""Every conversation with the server, one class per role."""

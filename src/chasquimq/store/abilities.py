@@ -1,0 +1,64 @@
+"""What this server can do natively: found by trying, because version texts lie."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chasquimq.errors import AbilityMissing, StoreError
+from chasquimq.store.connection import pack
+
+if TYPE_CHECKING:
+    from chasquimq.settings import AbilitySettings
+    from chasquimq.store.connection import Connection, Reply
+    from chasquimq.wire.keys import QueueKeys
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """Each False has a fallback that keeps the same promises."""
+
+    ack_delete: bool
+    claim_on_read: bool
+    idempotent_add: bool
+
+
+async def probe(
+    connection: Connection, keys: QueueKeys, wanted: AbilitySettings
+) -> Abilities:
+    """Try each command on a key that does not exist; nothing is written."""
+    scratch = f"{keys.stream}:probe"
+    replies = await connection.send(
+        pack(("XACKDEL", scratch, "probe", "IDS", 1, "0-1"))
+        + pack(("XREADGROUP", "GROUP", "probe", "probe", "COUNT", 1, "CLAIM", 1)
+               + ("STREAMS", scratch, ">"))
+        + pack(("XADD", scratch, "NOMKSTREAM", "IDMP", "probe", "probe", "*", "probe", "1")),
+        3,
+    )
+    found = Abilities(
+        ack_delete=_choose("ack_delete", wanted.ack_delete, not _is_error(replies[0])),
+        claim_on_read=_choose("claim_on_read", wanted.claim_on_read, _is_no_group(replies[1])),
+        idempotent_add=_choose("idempotent_add", wanted.idempotent_add, not _is_error(replies[2])),
+    )
+    logger.debug("server abilities", extra={"abilities": found})
+    return found
+
+
+def _choose(name: str, wanted: bool | None, is_native: bool) -> bool:
+    if wanted and not is_native:
+        raise AbilityMissing(
+            f"{name} was asked for, but this server lacks the command; "
+            "use a newer server, or leave the choice to the probe"
+        )
+    return is_native if wanted is None else wanted
+
+
+def _is_error(reply: Reply) -> bool:
+    return isinstance(reply, StoreError)
+
+
+def _is_no_group(reply: Reply) -> bool:
+    return isinstance(reply, StoreError) and str(reply).startswith("NOGROUP")

@@ -1,0 +1,209 @@
+"""One open connection: requests leave in order, replies come back in order, nothing waits for ever.
+
+The client library dials, does TLS and AUTH; then this protocol takes the transport over, because
+parsing replies straight from the socket costs a tenth of going through the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
+from chasquimq.store.address import new_async_connection, normal_url, redact
+from chasquimq.store.server_errors import error_from_reply
+
+if TYPE_CHECKING:
+    from chasquimq.settings import ConnectionSettings
+
+Reply = Any  # whatever RESP2 can say: bytes, int, None, a list of these, or a StoreError
+Part = bytes | str | int
+
+_WATCH_MS_MAX = 1_000
+
+
+class Connection(asyncio.Protocol):
+    """A taken-over transport; use `open_connection` to get one."""
+
+    def __init__(self, owner: Any, command_timeout_ms: int) -> None:
+        self._owner = owner  # the library closes the socket when its own object is collected
+        self._owner_pid = os.getpid()
+        self._timeout_s = command_timeout_ms / 1000
+        self._reader = hiredis.Reader(replyError=error_from_reply)
+        self._waiting: deque[_Waiter] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._lost: ConnectionLost | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.closed = self._loop.create_future()
+        self._transport = _take_over(owner, self)
+        self._watch = self._loop.call_later(self._watch_s, self._check_deadline)
+
+    @property
+    def is_open(self) -> bool:
+        return self._lost is None
+
+    @property
+    def has_unanswered(self) -> bool:
+        return bool(self._waiting)
+
+    def send(
+        self, request: bytes, reply_count: int = 1, *, block_ms: int = 0
+    ) -> asyncio.Future[list[Reply]]:
+        """Write the request now; the future holds its replies, error replies included."""
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
+        if self._lost is not None:
+            future.set_exception(self._not_sent())
+            return future
+        if self._owner_pid != os.getpid():
+            raise StoreError(
+                "a connection must be used by the process that opened it; "
+                "open a new Queue or Worker after a fork"
+            )
+        deadline = self._loop.time() + self._timeout_s + block_ms / 1000
+        self._waiting.append(_Waiter(reply_count, future, deadline))
+        self._transport.write(request)
+        return future
+
+    async def call(self, *parts: Part, block_ms: int = 0) -> Reply:
+        """One command, one reply; an error reply is raised."""
+        (reply,) = await self.send(pack(parts), block_ms=block_ms)
+        if isinstance(reply, StoreError):
+            raise reply
+        return reply
+
+    async def drain(self) -> None:
+        """Return when the transport takes more bytes."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection at once; every waiter hears that its outcome is unknown."""
+        self._transport.abort()
+        self._fail(reason)
+
+    async def close(self) -> None:
+        """Say nothing more and wait until the socket is closed."""
+        self._transport.close()
+        self._fail("the connection was closed")
+        await asyncio.wait([self.closed], timeout=1)
+
+    def data_received(self, data: bytes) -> None:
+        reader, waiting = self._reader, self._waiting
+        reader.feed(data)
+        while (reply := reader.gets()) is not False:
+            waiter = waiting[0]
+            waiter.replies.append(reply)
+            if len(waiter.replies) == waiter.reply_count:
+                waiting.popleft()
+                if not waiter.future.done():
+                    waiter.future.set_result(waiter.replies)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(str(exc) if exc else "the server closed the connection")
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    @property
+    def _watch_s(self) -> float:
+        return min(_WATCH_MS_MAX / 1000, self._timeout_s / 4)
+
+    def _check_deadline(self) -> None:
+        if self._lost is not None:
+            return
+        if self._waiting and self._waiting[0].deadline <= self._loop.time():
+            self.abort(f"the server gave no answer within {self._timeout_s:g} s")
+            return
+        self._watch = self._loop.call_later(self._watch_s, self._check_deadline)
+
+    def _fail(self, reason: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = ConnectionLost(f"the connection to the server broke: {reason}")
+        self._watch.cancel()
+        self._writable.set()
+        while self._waiting:
+            future = self._waiting.popleft().future
+            if not future.done():
+                future.set_exception(ConnectionLost(str(self._lost)))
+                future.exception()  # an abandoned call is no reason for a warning
+
+    def _not_sent(self) -> ConnectionLost:
+        return ConnectionLost(str(self._lost), outcome="not_done")
+
+
+class _Waiter:
+    __slots__ = ("deadline", "future", "replies", "reply_count")
+
+    def __init__(
+        self, reply_count: int, future: asyncio.Future[list[Reply]], deadline: float
+    ) -> None:
+        self.reply_count = reply_count
+        self.replies: list[Reply] = []
+        self.future = future
+        self.deadline = deadline
+
+
+async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Connection:
+    """Dial once; raises ServerUnreachable or the server's own refusal."""
+    owner = new_async_connection(settings, name=name)
+    with client_errors_as_ours(settings):
+        await owner.connect()
+    return Connection(owner, settings.command_timeout_ms)
+
+
+@contextmanager
+def client_errors_as_ours(settings: ConnectionSettings) -> Iterator[None]:
+    """Turn whatever the client library raises into one of our errors."""
+    from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+    from redis.exceptions import RedisError as ClientError
+
+    address = redact(normal_url(settings.url, tls=settings.tls))
+    try:
+        yield
+    except (AuthenticationError, NoPermissionError) as error:
+        raise ServerRefused(
+            f"the server at {address} must accept the credentials, it says: {error}; "
+            "correct user and password in the URL or the credential provider",
+            code="WRONGPASS",
+        ) from error
+    except ResponseError as error:
+        raise error_from_reply(str(error)) from error
+    except (ClientError, OSError, TimeoutError) as error:
+        raise ServerUnreachable(
+            f"a server must answer at {address}, found none ({_cause(error)}); "
+            "start one with `chasqui server start`, or correct the URL"
+        ) from error
+
+
+def pack(parts: Sequence[Part]) -> bytes:
+    """One command as RESP bytes."""
+    return hiredis.pack_command(tuple(parts))
+
+
+def _take_over(owner: Any, protocol: Connection) -> asyncio.Transport:
+    # The one private attribute of the client library that we rely on.
+    transport = owner._writer.transport
+    transport.set_protocol(protocol)
+    transport.set_write_buffer_limits(high=4 * 1024 * 1024)
+    return transport
+
+
+def _cause(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.rstrip(".").splitlines()[0]

@@ -1,0 +1,244 @@
+"""The consuming side of one queue: read, complete, fail, give back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.model.delivery import Arrival
+from chasquimq.model.outcome import Burying, Door, Retrying
+from chasquimq.store import script
+from chasquimq.store.abilities import Abilities, probe
+from chasquimq.store.arrivals import EMPTY, ArrivalReader, Batch
+from chasquimq.store.link import Link
+from chasquimq.store.server_clock import ServerClock
+from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.names import check_group_name
+from chasquimq.wire.stream_entry import encode_dlq
+
+if TYPE_CHECKING:
+    from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings
+    from chasquimq.store.connection import Connection, Part, Reply
+
+PARKING = "returned"
+# Longer than any lease, so that whatever is parked can be claimed at once.
+_PARKED_IDLE_MS = 365 * 24 * 3_600_000
+_IDS_PER_CALL_MAX = 1_000
+_MOVES_PER_CALL_MAX = 100
+_MOVE_BYTES_PER_CALL_MAX = 1024 * 1024
+
+
+class ConsumerStore:
+    """One consumer of one group; blocking reads have a connection of their own."""
+
+    def __init__(
+        self,
+        queue: str,
+        group: str,
+        consumer: str,
+        connection: ConnectionSettings,
+        read: ReadSettings,
+        abilities: AbilitySettings,
+        lease_ms: int,
+    ) -> None:
+        self.keys = QueueKeys(queue)
+        self.group = check_group_name(group)
+        self.consumer = consumer
+        self.clock = ServerClock()
+        self.abilities = Abilities(ack_delete=False, claim_on_read=False, idempotent_add=False)
+        self._wanted = abilities
+        self._lease_ms = lease_ms
+        self._arrivals = ArrivalReader(read.max_payload_bytes)
+        self._reads = Link(connection, name="chasqui-reader", prepare=self._prepare_reads)
+        self._writes = Link(connection, name="chasqui-worker", prepare=self._prepare_writes)
+        self._reader_client_id = 0
+
+    @property
+    def writes(self) -> Link:
+        return self._writes
+
+    async def open(self) -> None:
+        """Connect, probe the server and make sure that the group exists."""
+        await self._writes.connection()
+        await self._reads.connection()
+
+    async def close(self) -> None:
+        await self._reads.close()
+        await self._writes.close()
+
+    async def read(self, count: int, block_ms: int) -> Batch:
+        """Up to `count` entries: new ones and, where the server can, what the dead left."""
+        claim = ("CLAIM", self._lease_ms) if self.abilities.claim_on_read else ()
+        block = ("BLOCK", block_ms) if block_ms else ()
+        try:
+            reply = await self._reads.call(
+                "XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", count,
+                *block, *claim, "STREAMS", self.keys.stream, ">", block_ms=block_ms,
+            )  # fmt: skip
+        except ServerRefused as error:
+            if error.code != "NOGROUP":
+                raise
+            await self.create_group()
+            return EMPTY
+        return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY
+
+    async def claim(self, count: int) -> Batch:
+        """Take over what has been silent for a lease, where reading cannot do it."""
+        entries = await self._run("claim", self.group, self.consumer, self._lease_ms, count)
+        return self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
+
+    async def create_group(self) -> None:
+        """Create stream and group; entries added before it are seen."""
+        connection = await self._writes.connection()
+        await self._create_group(connection)
+
+    async def ack(self, entry_ids: Sequence[bytes]) -> list[Door]:
+        """Complete entries: at most a thousand, whoever owns them."""
+        assert len(entry_ids) <= _IDS_PER_CALL_MAX, "the acker keeps to the ceiling"
+        if not self.abilities.ack_delete:
+            marks = await self._run("ack", self.group, *entry_ids)
+        else:
+            marks = await self._writes.call(
+                "XACKDEL", self.keys.stream, self.group, "IDS", len(entry_ids), *entry_ids
+            )
+        return [Door.DONE if mark >= 1 else Door.GONE for mark in marks]
+
+    async def retry(self, moves: Sequence[Retrying]) -> list[Door]:
+        """Move failed deliveries to the delayed set, as their owner."""
+        keys = (self.keys.stream, self.keys.delayed, self.keys.dix)
+        return await self._move("retry", keys, [_spell_retry(move) for move in moves])
+
+    async def bury(self, moves: Sequence[Burying]) -> list[Door]:
+        """Move entries to the DLQ, as their owner."""
+        keys = (self.keys.stream, self.keys.dlq)
+        return await self._move("bury", keys, [_spell_bury(move) for move in moves])
+
+    async def charge(self, counts: Sequence[tuple[bytes, int]]) -> list[bytes]:
+        """Set delivery counts of held entries; answers the ids that are ours no more."""
+        lost: list[bytes] = []
+        for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
+            lost += await self._run("charge", self.group, self.consumer, *_flat(chunk))
+        return lost
+
+    async def hand_back(self, counts: Sequence[tuple[bytes, int]]) -> int:
+        """Park entries that did not start: claimable at once, charged with the given counts."""
+        done = 0
+        head = (self.group, self.consumer, PARKING, _PARKED_IDLE_MS)
+        for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
+            done += await self._run("hand_back", *head, *_flat(chunk))
+        return done
+
+    async def pending(self) -> list[tuple[bytes, int]]:
+        """What the server thinks this consumer holds: entry ids and delivery counts."""
+        rows = await self._writes.call(
+            "XPENDING", self.keys.stream, self.group, "-", "+", 10_000, self.consumer
+        )
+        return [(row[0], row[3]) for row in rows]
+
+    async def unblock_reader(self) -> None:
+        """End a blocking read early; its reply still arrives."""
+        if self._reader_client_id and self._reads.is_up:
+            await self._writes.call("CLIENT", "UNBLOCK", self._reader_client_id)
+
+    async def remove_consumer(self) -> bool:
+        """Remove this consumer unless it still holds something."""
+        return await self._run("reap_consumer", self.group, self.consumer, 0) != 0
+
+    async def _run(self, name: str, *args: Part) -> Reply:
+        connection = await self._writes.connection()
+        try:
+            return await script.run(connection, name, [self.keys.stream], *args)
+        except StoreError as error:
+            self._writes.heed(error)
+            raise
+
+    async def _move(
+        self, name: str, keys: Sequence[str], moves: list[list[Part]]
+    ) -> list[Door]:
+        head: list[Part] = [self.group, self.consumer]
+        calls = [(keys, [*head, *_flat(chunk)]) for chunk in _by_bytes(moves)]
+        connection = await self._writes.connection()
+        marks: list[Door] = []
+        for reply in await script.run_many(connection, name, calls):
+            if isinstance(reply, StoreError):
+                self._writes.heed(reply)
+                raise reply
+            marks += [Door(mark) for mark in reply]
+        return marks
+
+    async def _prepare_writes(self, connection: Connection) -> None:
+        self.abilities = await probe(connection, self.keys, self._wanted)
+        await self.clock.learn(connection)
+        await self._create_group(connection)
+
+    async def _prepare_reads(self, connection: Connection) -> None:
+        self._reader_client_id = await connection.call("CLIENT", "ID")
+
+    async def _create_group(self, connection: Connection) -> None:
+        try:
+            await connection.call(
+                "XGROUP", "CREATE", self.keys.stream, self.group, "0", "MKSTREAM"
+            )
+        except ServerRefused as error:
+            if error.code != "BUSYGROUP":
+                raise
+
+
+def _spell_retry(move: Retrying) -> list[Part]:
+    delivery = move.delivery
+    envelope = encode_envelope(
+        delivery.job_id,
+        delivery.payload,
+        delivery.created_at_ms,
+        move.spent,
+        delivery.retry,
+        move.extras,
+    )
+    member = encode_member(delivery.name, envelope)
+    return [delivery.entry_id, move.after_ms, delivery.job_id, member]
+
+
+def _spell_bury(move: Burying) -> list[Part]:
+    entry = move.entry
+    is_broken = isinstance(entry, Arrival)
+    fields: list[Any] = encode_dlq(
+        entry.body if is_broken else entry.envelope,
+        entry.entry_id.decode(),
+        move.reason,
+        name=entry.name,
+        detail=entry.detail if is_broken else None,
+        attempt=move.attempt,
+        error=move.error,
+        fingerprint=move.fingerprint,
+    )
+    return [entry.entry_id, len(fields), *fields]
+
+
+def _by_bytes(moves: list[list[Part]]) -> Iterator[list[list[Part]]]:
+    chunk: list[list[Part]] = []
+    size = 0
+    for move in moves:
+        move_bytes = sum(len(part) for part in move if isinstance(part, bytes))
+        is_full = len(chunk) == _MOVES_PER_CALL_MAX or size + move_bytes > _MOVE_BYTES_PER_CALL_MAX
+        if chunk and is_full:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(move)
+        size += move_bytes
+    if chunk:
+        yield chunk
+
+
+def _chunks(
+    rows: Sequence[tuple[bytes, int]], size: int
+) -> Iterator[Sequence[tuple[bytes, int]]]:
+    for at in range(0, len(rows), size):
+        yield rows[at : at + size]
+
+
+def _flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
+    return [part for row in rows for part in row]

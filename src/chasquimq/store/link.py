@@ -1,0 +1,139 @@
+"""A connection that comes back: dials one at a time, paces itself, prepares each new connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
+from chasquimq.model.dialing import dial_delay_ms
+from chasquimq.store.connection import Connection, Part, Reply, open_connection
+from chasquimq.store.server_errors import Action, action_for
+
+if TYPE_CHECKING:
+    from chasquimq.settings import ConnectionSettings
+
+logger = logging.getLogger(__name__)
+
+Prepare = Callable[[Connection], Awaitable[None]]
+_WAIT_MS = 50
+
+
+class Link:
+    """The way to the server for one role."""
+
+    def __init__(
+        self, settings: ConnectionSettings, *, name: str = "", prepare: Prepare | None = None
+    ) -> None:
+        self._settings = settings
+        self._name = name
+        self._prepare = prepare
+        self._connection: Connection | None = None
+        self._dialling: asyncio.Task[Connection] | None = None
+        self._failures = 0
+        self._was_open = False
+        self._is_closed = False
+        self.dial_count = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    @property
+    def current(self) -> Connection | None:
+        """The open connection, if there is one right now."""
+        return self._connection if self.is_up else None
+
+    async def connection(self, *, within_s: float | None = None) -> Connection:
+        """The open connection, or a new one.
+
+        The first dial of a link is tried once. Later ones go on until `within_s` has passed
+        (None: for ever).
+        """
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        if self._is_closed:
+            raise ConnectionLost("this connection was closed; open a new one", outcome="not_done")
+        if self._dialling is None:
+            self._dialling = asyncio.create_task(self._dial(), name=f"chasqui-dial-{self._name}")
+            self._dialling.add_done_callback(self._dialled)
+        try:
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(self._dialling)
+        except TimeoutError:
+            raise ConnectionLost(
+                f"the server must answer within {within_s:g} s and did not; is it running?",
+                outcome="not_done",
+            ) from None
+
+    async def call(self, *parts: Part, block_ms: int = 0) -> Reply:
+        """One command on the open connection; errors of the server are raised as ours."""
+        connection = await self.connection()
+        try:
+            return await connection.call(*parts, block_ms=block_ms)
+        except StoreError as error:
+            self.heed(error)
+            raise
+
+    def heed(self, error: StoreError) -> None:
+        """Drop a connection that the error says is of no more use."""
+        if self._connection is None or isinstance(error, ConnectionLost):
+            return
+        if action_for(error) in (Action.REDIAL, Action.REDISCOVER):
+            self._connection.abort(str(error))
+
+    async def close(self) -> None:
+        """Close for good."""
+        self._is_closed = True
+        if self._dialling is not None:
+            self._dialling.cancel()
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _dial(self) -> Connection:
+        while True:
+            await asyncio.sleep(dial_delay_ms(self._failures, random.uniform) / 1000)
+            try:
+                return await self._dial_once()
+            except StoreError as error:
+                self._failures += 1
+                if not self._was_open or not _may_heal(error):
+                    self._failures = 0
+                    raise
+                self._report(error)
+
+    async def _dial_once(self) -> Connection:
+        self.dial_count += 1
+        connection = await open_connection(self._settings, name=self._name)
+        try:
+            if self._prepare is not None:
+                await self._prepare(connection)
+        except BaseException:
+            connection.abort("preparing the connection failed")
+            raise
+        self._connection, self._was_open, self._failures = connection, True, 0
+        return connection
+
+    def _dialled(self, task: asyncio.Task[Connection]) -> None:
+        self._dialling = None
+        if not task.cancelled():
+            task.exception()
+
+    def _report(self, error: StoreError) -> None:
+        level = logging.WARNING if self._failures in (1, 10) else logging.DEBUG
+        logger.log(level, "the server does not answer, dialling again", extra={"error": str(error)})
+
+
+def _may_heal(error: StoreError) -> bool:
+    if isinstance(error, ServerUnreachable | ConnectionLost):
+        return True
+    return action_for(error) is not Action.RAISE
+
+
+async def pause(error: StoreError) -> None:
+    """Wait as long as the error asks before the next try on the same link."""
+    if action_for(error) is Action.WAIT:
+        await asyncio.sleep(_WAIT_MS / 1000)

@@ -1,0 +1,164 @@
+"""Adds jobs: in one write where possible, sent again after a lost reply, never twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from chasquimq.errors import ConnectionLost, QueueFull, StoreError
+from chasquimq.store.abilities import Abilities, probe
+from chasquimq.store.add_write import AddMark, AddWrite, NewJob, PlainWrite, ScriptWrite, chunks
+from chasquimq.store.connection import Connection, pack
+from chasquimq.store.link import Link, pause
+from chasquimq.store.outbox import Outbox
+from chasquimq.store.script import is_forgotten
+from chasquimq.store.server_errors import is_worth_resending
+from chasquimq.store.window import Window
+from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.resp import XaddTemplate
+
+if TYPE_CHECKING:
+    from chasquimq.settings import AbilitySettings, ConnectionSettings, ProducerSettings
+    from chasquimq.store.connection import Reply
+
+# The server remembers this many ids for each producer; more must never be unconfirmed at once.
+_UNCONFIRMED_MAX = 10_000
+_GROUP = "default"
+
+
+class ProducerStore:
+    """The adding side of one queue."""
+
+    def __init__(
+        self,
+        queue: str,
+        connection: ConnectionSettings,
+        settings: ProducerSettings,
+        abilities: AbilitySettings,
+    ) -> None:
+        self.producer_id = str(uuid4())
+        self.keys = QueueKeys(queue)
+        self.link = Link(connection, name="chasqui-producer", prepare=self._prepare)
+        self.window = Window(_UNCONFIRMED_MAX)
+        self._queue = queue
+        self._settings = settings
+        self._wanted = abilities
+        self._abilities: Abilities | None = None
+        self._plain = XaddTemplate(self.keys.stream, producer_id=None)
+        self._gated = XaddTemplate(self.keys.stream, producer_id=self.producer_id)
+        self._outbox = Outbox(self)
+
+    async def abilities(self) -> Abilities:
+        """What the server can do, asked once for each connection."""
+        await self.link.connection()
+        assert self._abilities is not None, "a connection probes the server before it is used"
+        return self._abilities
+
+    async def add(self, job: NewJob, unique_ms: int) -> AddMark:
+        """Add one job; calls of the same loop tick leave in one write."""
+        # Under a cap each job is judged alone, so that one too many refuses only itself.
+        is_alone = bool(job.digest) or self._settings.max_stream_len is not None
+        if is_alone or not self.link.is_up:
+            return (await self.add_many([job], unique_ms))[0]
+        return await self._outbox.put(job)
+
+    async def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
+        """Add jobs in writes of at most a thousand; the marks come in the same order."""
+        await self._connect([job.job_id for job in jobs])
+        marks: list[AddMark] = []
+        for chunk in chunks(jobs):
+            await self.window.enter(len(chunk))
+            try:
+                marks += await self.confirm(self.spell(chunk, unique_ms))
+            finally:
+                self.window.leave(len(chunk))
+        return marks
+
+    async def confirm(self, write: AddWrite, trouble: StoreError | None = None) -> list[AddMark]:
+        """Send a write until the server has answered it; `trouble` is how a first send ended."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._settings.resend_within_ms / 1000
+        was_sent = False
+        while True:
+            if trouble is not None:
+                was_sent = was_sent or _may_have_left(trouble)
+                self._raise_unless_resendable(write, trouble, was_sent, until - loop.time())
+                self.link.heed(trouble)
+                await pause(trouble)
+            try:
+                connection = await self.link.connection(within_s=max(0.05, until - loop.time()))
+                return self.accept(write, await _exchange(connection, write))
+            except QueueFull:
+                raise
+            except StoreError as error:
+                trouble = error
+
+    def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite:
+        """The cheapest spelling that keeps the promises these jobs ask for."""
+        assert self._abilities is not None, "a connection probes the server before it is used"
+        needs_script = self._settings.max_stream_len is not None or any(j.digest for j in jobs)
+        if needs_script or (self._settings.resend and not self._abilities.idempotent_add):
+            return ScriptWrite(jobs, self.keys, self._settings, unique_ms)
+        return PlainWrite(jobs, self._gated if self._settings.resend else self._plain)
+
+    def accept(self, write: AddWrite, replies: list[Reply]) -> list[AddMark]:
+        """The marks of a confirmed write; raises what the server refused."""
+        marks = write.marks(replies)
+        if marks is not None:
+            return marks
+        cap = self._settings.max_stream_len
+        assert cap is not None, "only a capped queue can be full"
+        raise QueueFull(self._queue, cap, [job.job_id for job in write.jobs])
+
+    async def close(self) -> None:
+        """Close the connection; what was not confirmed hears that its outcome is unknown."""
+        await self.link.close()
+
+    def _raise_unless_resendable(
+        self, write: AddWrite, trouble: StoreError, was_sent: bool, left_s: float
+    ) -> None:
+        is_lost = isinstance(trouble, ConnectionLost)
+        may_resend = self._settings.resend or not was_sent
+        if left_s > 0 and may_resend and (is_lost or is_worth_resending(trouble)):
+            return
+        if is_lost:
+            raise ConnectionLost(
+                str(trouble),
+                job_ids=[job.job_id for job in write.jobs],
+                outcome="unknown" if was_sent else "not_done",
+            ) from trouble
+        raise trouble
+
+    async def _connect(self, job_ids: list[str]) -> None:
+        try:
+            await self.link.connection(within_s=self._settings.resend_within_ms / 1000 + 0.05)
+        except StoreError as error:
+            error.job_ids = job_ids
+            raise
+
+    async def _prepare(self, connection: Connection) -> None:
+        self._abilities = await probe(connection, self.keys, self._wanted)
+        if not (self._abilities.idempotent_add and self._settings.resend):
+            return
+        # The default window of 100 ids would double a resent bulk; only a stream that
+        # exists can be told, and telling it the same again changes nothing.
+        replies = await connection.send(
+            pack(("XGROUP", "CREATE", self.keys.stream, _GROUP, "0", "MKSTREAM"))
+            + pack(("XCFGSET", self.keys.stream, "IDMP-MAXSIZE", _UNCONFIRMED_MAX)),
+            2,
+        )
+        if isinstance(replies[1], StoreError):
+            raise replies[1]
+
+
+async def _exchange(connection: Connection, write: AddWrite) -> list[Reply]:
+    replies = await connection.send(write.request(), write.reply_count)
+    if is_forgotten(replies[0]):
+        replies = await connection.send(write.request_with_text(), write.reply_count)
+    return replies
+
+
+def _may_have_left(trouble: StoreError) -> bool:
+    return isinstance(trouble, ConnectionLost) and trouble.outcome == "unknown"

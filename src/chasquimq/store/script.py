@@ -1,0 +1,71 @@
+"""Scripts by name: sent by their hash, with the text once when the server forgot it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import hiredis
+
+from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.store.server_errors import Action, action_for
+
+if TYPE_CHECKING:
+    from chasquimq.store.connection import Connection, Part, Reply
+
+
+class Script:
+    """One atomic act; its file opens with its contract."""
+
+    __slots__ = ("name", "sha", "text")
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        # The server names scripts by their SHA-1; nothing here is a secret.
+        self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def by_hash(self, keys: Sequence[str], args: Sequence[Part]) -> bytes:
+        """The call as RESP bytes, naming the script."""
+        return hiredis.pack_command(("EVALSHA", self.sha, len(keys), *keys, *args))
+
+    def by_text(self, keys: Sequence[str], args: Sequence[Part]) -> bytes:
+        """The same call carrying the script, which also teaches it to the server."""
+        return hiredis.pack_command(("EVAL", self.text, len(keys), *keys, *args))
+
+
+@cache
+def script(name: str) -> Script:
+    """The script of that file name, read once."""
+    text = files("chasquimq.store").joinpath("scripts", f"{name}.lua").read_text("utf-8")
+    return Script(name, text)
+
+
+async def run(connection: Connection, name: str, keys: Sequence[str], *args: Part) -> Reply:
+    """One script call; an error reply is raised."""
+    (reply,) = await run_many(connection, name, [(keys, args)])
+    if isinstance(reply, StoreError):
+        raise reply
+    return reply
+
+
+async def run_many(
+    connection: Connection, name: str, calls: Sequence[tuple[Sequence[str], Sequence[Part]]]
+) -> list[Reply]:
+    """Several calls of one script in one write; error replies stay in the list."""
+    act = script(name)
+    request = b"".join(act.by_hash(keys, args) for keys, args in calls)
+    replies = await connection.send(request, len(calls))
+    for i, reply in enumerate(replies):
+        if is_forgotten(reply):
+            keys, args = calls[i]
+            (replies[i],) = await connection.send(act.by_text(keys, args))
+    return replies
+
+
+def is_forgotten(reply: Reply) -> bool:
+    """Whether the server answered that it does not know the script."""
+    return isinstance(reply, ServerRefused) and action_for(reply) is Action.RELOAD

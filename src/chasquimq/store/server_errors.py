@@ -1,0 +1,67 @@
+"""What an error reply of the server means, and what to do about it: one table."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from chasquimq.errors import ConnectionLost, ScriptFailed, ServerOutOfMemory, ServerRefused, StoreError
+
+
+class Action(Enum):
+    """What the caller should do with an error."""
+
+    WAIT = "the server is busy with itself: ask again on the same connection"
+    REDIAL = "the connection is of no more use: open a new one"
+    REDISCOVER = "another node leads: find it, then open a new connection"
+    RELOAD = "the server forgot the script: send its text"
+    REGROUP = "the group is gone: create it again"
+    RAISE = "asking again will not help"
+
+
+_ACTIONS: dict[str, Action] = {
+    "LOADING": Action.WAIT,
+    "BUSY": Action.WAIT,
+    "TRYAGAIN": Action.WAIT,
+    "CLUSTERDOWN": Action.WAIT,
+    "MASTERDOWN": Action.WAIT,
+    "NOREPLICAS": Action.WAIT,
+    "MISCONF": Action.WAIT,
+    "OOM": Action.WAIT,
+    "NOAUTH": Action.REDIAL,
+    "UNBLOCKED": Action.WAIT,
+    "READONLY": Action.REDISCOVER,
+    "MOVED": Action.REDISCOVER,
+    "ASK": Action.REDISCOVER,
+    "NOSCRIPT": Action.RELOAD,
+    "NOGROUP": Action.REGROUP,
+}
+# These are worth a wait inside a loop, but a caller of `add` should hear of them at once.
+_TOLD_TO_CALLERS = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
+
+
+def error_from_reply(text: str) -> StoreError:
+    """Our error for the text of an error reply."""
+    code = text.split(" ", 1)[0]
+    if code == "OOM" or "OOM command not allowed" in text:
+        return ServerOutOfMemory(f"the server must have memory for the write, it says: {text}")
+    if "user_script" in text and code not in _ACTIONS:
+        return ScriptFailed(text)
+    return ServerRefused(text, code=code)
+
+
+def action_for(error: StoreError) -> Action:
+    """What to do about it; connections that broke are redialled."""
+    if isinstance(error, ServerOutOfMemory):
+        return Action.WAIT
+    if isinstance(error, ServerRefused):
+        return _ACTIONS.get(error.code, Action.RAISE)
+    return Action.REDIAL if isinstance(error, ConnectionLost) else Action.RAISE
+
+
+def is_worth_resending(error: StoreError) -> bool:
+    """Whether a gated write may be sent again without telling the caller."""
+    if isinstance(error, ServerOutOfMemory):
+        return False
+    if isinstance(error, ServerRefused) and error.code in _TOLD_TO_CALLERS:
+        return False
+    return action_for(error) not in (Action.RAISE, Action.REGROUP)

@@ -1,0 +1,73 @@
+"""What keeps a queue moving without any job of its own: locks and promotion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from chasquimq.errors import StoreError
+from chasquimq.store import script
+from chasquimq.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from chasquimq.store.connection import Part, Reply
+    from chasquimq.store.link import Link
+
+_BYTES_PER_PAGE_MAX = 1024 * 1024
+
+
+class Promoted(msgspec.Struct, frozen=True):
+    """What one promotion did."""
+
+    moved: int
+    depth: int
+    oldest_lag_ms: int
+    bad: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more may be due already."""
+        return self.oldest_lag_ms > 0
+
+
+class UpkeepStore:
+    """Leader locks and promotion of one queue, over somebody's link."""
+
+    def __init__(self, queue: str, link: Link) -> None:
+        self._keys = QueueKeys(queue)
+        self._link = link
+
+    async def acquire_promoter_lock(self, holder: str, ttl_s: int) -> bool:
+        return await self._run("acquire_lock", [self._keys.promoter_lock], holder, ttl_s) == 1
+
+    async def release_promoter_lock(self, holder: str) -> bool:
+        return await self._run("release_lock", [self._keys.promoter_lock], holder) == 1
+
+    async def promote(self, page_max: int, events_max: int) -> Promoted:
+        """Move due jobs to the stream, at most a page."""
+        keys = self._keys
+        moved, depth, lag_ms, bad, job_ids = await self._run(
+            "promote_due",
+            [keys.delayed, keys.stream, keys.dlq, keys.dix, keys.events],
+            page_max,
+            _BYTES_PER_PAGE_MAX,
+            events_max,
+        )
+        indexes = [keys.didx(_text(job_id)) for job_id in job_ids if job_id]
+        if indexes:
+            # The original indexes delayed jobs by key; a promoted one must not be cancelled.
+            await self._link.call("DEL", *indexes)
+        return Promoted(moved, depth, lag_ms, bad)
+
+    async def _run(self, name: str, keys: list[str], *args: Part) -> Reply:
+        connection = await self._link.connection()
+        try:
+            return await script.run(connection, name, keys, *args)
+        except StoreError as error:
+            self._link.heed(error)
+            raise
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")

@@ -1,0 +1,275 @@
+"""Worker: a handler and settings become a running pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import asdict
+from typing import Any
+
+from chasquimq.engine.pipeline import Pipeline
+from chasquimq.handlers import Handler, Handlers, HandlerSet
+from chasquimq.health import Health
+from chasquimq.hooks import Hooks, JobHook, WorkerHook
+from chasquimq.job import DeliveredJob, current_job, enter_job
+from chasquimq.model.delivery import Delivery
+from chasquimq.settings import (
+    DEFAULT_URL,
+    AbilitySettings,
+    ConnectionSettings,
+    CredentialProvider,
+    LeaseSettings,
+    Pool,
+    ReadSettings,
+    RetrySettings,
+    UpkeepSettings,
+    WorkerSettings,
+)
+from chasquimq.store.address import normal_url
+from chasquimq.store.consuming import ConsumerStore
+from chasquimq.store.inspecting import InspectorStore
+from chasquimq.store.leasing import LeaseStore
+from chasquimq.store.payloads import decode
+from chasquimq.store.upkeep import UpkeepStore
+from chasquimq.wire.names import check_group_name, check_queue_name
+
+__all__ = ["CredentialProvider", "Handler", "Worker"]
+
+logger = logging.getLogger(__name__)
+_IDLE_POLL_S = 0.05
+_READ_BLOCK_MS_MAX = 500
+
+
+class Worker:
+    """Runs jobs of one queue until closed.
+
+    A handler takes a `Job`; returning completes the job, raising fails it. `run()` returns
+    after `close()`; what has not started by then goes back to the queue at once, uncharged.
+    """
+
+    def __init__(
+        self,
+        queue_name: str,
+        handler: Handlers,
+        *,
+        redis_url: str = DEFAULT_URL,
+        tls: bool = False,
+        concurrency: int = 100,
+        max_attempts: int = 25,
+        group: str = "default",
+        consumer_id: str | None = None,
+        read_block_ms: int | None = None,
+        read_count: int | None = None,
+        claim_min_idle_ms: int | None = None,
+        max_payload_bytes: int | None = None,
+        delayed_enabled: bool = True,
+        credential_provider: CredentialProvider | None = None,
+        pool: Pool = "thread",
+        timeout_ms: int | None = None,
+        shutdown_deadline_ms: int = 30_000,
+        insecure_tls: bool = False,
+        retry: RetrySettings | None = None,
+        abilities: AbilitySettings | None = None,
+        on_startup: WorkerHook | None = None,
+        on_shutdown: WorkerHook | None = None,
+        on_completed: JobHook | None = None,
+        on_failed: JobHook | None = None,
+        on_dead: JobHook | None = None,
+        on_lease_lost: JobHook | None = None,
+    ) -> None:
+        self.name = check_queue_name(queue_name)
+        self.group = check_group_name(group)
+        self.consumer_id = consumer_id or _consumer_name()
+        self.state: dict[str, Any] = {}
+        self._connection = ConnectionSettings(
+            url=normal_url(redis_url, tls=tls),
+            insecure_tls=insecure_tls,
+            credential_provider=credential_provider,
+        )
+        self._settings = WorkerSettings(
+            concurrency=concurrency or 1,
+            pool=pool,
+            timeout_ms=timeout_ms,
+            shutdown_deadline_ms=shutdown_deadline_ms,
+            read=_read_settings(read_count, read_block_ms, max_payload_bytes),
+            lease=LeaseSettings() if claim_min_idle_ms is None
+            else LeaseSettings(lease_ms=claim_min_idle_ms),
+            retry=_retry_settings(retry, max_attempts),
+            upkeep=UpkeepSettings(delayed_enabled=delayed_enabled),
+            abilities=abilities or AbilitySettings(),
+        )  # fmt: skip
+        self._handlers = HandlerSet(handler, self._settings)
+        self._hooks = Hooks(
+            on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
+            on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,
+        )  # fmt: skip
+        self._pipeline: Pipeline | None = None
+        self._is_closed = False
+        self._is_urgent = False
+        self._closing = asyncio.Event()
+        self._finished: asyncio.Future[None] | None = None
+        self._deadline_s: float | None = None
+        self._inspector: InspectorStore | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._pipeline is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def __aenter__(self) -> Worker:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def run(self) -> None:
+        """Run until closed; a second call joins the first."""
+        if self._finished is not None:
+            await asyncio.shield(self._finished)
+            return
+        if self._is_closed:
+            return
+        self._finished = asyncio.get_running_loop().create_future()
+        try:
+            await self._run()
+        finally:
+            self._finished.set_result(None)
+
+    async def close(self) -> None:
+        """Stop: read nothing more, hand back what has not started, wait for what has.
+
+        Returns when `run()` has ended, at the latest one second after the deadline;
+        at once when called by a handler of this worker.
+        """
+        self.request_stop()
+        if self._finished is not None and current_job() is None:
+            await asyncio.shield(self._finished)
+
+    def request_stop(self) -> None:
+        """Begin to stop and return at once; the second time, give back whatever runs too."""
+        now_s = time.monotonic()
+        if self._is_closed:
+            self._is_urgent = True
+            self._deadline_s = now_s
+        else:
+            self._deadline_s = now_s + self._settings.shutdown_deadline_ms / 1000
+        self._is_closed = True
+        self._closing.set()
+
+    async def run_until_idle(self, *, delayed_within_ms: int = 5_000) -> None:
+        """Run until nothing is ready or running, and nothing delayed falls due that soon."""
+        running = asyncio.ensure_future(self.run())
+        try:
+            while not running.done() and not await self._is_idle(delayed_within_ms):
+                await asyncio.wait([running], timeout=_IDLE_POLL_S)
+        finally:
+            self.request_stop()
+            await running
+
+    def health(self) -> Health:
+        """How the worker is doing now."""
+        pipeline = self._pipeline
+        if pipeline is None:
+            return Health()
+        holdings = pipeline.holdings
+        read_age_s = time.monotonic() - pipeline.reader.last_read_s
+        return Health(
+            is_running=True,
+            is_consuming=not self._is_closed and pipeline.is_reading,
+            has_trusted_leases=pipeline.lease.is_trusted,
+            loops_down=pipeline.supervisor.loops_down,
+            waiting=len(holdings.waiting),
+            running=holdings.running_count,
+            unconfirmed=holdings.unconfirmed_count,
+            last_read_age_ms=int(read_age_s * 1000),
+            **asdict(pipeline.outcomes.counters),
+        )
+
+    async def _run(self) -> None:
+        execute = await self._handlers.open()
+        pipeline = self._new_pipeline(execute)
+        try:
+            await pipeline.start()
+            self._pipeline = pipeline
+            await self._hooks.startup(self)
+            pipeline.read()
+            await self._closing.wait()
+        finally:
+            await self._stop(pipeline)
+            self._pipeline = None
+
+    async def _stop(self, pipeline: Pipeline) -> None:
+        # A cancelled run has no time to wait for handlers, but still gives back what it holds.
+        deadline_s = self._deadline_s if self._deadline_s is not None else time.monotonic()
+        await pipeline.stop(lambda: self._deadline_s or deadline_s)
+        await self._hooks.shutdown(self)
+        await self._handlers.close(0)
+
+    def _new_pipeline(self, execute: Callable[[Any], Awaitable[Any]]) -> Pipeline:
+        settings = self._settings
+        store = ConsumerStore(
+            self.name, self.group, self.consumer_id, self._connection,
+            settings.read, settings.abilities, settings.lease.lease_ms,
+        )  # fmt: skip
+        lease_store = LeaseStore(self.name, self.group, self.consumer_id, self._connection)
+        upkeep = UpkeepStore(self.name, store.writes)
+        self._inspector = InspectorStore(self.name, store.writes, self.group)
+        return Pipeline(
+            store, lease_store, upkeep, self._begin(execute), settings,
+            listen=self._hooks.listener(self.state),
+            on_lease_lost=self._hooks.lease_lost(self.state),
+        )  # fmt: skip
+
+    def _begin(
+        self, execute: Callable[[Any], Awaitable[Any]]
+    ) -> Callable[[Delivery], Coroutine[Any, Any, Any]]:
+        state = self.state
+
+        def begin(delivery: Delivery) -> Coroutine[Any, Any, Any]:
+            job = DeliveredJob(delivery, decode, state)
+            enter_job(job)
+            return execute(job)  # pyright: ignore[reportReturnType]  handlers are coroutines
+
+        return begin
+
+    async def _is_idle(self, delayed_within_ms: int) -> bool:
+        pipeline, inspector = self._pipeline, self._inspector
+        if pipeline is None or inspector is None or pipeline.holdings.held_count:
+            return False
+        counts = await inspector.counts()
+        if counts.ready or counts.running:
+            return False
+        return not await inspector.delayed_due_within(delayed_within_ms)
+
+
+def _consumer_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def _read_settings(
+    count: int | None, block_ms: int | None, max_payload_bytes: int | None
+) -> ReadSettings:
+    given: dict[str, int] = {}
+    if count is not None:
+        given["count"] = max(1, count) if count >= 0 else count
+    if block_ms is not None:
+        given["block_ms"] = min(block_ms, _READ_BLOCK_MS_MAX) or 1
+    if max_payload_bytes is not None:
+        given["max_payload_bytes"] = max_payload_bytes
+    return ReadSettings(**given)
+
+
+def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
+    from dataclasses import replace
+
+    return replace(retry, max_attempts=max_attempts) if retry else RetrySettings(
+        max_attempts=max_attempts
+    )
