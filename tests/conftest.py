@@ -1,0 +1,76 @@
+"""One session server per kind and test process; a fresh queue name per test."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from support.raw import Raw
+from support.servers import ServerKind, server_kinds
+from support.workers import RunningWorker
+
+from chasquimq import Queue, Worker
+
+_KINDS = server_kinds()
+
+
+@pytest.fixture(scope="session")
+def _sessions():
+    running = {}
+    yield running
+    for session in running.values():
+        session.stop()
+
+
+@pytest.fixture(params=_KINDS, ids=lambda kind: kind.label)
+def kind(request) -> ServerKind:
+    """Every kind of server, one after the other."""
+    return request.param
+
+
+@pytest.fixture
+def url(kind, _sessions) -> str:
+    """A shared server of this kind; tests keep apart by queue name."""
+    if kind not in _sessions:
+        _sessions[kind] = kind.session().start()
+    return _sessions[kind].url
+
+
+@pytest.fixture
+def queue_name() -> str:
+    return f"q-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def queue(url, queue_name):
+    async with Queue(queue_name, redis_url=url) as queue:
+        yield queue
+
+
+@pytest.fixture
+async def raw(url, queue_name):
+    """A look at the server that owes nothing to the code under test."""
+    raw = await Raw.open(url, queue_name)
+    yield raw
+    await raw.close()
+
+
+@pytest.fixture
+async def running_worker(url, queue_name):
+    """Start workers of the test's queue; all are stopped when the test ends."""
+    started: list[RunningWorker] = []
+
+    async def start(handler, **options) -> RunningWorker:
+        running = RunningWorker(Worker(queue_name, handler, redis_url=url, **options))
+        started.append(running)
+        await running.until_consuming()
+        return running
+
+    yield start
+    for running in started:
+        await running.stop()
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    labels = ", ".join(kind.label for kind in _KINDS)
+    terminalreporter.write_line(f"servers used: {labels}")

@@ -1,0 +1,1 @@
+"""Builders and waiters that every room of tests may use."""

@@ -1,0 +1,31 @@
+"""Which servers the tests run on: the embedded Valkey, and each binary named in the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from chasquimq.server.session import SessionServer
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """A kind of server to test on; no binary means the embedded one."""
+
+    label: str
+    binary: Path | None
+
+    def session(self, **options) -> SessionServer:
+        return SessionServer(binary=self.binary, **options)
+
+
+def server_kinds() -> list[ServerKind]:
+    named = os.environ.get("CHASQUI_TEST_SERVERS", "")
+    binaries = [Path(text) for text in named.split(os.pathsep) if text]
+    return [ServerKind("valkey", None), *(ServerKind(_label(b), b) for b in binaries)]
+
+
+def _label(binary: Path) -> str:
+    folder = binary.parent.name
+    return folder if folder.startswith(("redis", "valkey")) else binary.name

@@ -1,0 +1,21 @@
+"""Waits for signals with a bound, and says what it waited for when none came."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+
+
+async def eventually(condition, *, within_s: float = 10.0, what: str = "the condition") -> object:
+    """Ask again and again until the (async) condition is true; its value is the answer."""
+    until_s = time.monotonic() + within_s
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        if time.monotonic() > until_s:
+            raise AssertionError(f"{what} did not become true within {within_s} s")
+        await asyncio.sleep(0.01)
