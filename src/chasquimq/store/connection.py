@@ -26,13 +26,13 @@ Reply = Any  # whatever RESP2 can say: bytes, int, None, a list of these, or a S
 Part = bytes | str | int
 
 _WATCH_MS_MAX = 1_000
+_WRITE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Connection(asyncio.Protocol):
     """A taken-over transport; use `open_connection` to get one."""
 
     def __init__(self, owner: Any, command_timeout_ms: int) -> None:
-        self._owner = owner  # the library closes the socket when its own object is collected
         self._owner_pid = os.getpid()
         self._timeout_s = command_timeout_ms / 1000
         self._reader = hiredis.Reader(replyError=error_from_reply)
@@ -42,7 +42,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.closed = self._loop.create_future()
-        self._transport = _take_over(owner, self)
+        self._stream, self._transport = _take_over(owner, self)
         self._watch = self._loop.call_later(self._watch_s, self._check_deadline)
 
     @property
@@ -196,12 +196,15 @@ def pack(parts: Sequence[Part]) -> bytes:
     return hiredis.pack_command(tuple(parts))
 
 
-def _take_over(owner: Any, protocol: Connection) -> asyncio.Transport:
-    # The one private attribute of the client library that we rely on.
-    transport = owner._writer.transport
+def _take_over(owner: Any, protocol: Connection) -> tuple[Any, asyncio.Transport]:
+    # The private attributes of the client library that we rely on, all in this function.
+    # Its stream closes the socket when it is collected, so it must live as long as we do.
+    stream = owner._writer
+    owner._writer = owner._reader = None
+    transport = stream.transport
     transport.set_protocol(protocol)
-    transport.set_write_buffer_limits(high=4 * 1024 * 1024)
-    return transport
+    transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
+    return stream, transport
 
 
 def _cause(error: BaseException) -> str:
