@@ -1,6 +1,7 @@
 """Every server program the tests may start, and project directories with sockets of their own."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,11 +29,11 @@ def binary(request: pytest.FixtureRequest, bundled: Path) -> Path:
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
+def environ() -> Iterator[dict[str, str]]:
     """An environment with a runtime directory of its own, so that no test meets another's socket."""
-    runtime_dir = tmp_path / "run"
-    runtime_dir.mkdir(mode=0o700)
-    return {**os.environ, "XDG_RUNTIME_DIR": str(runtime_dir)}
+    # A test's own directory can be too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="run-", dir="/tmp") as runtime_dir:
+        yield {**os.environ, "XDG_RUNTIME_DIR": runtime_dir}
 
 
 @pytest.fixture
