@@ -1,0 +1,216 @@
+"""A fresh copy of the tree sets itself up, once, wherever it is and however it is called."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("chasqui", "tools", "requirements", "src", "pyproject.toml")
+# Stands where the bootstrap stands, and tells what the stub handed over.
+ECHO_BOOTSTRAP = "import sys; print(sys.executable); print(*sys.argv[1:], sep='|')"
+
+
+@pytest.fixture
+def stamps(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import stamps
+
+    return stamps
+
+
+@pytest.fixture
+def environment(stamps: ModuleType) -> ModuleType:
+    import environment
+
+    return environment
+
+
+@pytest.fixture
+def pinned_tree(tmp_path: Path) -> Path:
+    """Pins and an empty .venv: all that a stamp is about."""
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
+    (tmp_path / ".venv").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def stub_tree(tmp_path: Path) -> Path:
+    """The real stub before a bootstrap that only echoes, in a path with spaces."""
+    tree = tmp_path / "a path with spaces"
+    (tree / "tools").mkdir(parents=True)
+    shutil.copy2(ROOT / "chasqui", tree)
+    (tree / "tools" / "bootstrap.py").write_text(ECHO_BOOTSTRAP)
+    return tree
+
+
+@pytest.fixture
+def fresh_tree(tmp_path: Path) -> Path:
+    """The whole tree without its .venv, in a path with spaces."""
+    tree = tmp_path / "fresh tree"
+    tree.mkdir()
+    for part in PARTS:
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
+        copy(ROOT / part, tree / part)
+    return tree
+
+
+def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def write_stamp(stamps: ModuleType, tree: Path, level: str, version: str = "3.11") -> None:
+    Path(stamps.stamp_path(str(tree), level)).write_text(
+        stamps.wanted_stamp(str(tree), level, version)
+    )
+
+
+def put_on_path(directory: Path, name: str, script: str) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+    (directory / name).chmod(0o755)
+
+
+def test_an_empty_environment_is_not_ready(stamps: ModuleType, pinned_tree: Path):
+    assert not stamps.is_ready(str(pinned_tree), "run", "3.11")
+
+
+def test_a_stamped_environment_is_ready(stamps: ModuleType, pinned_tree: Path):
+    write_stamp(stamps, pinned_tree, "run")
+
+    assert stamps.is_ready(str(pinned_tree), "run", "3.11")
+
+
+def test_another_python_version_is_another_environment(stamps: ModuleType, pinned_tree: Path):
+    write_stamp(stamps, pinned_tree, "run")
+
+    assert not stamps.is_ready(str(pinned_tree), "run", "3.12")
+
+
+def test_a_changed_pin_asks_for_a_new_set_up(stamps: ModuleType, pinned_tree: Path):
+    write_stamp(stamps, pinned_tree, "run")
+
+    with (pinned_tree / "requirements" / "core.txt").open("a") as pins:
+        pins.write("another==1.0\n")
+
+    assert not stamps.is_ready(str(pinned_tree), "run", "3.11")
+
+
+def test_the_tools_of_tests_are_not_installed_for_a_demo(stamps: ModuleType, pinned_tree: Path):
+    write_stamp(stamps, pinned_tree, "run")
+
+    assert not stamps.is_ready(str(pinned_tree), "test", "3.11")
+
+
+def test_what_would_lead_pip_out_of_the_environment_is_left_out(
+    environment: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("PIP_TARGET", "/elsewhere")
+    monkeypatch.setenv("PIP_INDEX_URL", "file:///mirror")
+
+    passed = environment._environment()
+
+    assert "/elsewhere" not in passed.values()
+    assert passed["PIP_INDEX_URL"] == "file:///mirror"
+
+
+def test_the_stub_hands_over_its_arguments_as_they_are(stub_tree: Path, tmp_path: Path):
+    answer = run(stub_tree / "chasqui", "one", "two words", "*", "", cwd=tmp_path)
+
+    assert answer.stdout.splitlines()[1] == "one|two words|*|"
+
+
+def test_the_stub_can_be_called_through_a_link(stub_tree: Path, tmp_path: Path):
+    (tmp_path / "link").symlink_to(stub_tree / "chasqui")
+
+    assert run(tmp_path / "link", "hello", cwd=Path("/")).stdout.endswith("hello\n")
+
+
+def test_the_stub_can_be_called_by_name_from_its_own_directory(stub_tree: Path):
+    assert run("sh", "chasqui", "hello", cwd=stub_tree).stdout.endswith("hello\n")
+
+
+def test_a_python_that_is_too_old_is_passed_over(stub_tree: Path, tmp_path: Path):
+    bin_dir = tmp_path / "bin"
+    put_on_path(bin_dir, "python3", "exit 1")
+    put_on_path(bin_dir, "python3.12", f'exec "{sys.executable}" "$@"')
+
+    answer = run(stub_tree / "chasqui", "hello", cwd=tmp_path, PATH=str(bin_dir))
+
+    assert answer.stdout.splitlines()[1] == "hello"
+
+
+def test_without_a_python_there_is_one_sentence_with_a_remedy(stub_tree: Path, tmp_path: Path):
+    (tmp_path / "bin").mkdir()
+
+    answer = run(stub_tree / "chasqui", cwd=tmp_path, PATH=str(tmp_path / "bin"))
+
+    assert answer.returncode == 1
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("error: Python 3.11 or newer is needed")
+    assert answer.stderr.count("\n") == 1
+
+
+def test_packages_that_cannot_be_fetched_are_one_sentence_and_no_traceback(
+    fresh_tree: Path, tmp_path: Path
+):
+    offline = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(tmp_path)}
+
+    answer = run(fresh_tree / "chasqui", "--version", cwd=tmp_path, **offline)
+
+    assert answer.returncode == 1
+    last = answer.stderr.splitlines()[-1]
+    assert last.startswith("error: the packages could not be installed")
+    assert "run the same command again" in last
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_fresh_tree_sets_itself_up_once_for_two_callers_and_heals_after_a_kill(
+    fresh_tree: Path, tmp_path: Path
+):
+    command = [str(fresh_tree / "chasqui"), "--version"]
+
+    # Killed while it installs: the next call must not trust what is there.
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as killed:
+        assert killed.stderr is not None
+        assert any("installing" in line for line in killed.stderr)
+        time.sleep(1)
+        os.killpg(killed.pid, signal.SIGKILL)
+    assert not (fresh_tree / ".venv" / "chasqui-run.stamp").exists()
+
+    pair = [
+        subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    told = [caller.communicate() for caller in pair]
+
+    assert [caller.returncode for caller in pair] == [0, 0]
+    assert [out for out, _ in told] == ["chasqui 0.1.0\n"] * 2
+    assert sum("installing" in err for _, err in told) == 1
+
+    warm = run(*command, cwd=tmp_path)
+    assert (warm.stdout, warm.stderr) == ("chasqui 0.1.0\n", "")
+
+    moved = fresh_tree.rename(tmp_path / "moved tree")
+    after_move = run(moved / "chasqui", "--version", cwd=tmp_path)
+    assert (after_move.stdout, after_move.stderr) == ("chasqui 0.1.0\n", "")

@@ -1,0 +1,112 @@
+"""The map of rooms is true, and so are the pins and the version."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import chasquimq
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "chasquimq"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PIN = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)==(?P<version>[^;\s]+)")
+VAGUE_NAMES = {"utils", "util", "helpers", "common", "base", "misc"}
+
+LOADED_BY_IMPORT = """
+import sys
+import chasquimq
+print(sorted({name.split(".")[0] for name in sys.modules} & {"redis", "hiredis", "rich", "click"}))
+"""
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def pins(*names: str) -> dict[str, str]:
+    lines = [
+        line for name in names for line in (ROOT / "requirements" / name).read_text().split("\n")
+    ]
+    found = (PIN.match(line) for line in lines)
+    return {canonicalize_name(pin["name"]): pin["version"] for pin in found if pin}
+
+
+def own_imports(path: Path) -> set[str]:
+    """The rooms of this package that a file imports, by name."""
+    tree = ast.parse(path.read_text())
+    named = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    named += [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
+    return {name.split(".")[1] for name in named if name.startswith("chasquimq.")}
+
+
+def test_every_room_imports_only_what_it_may():
+    answer = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert answer.returncode == 0, answer.stdout
+
+
+def test_importing_the_package_loads_no_client_and_no_terminal_library():
+    answer = subprocess.run(
+        [sys.executable, "-c", LOADED_BY_IMPORT],
+        env={"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert answer.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "server").glob("*.py")), ids=lambda p: p.name)
+def test_the_server_room_knows_only_settings_and_errors(path: Path):
+    assert own_imports(path) <= {"server", "settings", "errors"}
+
+
+def test_every_module_opens_with_a_sentence_about_its_duty():
+    silent = [path.name for path in modules() if not ast.get_docstring(ast.parse(path.read_text()))]
+
+    assert silent == []
+
+
+def test_no_file_has_a_name_that_says_nothing():
+    assert [path.name for path in modules() if path.stem in VAGUE_NAMES] == []
+
+
+def test_the_version_is_written_down_once_and_the_same():
+    assert chasquimq.version() == PROJECT["version"]
+
+
+def test_every_dependency_is_pinned_within_its_range():
+    wanted = map(Requirement, PROJECT["dependencies"])
+    pinned = pins("core.txt")
+
+    assert [w.name for w in wanted if not w.specifier.contains(pinned[w.name])] == []
+
+
+@pytest.mark.parametrize("extra", ["embedded", "fast", "prometheus", "otel"])
+def test_every_extra_is_pinned_within_its_range(extra: str):
+    wanted = map(Requirement, PROJECT["optional-dependencies"][extra])
+    pinned = pins("core.txt", "run.txt", "test.txt")
+
+    assert [w.name for w in wanted if not w.specifier.contains(pinned[w.name])] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").iterdir()), ids=lambda p: p.name)
+def test_pins_name_versions_and_no_place_to_fetch_them_from(path: Path):
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+
+    assert [line for line in lines if not PIN.match(line) and not line.startswith("-r ")] == []
