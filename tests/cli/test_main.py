@@ -184,6 +184,22 @@ def test_a_server_that_does_not_run_is_code_1_in_words_and_in_json(
     assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"stopped": False})
 
 
+def test_a_socket_directory_others_may_enter_is_refused_by_command(
+    environ: dict[str, str], tmp_path: Path
+):
+    open_to_all = Path(environ["XDG_RUNTIME_DIR"]) / "chasqui"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+
+    answer = chasqui("server", "start", environ=environ, cwd=tmp_path)
+
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(
+        f"error: the socket directory {open_to_all} must be a directory"
+    )
+    assert "mode 0777" in answer.stderr
+
+
 @pytest.mark.parametrize(
     ("url", "masked"),
     [

@@ -86,6 +86,10 @@ def test_no_file_has_a_name_that_says_nothing():
     assert [path.name for path in modules() if path.stem in VAGUE_NAMES] == []
 
 
+def test_the_package_tells_type_checkers_that_it_is_typed():
+    assert (PACKAGE / "py.typed").exists()
+
+
 def test_the_version_is_written_down_once_and_the_same():
     assert chasquimq.version() == PROJECT["version"]
 
