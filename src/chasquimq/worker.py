@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 from chasquimq.engine.pipeline import Pipeline
 from chasquimq.handlers import Handler, Handlers, HandlerSet
@@ -124,7 +124,7 @@ class Worker:
     def is_closed(self) -> bool:
         return self._is_closed
 
-    async def __aenter__(self) -> Worker:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -270,6 +270,8 @@ def _read_settings(
 def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
     from dataclasses import replace
 
-    return replace(retry, max_attempts=max_attempts) if retry else RetrySettings(
-        max_attempts=max_attempts
+    return (
+        replace(retry, max_attempts=max_attempts)
+        if retry
+        else RetrySettings(max_attempts=max_attempts)
     )

@@ -24,9 +24,7 @@ Settle = Callable[[Sequence[Move], Sequence[Door], bool], None]
 class DoorLoop(Generic[Move]):
     """A group commit: what gathers while one batch is under way leaves with the next."""
 
-    def __init__(
-        self, name: str, send: Send[Move], settle: Settle[Move], batch_max: int
-    ) -> None:
+    def __init__(self, name: str, send: Send[Move], settle: Settle[Move], batch_max: int) -> None:
         self.name = name
         self._send = send
         self._settle = settle

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Holdings:
 
     def admit(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Take deliveries in; answers those that were held already and must not start twice."""
-        held, waiting, known = self._held, self.waiting, []
+        held, waiting = self._held, self.waiting
+        known: list[Delivery] = []
         for delivery in deliveries:
             if delivery.entry_id in held:
                 known.append(delivery)
@@ -99,6 +101,12 @@ class Holdings:
         """Return when something was released since the last look."""
         self._has_room.clear()
         await self._has_room.wait()
+
+    async def wait_for_release(self, within_s: float) -> None:
+        """Return when something was released, or after that time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.wait_for_room()
 
     def wake(self) -> None:
         self._has_room.set()

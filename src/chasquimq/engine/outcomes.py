@@ -77,9 +77,7 @@ class Outcomes:
             )
             return
         mark = fingerprint(failure.error_type, failure.message)
-        self.burier.put(
-            Burying(delivery, verdict.reason, delivery.run_number, failure.text, mark)
-        )
+        self.burier.put(Burying(delivery, verdict.reason, delivery.run_number, failure.text, mark))
 
     def interrupted(self, delivery: Delivery) -> None:
         """Our own deadline ended it: it was started, so it goes back charged."""

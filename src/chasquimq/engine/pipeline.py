@@ -118,13 +118,13 @@ class Pipeline:
 
     async def _wait_for_handlers(self, deadline_s: Callable[[], float]) -> None:
         while self.holdings.running_count and self._loop.time() < deadline_s():
-            await asyncio.sleep(_POLL_S)
+            await self.holdings.wait_for_release(_POLL_S)
         if not self.holdings.running_count:
             return
         self.runners.interrupt()
         grace_s = self._loop.time() + _FAREWELL_S / 4
         while self.holdings.running_count and self._loop.time() < grace_s:
-            await asyncio.sleep(_POLL_S)
+            await self.holdings.wait_for_release(_POLL_S)
 
     async def _flush(self) -> None:
         for door in self.outcomes.doors:

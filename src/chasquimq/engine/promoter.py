@@ -34,9 +34,7 @@ class Promoter:
     async def run_once(self) -> bool:
         """Promote a page, if we lead; True: more is due already."""
         settings = self._settings
-        self.is_leader = await self._store.acquire_promoter_lock(
-            self._holder, settings.lock_ttl_s
-        )
+        self.is_leader = await self._store.acquire_promoter_lock(self._holder, settings.lock_ttl_s)
         if not self.is_leader:
             return False
         promoted = await self._store.promote(settings.promote_max, 0)

@@ -65,7 +65,9 @@ class Reader:
 
     name = "reader"
 
-    def __init__(self, store: ConsumerStore, holdings: Holdings, intake: Intake, block_ms: int):
+    def __init__(
+        self, store: ConsumerStore, holdings: Holdings, intake: Intake, block_ms: int
+    ) -> None:
         self._store: _Source = store
         self._holdings = holdings
         self._intake = intake

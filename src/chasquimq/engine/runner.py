@@ -86,7 +86,7 @@ class Runners:
             self._interrupted.add(task)
             task.cancel()
 
-    async def _drain(self) -> None:
+    async def _drain(self) -> None:  # noqa: C901, PLR0915 - a frame less per job is the point
         task = asyncio.current_task()
         assert task is not None, "runners are tasks"
         holdings, finish, now_ns = self._holdings, self._finish, time.monotonic_ns
@@ -108,7 +108,7 @@ class Runners:
                 finish.completed(delivery, stop.value)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # a user's handler may raise anything
+            except BaseException as error:  # noqa: BLE001 - a user's handler may raise anything
                 ended_ns = _note_end(delivery)
                 finish.failed(delivery, error)
             else:
@@ -136,7 +136,7 @@ class Runners:
             value = await handler
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a user's handler may raise anything
+        except BaseException as error:  # noqa: BLE001 - a user's handler may raise anything
             _note_end(delivery)
             self._fail(task, delivery, error)
         else:
@@ -169,9 +169,7 @@ class Runners:
             return stop.value
         return await _rest(context, coroutine, awaited)
 
-    def _fail(
-        self, task: asyncio.Task[None], delivery: Delivery, error: BaseException
-    ) -> None:
+    def _fail(self, task: asyncio.Task[None], delivery: Delivery, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
             if task in self._interrupted:
                 self._finish.interrupted(delivery)
@@ -214,7 +212,7 @@ def _rest(
     while True:
         try:
             value = yield awaited
-        except BaseException as error:  # whatever the loop throws in is the handler's to catch
+        except BaseException as error:  # noqa: BLE001 - what the loop throws is the handler's
             step, argument = coroutine.throw, error
         else:
             step, argument = coroutine.send, value

@@ -43,8 +43,7 @@ class Supervisor:
         while True:
             started_s = time.monotonic()
             try:
-                await self._run(loop)
-                return
+                return await self._run(loop)
             except StoreError as error:
                 self._note(loop.name, error)
             except Exception as error:  # a bug in a loop must not stop the worker in silence

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, cast
+
+import msgspec
 
 from chasquimq.errors import LimitExceeded, SettingsError
 from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32_MAX, Backoff, RetryOverride
@@ -20,7 +23,7 @@ class BackoffLike(Protocol):
 
 
 def retry_override(
-    attempts: int | None, backoff: int | float | BackoffLike | Mapping[str, Any] | None
+    attempts: int | None, backoff: float | BackoffLike | Mapping[str, Any] | None
 ) -> RetryOverride | None:
     """The retry part of an envelope; None when the job asks for nothing of its own."""
     if attempts is None and backoff is None:
@@ -48,7 +51,9 @@ def optional_ms(name: str, value: Any) -> int | None:
 def _backoff(backoff: Any) -> Backoff:
     if isinstance(backoff, int | float) and not isinstance(backoff, bool):
         return Backoff.fixed(_milliseconds("backoff", backoff))
-    given = backoff if isinstance(backoff, Mapping) else _dict_of(backoff)
+    given = cast(
+        "Mapping[str, Any]", backoff if isinstance(backoff, Mapping) else _dict_of(backoff)
+    )
     kind = given.get("kind")
     if kind not in (FIXED, EXPONENTIAL):
         raise SettingsError("backoff kind", kind, f'"{FIXED}" or "{EXPONENTIAL}"')
@@ -69,9 +74,7 @@ def _backoff(backoff: Any) -> Backoff:
 def _dict_of(backoff: Any) -> dict[str, Any]:
     to_dict = getattr(backoff, "to_dict", None)
     if to_dict is None:
-        raise TypeError(
-            f"backoff must be a number of ms, a BackoffSpec or a dict, got {backoff!r}"
-        )
+        raise TypeError(f"backoff must be a number of ms, a BackoffSpec or a dict, got {backoff!r}")
     return to_dict()
 
 
@@ -91,3 +94,58 @@ def _multiplier(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SettingsError("backoff multiplier", value, "a finite number")
     return float(value)
+
+
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """When a job becomes due: so long from now, or at an instant of the server's clock."""
+
+    ms: int
+    is_absolute: bool
+
+
+def wait_of(delay_ms: Any, delay: Any, delay_s_max: int, now_ms: int) -> Wait | None:
+    """What `delay_ms=` and `delay=` ask for; None when the job is ready now."""
+    if delay_ms is None and delay is None:
+        return None
+    if delay_ms is not None and delay is not None:
+        raise SettingsError("delay_ms and delay", (delay_ms, delay), "given one at a time")
+    if isinstance(delay_ms, datetime):
+        return _wait_until(delay_ms, delay_s_max, now_ms)
+    ms = _timedelta_ms(delay) if delay_ms is None else _delay_number(delay_ms)
+    _check_reach(ms, delay_s_max)
+    return Wait(ms, is_absolute=False) if ms else None
+
+
+def _wait_until(instant: datetime, delay_s_max: int, now_ms: int) -> Wait:
+    aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    due_ms = int(aware.timestamp() * 1000)
+    if due_ms < 0:
+        raise SettingsError("delay_ms", instant, "an instant after 1970")
+    _check_reach(due_ms - now_ms, delay_s_max)
+    return Wait(due_ms, is_absolute=True)
+
+
+def _delay_number(delay_ms: Any) -> int:
+    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int | float):
+        raise TypeError(
+            f"delay_ms must be a number of milliseconds or a datetime, got {delay_ms!r}"
+        )
+    if not math.isfinite(delay_ms) or delay_ms < 0:
+        raise SettingsError("delay_ms", delay_ms, "a finite number of at least 0")
+    return int(delay_ms)
+
+
+def _timedelta_ms(delay: Any) -> int:
+    if not isinstance(delay, timedelta):
+        raise TypeError(f"delay must be a timedelta, got {delay!r}")
+    ms = delay // timedelta(milliseconds=1)
+    if ms < 0:
+        raise SettingsError("delay", delay, "at least zero")
+    return ms
+
+
+def _check_reach(ms: int, delay_s_max: int) -> None:
+    if delay_s_max and ms // 1000 > delay_s_max:
+        raise LimitExceeded(
+            "delay", f"{ms // 1000} s", f"at most {delay_s_max} s", hint="raise max_delay_secs"
+        )

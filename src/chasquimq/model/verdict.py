@@ -85,7 +85,7 @@ def describe(error: BaseException) -> Failure:
     name = getattr(error, "type_name", None) or type(error).__name__
     try:
         message = str(error)
-    except Exception:  # a user's __str__ may raise anything
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
         message = "<exception str() failed>"
     return Failure(str(name), message[:_DETAIL_CHARS_MAX])
 

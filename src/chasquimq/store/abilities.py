@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chasquimq.wire.keys import QueueKeys
 
 logger = logging.getLogger(__name__)
+_CLAIMING_READ = ("XREADGROUP", "GROUP", "probe", "probe", "COUNT", 1, "CLAIM", 1, "STREAMS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,12 @@ class Abilities:
     idempotent_add: bool
 
 
-async def probe(
-    connection: Connection, keys: QueueKeys, wanted: AbilitySettings
-) -> Abilities:
+async def probe(connection: Connection, keys: QueueKeys, wanted: AbilitySettings) -> Abilities:
     """Try each command on a key that does not exist; nothing is written."""
     scratch = f"{keys.stream}:probe"
     replies = await connection.send(
         pack(("XACKDEL", scratch, "probe", "IDS", 1, "0-1"))
-        + pack(("XREADGROUP", "GROUP", "probe", "probe", "COUNT", 1, "CLAIM", 1)
-               + ("STREAMS", scratch, ">"))
+        + pack((*_CLAIMING_READ, scratch, ">"))
         + pack(("XADD", scratch, "NOMKSTREAM", "IDMP", "probe", "probe", "*", "probe", "1")),
         3,
     )

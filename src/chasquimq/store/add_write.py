@@ -7,20 +7,19 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from chasquimq.errors import StoreError
 from chasquimq.store.script import script
+from chasquimq.wire.new_job import NewJob
 
 if TYPE_CHECKING:
     from chasquimq.settings import ProducerSettings
-    from chasquimq.store.connection import Reply
+    from chasquimq.store.connection import Part, Reply
     from chasquimq.wire.keys import QueueKeys
     from chasquimq.wire.resp import XaddTemplate
 
 JOBS_PER_WRITE_MAX = 1_000
 BYTES_PER_WRITE_MAX = 1024 * 1024
-_TOKEN_TTL_S = 120
+TOKEN_TTL_S = 120
 
 
 class AddMark(IntEnum):
@@ -29,15 +28,6 @@ class AddMark(IntEnum):
     DUPLICATE = 0
     ADDED = 1
     CONFLICT = 2
-
-
-class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A job ready to be written; `digest` is empty unless its id must be unique."""
-
-    job_id: str
-    name: str
-    envelope: bytes
-    digest: str = ""
 
 
 class AddWrite(Protocol):
@@ -86,30 +76,20 @@ class PlainWrite:
         return [AddMark.ADDED] * len(replies)
 
 
-class ScriptWrite:
+class RememberedWrite:
     """One script call for all jobs, remembered by a token of its own."""
 
+    script_name: str
     reply_count = 1
-
-    def __init__(
-        self, jobs: Sequence[NewJob], keys: QueueKeys, settings: ProducerSettings, unique_ms: int
-    ) -> None:
-        self.jobs = jobs
-        markers = [keys.uniq(job.job_id) for job in jobs if job.digest]
-        self._keys = [keys.stream, keys.token(secrets.token_hex(12)), *markers]
-        self._args: list[bytes | str | int] = [
-            settings.max_stream_len or 0,
-            _TOKEN_TTL_S,
-            unique_ms,
-        ]
-        for job in jobs:
-            self._args += (job.envelope, job.name, job.digest)
+    jobs: Sequence[NewJob]
+    _keys: list[str]
+    _args: list[Part]
 
     def request(self) -> bytes:
-        return script("add").by_hash(self._keys, self._args)
+        return script(self.script_name).by_hash(self._keys, self._args)
 
     def request_with_text(self) -> bytes:
-        return script("add").by_text(self._keys, self._args)
+        return script(self.script_name).by_text(self._keys, self._args)
 
     def marks(self, replies: list[Reply]) -> list[AddMark] | None:
         (reply,) = replies
@@ -119,6 +99,22 @@ class ScriptWrite:
         if reply == b"full":
             return None
         return [AddMark(mark) for mark in reply]
+
+
+class ScriptWrite(RememberedWrite):
+    """Jobs that are ready now, under a cap, with ids of their own, or without native help."""
+
+    script_name = "add"
+
+    def __init__(
+        self, jobs: Sequence[NewJob], keys: QueueKeys, settings: ProducerSettings, unique_ms: int
+    ) -> None:
+        self.jobs = jobs
+        markers = [keys.uniq(job.job_id) for job in jobs if job.digest]
+        self._keys = [keys.stream, keys.token(secrets.token_hex(12)), *markers]
+        self._args = [settings.max_stream_len or 0, TOKEN_TTL_S, unique_ms]
+        for job in jobs:
+            self._args += (job.envelope, job.name, job.digest)
 
 
 def chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from chasquimq.errors import SettingsError
@@ -48,8 +48,8 @@ def new_async_connection(settings: ConnectionSettings, *, name: str = "") -> Asy
     """A connection of the client library, not opened yet."""
     from redis.asyncio.connection import ConnectionPool
 
-    pool = ConnectionPool.from_url(_url(settings), **_options(settings, name))
-    return pool.make_connection()
+    make_pool = cast("Any", ConnectionPool).from_url
+    return make_pool(_url(settings), **_options(settings, name)).make_connection()
 
 
 def new_blocking_connection(settings: ConnectionSettings, *, name: str = "") -> Any:
@@ -57,7 +57,8 @@ def new_blocking_connection(settings: ConnectionSettings, *, name: str = "") -> 
     from redis.connection import ConnectionPool
 
     options = _options(settings, name) | {"socket_timeout": settings.command_timeout_ms / 1000}
-    return ConnectionPool.from_url(_url(settings), **options).make_connection()
+    make_pool = cast("Any", ConnectionPool).from_url
+    return make_pool(_url(settings), **options).make_connection()
 
 
 def _url(settings: ConnectionSettings) -> str:

@@ -69,7 +69,7 @@ class BlockingConnection:
             self._owner = new_blocking_connection(self._settings, name=self._name)
             self._owner_pid = os.getpid()
             self._owner.connect()
-        return self._owner._sock
+        return self._owner._sock  # noqa: SLF001  the one private attribute we rely on
 
     def _receive(self, socket: Any) -> Reply:
         while (reply := self._reader.gets()) is False:

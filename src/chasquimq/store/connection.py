@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import hiredis
 
@@ -168,7 +168,7 @@ async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Co
 
 
 @contextmanager
-def client_errors_as_ours(settings: ConnectionSettings) -> Iterator[None]:
+def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
     """Turn whatever the client library raises into one of our errors."""
     from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
     from redis.exceptions import RedisError as ClientError
@@ -191,16 +191,15 @@ def client_errors_as_ours(settings: ConnectionSettings) -> Iterator[None]:
         ) from error
 
 
-def pack(parts: Sequence[Part]) -> bytes:
-    """One command as RESP bytes."""
-    return hiredis.pack_command(tuple(parts))
+# One command as RESP bytes; the library types its tuple as if it had one element.
+pack = cast("Callable[[tuple[Part, ...]], bytes]", hiredis.pack_command)
 
 
 def _take_over(owner: Any, protocol: Connection) -> tuple[Any, asyncio.Transport]:
     # The private attributes of the client library that we rely on, all in this function.
     # Its stream closes the socket when it is collected, so it must live as long as we do.
-    stream = owner._writer
-    owner._writer = owner._reader = None
+    stream = owner._writer  # noqa: SLF001
+    owner._writer = owner._reader = None  # noqa: SLF001
     transport = stream.transport
     transport.set_protocol(protocol)
     transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)

@@ -156,9 +156,7 @@ class ConsumerStore:
             self._writes.heed(error)
             raise
 
-    async def _move(
-        self, name: str, keys: Sequence[str], moves: list[list[Part]]
-    ) -> list[Door]:
+    async def _move(self, name: str, keys: Sequence[str], moves: list[list[Part]]) -> list[Door]:
         head: list[Part] = [self.group, self.consumer]
         calls = [(keys, [*head, *_flat(chunk)]) for chunk in _by_bytes(moves)]
         connection = await self._writes.connection()
@@ -180,9 +178,7 @@ class ConsumerStore:
 
     async def _create_group(self, connection: Connection) -> None:
         try:
-            await connection.call(
-                "XGROUP", "CREATE", self.keys.stream, self.group, "0", "MKSTREAM"
-            )
+            await connection.call("XGROUP", "CREATE", self.keys.stream, self.group, "0", "MKSTREAM")
         except ServerRefused as error:
             if error.code != "BUSYGROUP":
                 raise
@@ -233,9 +229,7 @@ def _by_bytes(moves: list[list[Part]]) -> Iterator[list[list[Part]]]:
         yield chunk
 
 
-def _chunks(
-    rows: Sequence[tuple[bytes, int]], size: int
-) -> Iterator[Sequence[tuple[bytes, int]]]:
+def _chunks(rows: Sequence[tuple[bytes, int]], size: int) -> Iterator[Sequence[tuple[bytes, int]]]:
     for at in range(0, len(rows), size):
         yield rows[at : at + size]
 

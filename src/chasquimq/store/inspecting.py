@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -74,5 +74,7 @@ def _number(reply: Reply) -> int:
         return 0
     if isinstance(reply, StoreError):
         raise reply
+    if isinstance(reply, int):
+        return reply
     # XPENDING's summary begins with the count.
-    return reply[0] if isinstance(reply, list) else reply
+    return cast("int", reply[0])

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from chasquimq.errors import StoreError
-from chasquimq.store.add_write import AddMark, AddWrite, NewJob, chunks
+from chasquimq.store.add_write import AddMark, AddWrite, chunks
+from chasquimq.wire.new_job import NewJob
 
 if TYPE_CHECKING:
     from chasquimq.store.connection import Reply
@@ -25,7 +26,9 @@ class _Writer(Protocol):
 
     def accept(self, write: AddWrite, replies: list[Reply]) -> list[AddMark]: ...
 
-    async def confirm(self, write: AddWrite, trouble: StoreError | None = None) -> list[AddMark]: ...
+    async def confirm(
+        self, write: AddWrite, trouble: StoreError | None = None
+    ) -> list[AddMark]: ...
 
 
 class Outbox:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from chasquimq.errors import ConnectionLost, QueueFull, StoreError
+from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
-from chasquimq.store.add_write import AddMark, AddWrite, NewJob, PlainWrite, ScriptWrite, chunks
+from chasquimq.store.add_write import AddMark, AddWrite, PlainWrite, ScriptWrite, chunks
 from chasquimq.store.connection import Connection, pack
+from chasquimq.store.delay_write import DelayWrite
 from chasquimq.store.link import Link, pause
 from chasquimq.store.outbox import Outbox
 from chasquimq.store.script import is_forgotten
 from chasquimq.store.server_errors import is_worth_resending
 from chasquimq.store.window import Window
 from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.new_job import NewJob
 from chasquimq.wire.resp import XaddTemplate
 
 if TYPE_CHECKING:
     from chasquimq.settings import AbilitySettings, ConnectionSettings, ProducerSettings
-    from chasquimq.store.connection import Reply
+    from chasquimq.store.connection import Part, Reply
 
 # The server remembers this many ids for each producer; more must never be unconfirmed at once.
 _UNCONFIRMED_MAX = 10_000
 _GROUP = "default"
+# How long a request's answer is remembered for a resend.
+_REQUEST_TTL_S = 60
+_CANCELS_PER_CALL_MAX = 300
 
 
 class ProducerStore:
@@ -59,7 +66,8 @@ class ProducerStore:
     async def add(self, job: NewJob, unique_ms: int) -> AddMark:
         """Add one job; calls of the same loop tick leave in one write."""
         # Under a cap each job is judged alone, so that one too many refuses only itself.
-        is_alone = bool(job.digest) or self._settings.max_stream_len is not None
+        is_capped = self._settings.max_stream_len is not None
+        is_alone = is_capped or bool(job.digest) or job.wait is not None
         if is_alone or not self.link.is_up:
             return (await self.add_many([job], unique_ms))[0]
         return await self._outbox.put(job)
@@ -67,6 +75,42 @@ class ProducerStore:
     async def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
         """Add jobs in writes of at most a thousand; the marks come in the same order."""
         await self._connect([job.job_id for job in jobs])
+        ready = [job for job in jobs if job.wait is None]
+        if len(ready) == len(jobs):
+            return await self._write_all(jobs, unique_ms)
+        later = [job for job in jobs if job.wait is not None]
+        ready_marks = iter(await self._write_all(ready, unique_ms))
+        later_marks = iter(await self._write_all(later, unique_ms))
+        return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
+
+    async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
+        """Remove delayed jobs; True: that job will never run."""
+        marks: list[int] = []
+        for at in range(0, len(job_ids), _CANCELS_PER_CALL_MAX):
+            marks += await self._cancel_some(job_ids[at : at + _CANCELS_PER_CALL_MAX])
+        return [mark == 1 for mark in marks]
+
+    async def _cancel_some(self, job_ids: Sequence[str]) -> list[int]:
+        keys = [self.keys.delayed, self.keys.dix, self.keys.token(secrets.token_hex(12))]
+        for job_id in job_ids:
+            keys += (self.keys.didx(job_id), self.keys.dlid(job_id), self.keys.uniq(job_id))
+        return await self.request("cancel", keys, _REQUEST_TTL_S, *job_ids)
+
+    async def request(self, name: str, keys: Sequence[str], *args: Part) -> Reply:
+        """Run a script that remembers its answer by a token, until the server has answered."""
+        until = asyncio.get_running_loop().time() + self._settings.resend_within_ms / 1000
+        while True:
+            left_s = max(0.05, until - asyncio.get_running_loop().time())
+            connection = await self.link.connection(within_s=left_s)
+            try:
+                return await script.run(connection, name, keys, *args)
+            except StoreError as error:
+                if left_s <= 0.05 or not is_worth_resending(error):
+                    raise
+                self.link.heed(error)
+                await pause(error)
+
+    async def _write_all(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
         marks: list[AddMark] = []
         for chunk in chunks(jobs):
             await self.window.enter(len(chunk))
@@ -98,6 +142,8 @@ class ProducerStore:
     def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite:
         """The cheapest spelling that keeps the promises these jobs ask for."""
         assert self._abilities is not None, "a connection probes the server before it is used"
+        if jobs[0].wait is not None:
+            return DelayWrite(jobs, self.keys, unique_ms)
         needs_script = self._settings.max_stream_len is not None or any(j.digest for j in jobs)
         if needs_script or (self._settings.resend and not self._abilities.idempotent_add):
             return ScriptWrite(jobs, self.keys, self._settings, unique_ms)

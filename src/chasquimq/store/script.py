@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import TYPE_CHECKING
-
-import hiredis
 
 from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.store.connection import Connection, Part, Reply, pack
 from chasquimq.store.server_errors import Action, action_for
-
-if TYPE_CHECKING:
-    from chasquimq.store.connection import Connection, Part, Reply
 
 
 class Script:
@@ -30,11 +25,11 @@ class Script:
 
     def by_hash(self, keys: Sequence[str], args: Sequence[Part]) -> bytes:
         """The call as RESP bytes, naming the script."""
-        return hiredis.pack_command(("EVALSHA", self.sha, len(keys), *keys, *args))
+        return pack(("EVALSHA", self.sha, len(keys), *keys, *args))
 
     def by_text(self, keys: Sequence[str], args: Sequence[Part]) -> bytes:
         """The same call carrying the script, which also teaches it to the server."""
-        return hiredis.pack_command(("EVAL", self.text, len(keys), *keys, *args))
+        return pack(("EVAL", self.text, len(keys), *keys, *args))
 
 
 @cache

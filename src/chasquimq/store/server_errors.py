@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 
-from chasquimq.errors import ConnectionLost, ScriptFailed, ServerOutOfMemory, ServerRefused, StoreError
+from chasquimq.errors import (
+    ConnectionLost,
+    ScriptFailed,
+    ServerOutOfMemory,
+    ServerRefused,
+    StoreError,
+)
 
 
 class Action(Enum):

@@ -53,7 +53,7 @@ def read_fields(fields: Sequence[bytes] | None) -> StreamFields:
     )
 
 
-def encode_dlq(  # noqa: PLR0913  one argument a field
+def encode_dlq(
     payload: bytes,
     source_id: str,
     reason: str,

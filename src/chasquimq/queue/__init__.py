@@ -1,0 +1,17 @@
+"""Queue: add jobs, look at what became of them, and put right what went wrong."""
+
+from __future__ import annotations
+
+from chasquimq.model.options import BackoffLike
+from chasquimq.queue.adding import Adding, DelayLike, DelayMsLike, OnConflict
+from chasquimq.queue.cancelling import Cancelling
+from chasquimq.settings import CredentialProvider
+
+__all__ = ["BackoffLike", "CredentialProvider", "DelayLike", "DelayMsLike", "OnConflict", "Queue"]
+
+
+class Queue(Adding, Cancelling):
+    """One queue, from the outside; connects when first used.
+
+    Every method may be called from many tasks at once. After `close()` every call is refused.
+    """

@@ -1,0 +1,156 @@
+"""The adding part of a Queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from chasquimq.errors import IdConflict, SettingsError
+from chasquimq.job import Job
+from chasquimq.model.options import BackoffLike, whole_number
+from chasquimq.queue.opening import Opening
+from chasquimq.store.add_write import AddMark
+from chasquimq.wire.job_id import new_job_id, new_job_ids
+from chasquimq.wire.new_job import JobSpec, JobSpeller, NewJob
+
+OnConflict = Literal["keep", "raise"]
+DelayMsLike = int | float | datetime
+DelayLike = DelayMsLike
+
+
+class Adding(Opening):
+    """Adds jobs: at once or later, one or many, under fresh ids or your own."""
+
+    async def add(
+        self,
+        name: str,
+        data: Any,
+        *,
+        delay_ms: DelayMsLike | None = None,
+        delay: timedelta | None = None,
+        attempts: int | None = None,
+        backoff: float | BackoffLike | Mapping[str, Any] | None = None,
+        job_id: str | None = None,
+        expires_ms: int | None = None,
+        timeout_ms: int | None = None,
+        unique_for_ms: int | None = None,
+        on_conflict: OnConflict = "keep",
+    ) -> Job:
+        """Add one job; it is in the queue when this returns.
+
+        `delay_ms` is a number of milliseconds or an absolute datetime (naive: UTC). With a
+        `job_id` the first job of that id within `unique_for_ms` is kept, and the returned job
+        says so in `is_duplicate`.
+
+        Raises:
+            SettingsError, EncodeError, PayloadTooLarge: refused before anything was written.
+            IdConflict: the id is taken by another job and `on_conflict` is "raise".
+            QueueFull, ServerOutOfMemory, ConnectionLost: the server could not take it.
+        """
+        spec: dict[str, Any] = {
+            "name": name, "data": data, "delay_ms": delay_ms, "delay": delay,
+            "attempts": attempts, "backoff": backoff, "job_id": job_id,
+            "expires_ms": expires_ms, "timeout_ms": timeout_ms,
+        }  # fmt: skip
+        now_ms = _now_ms()
+        unique_ms = self._unique_ms(unique_for_ms)
+        _check_on_conflict(on_conflict)
+        new = self._speller().spell(spec, new_job_id(now_ms), now_ms)
+        mark = await self._store().add(new, unique_ms)
+        _raise_conflicts(on_conflict, [new], [mark])
+        return self._job(new, data, now_ms, mark)
+
+    async def add_unique(
+        self,
+        name: str,
+        data: Any,
+        *,
+        job_id: str,
+        delay_ms: DelayMsLike | None = None,
+        delay: timedelta | None = None,
+        attempts: int | None = None,
+        backoff: float | BackoffLike | Mapping[str, Any] | None = None,
+        unique_for_ms: int | None = None,
+        on_conflict: OnConflict = "keep",
+    ) -> Job:
+        """Add a job under an id of your own; a second add of the id keeps the first job."""
+        if job_id is None:  # pyright: ignore[reportUnnecessaryComparison]  callers lie
+            raise SettingsError("job_id", job_id, "a string that is not blank")
+        return await self.add(
+            name, data, job_id=job_id, delay_ms=delay_ms, delay=delay, attempts=attempts,
+            backoff=backoff, unique_for_ms=unique_for_ms, on_conflict=on_conflict,
+        )  # fmt: skip
+
+    async def add_bulk(
+        self,
+        jobs: Sequence[JobSpec],
+        *,
+        unique_for_ms: int | None = None,
+        on_conflict: OnConflict = "keep",
+    ) -> list[Job]:
+        """Add many jobs in as few writes as possible; each mapping has at least name and data.
+
+        All jobs are checked before the first is written. Larger bulks leave in several
+        writes, so an error may come after some were added: its `job_ids` names the others.
+        """
+        now_ms = _now_ms()
+        unique_ms = self._unique_ms(unique_for_ms)
+        _check_on_conflict(on_conflict)
+        new = self._spell_all(jobs, now_ms)
+        if not new:
+            return []
+        marks = await self._store().add_many(new, unique_ms)
+        _raise_conflicts(on_conflict, new, marks)
+        added = AddMark.ADDED
+        return [
+            Job(one.job_id, one.name, spec["data"], 0, now_ms, mark is not added, self)
+            for one, spec, mark in zip(new, jobs, marks, strict=True)
+        ]
+
+    def _spell_all(self, jobs: Sequence[JobSpec], now_ms: int) -> list[NewJob]:
+        spell = self._speller().spell
+        new: list[NewJob] = []
+        for spec, fresh_id in zip(jobs, new_job_ids(len(jobs), now_ms), strict=True):
+            try:
+                new.append(spell(spec, fresh_id, now_ms))
+            except KeyError as missing:
+                what, found = f"jobs[{len(new)}]", sorted(spec)
+                rule = f"a mapping with {missing.args[0]!r}"
+                raise SettingsError(what, found, rule) from None
+        return new
+
+    def _speller(self) -> JobSpeller:
+        if self._known_speller is None:
+            settings = self._settings
+            self._known_speller = JobSpeller(settings.max_payload_bytes, settings.max_delay_secs)
+        return self._known_speller
+
+    _known_speller: JobSpeller | None = None
+
+    def _unique_ms(self, unique_for_ms: int | None) -> int:
+        if unique_for_ms is None:
+            return self._settings.unique_for_ms
+        return whole_number("unique_for_ms", unique_for_ms, 1)
+
+    def _job(self, new: NewJob, data: Any, now_ms: int, mark: AddMark) -> Job:
+        return Job(new.job_id, new.name, data, 0, now_ms, mark is not AddMark.ADDED, self)
+
+
+def _check_on_conflict(on_conflict: OnConflict) -> None:
+    if on_conflict not in ("keep", "raise"):
+        raise SettingsError("on_conflict", on_conflict, '"keep" or "raise"')
+
+
+def _raise_conflicts(
+    on_conflict: OnConflict, jobs: Sequence[NewJob], marks: Sequence[AddMark]
+) -> None:
+    if on_conflict == "keep" or AddMark.CONFLICT not in marks:
+        return
+    pairs = zip(jobs, marks, strict=True)
+    raise IdConflict([job.job_id for job, mark in pairs if mark is AddMark.CONFLICT])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

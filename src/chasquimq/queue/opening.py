@@ -1,0 +1,95 @@
+"""What every part of a Queue shares: its name, its settings, its connection."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from chasquimq.errors import StoreError
+from chasquimq.settings import (
+    DEFAULT_URL,
+    AbilitySettings,
+    ConnectionSettings,
+    CredentialProvider,
+    ProducerSettings,
+)
+from chasquimq.store.address import normal_url
+from chasquimq.store.inspecting import Counts, InspectorStore
+from chasquimq.store.producing import ProducerStore
+from chasquimq.wire.names import check_queue_name
+
+
+class Opening:
+    """Opens on first use, closes for good."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis_url: str = DEFAULT_URL,
+        tls: bool = False,
+        max_stream_len: int | None = None,
+        max_delay_secs: int | None = None,
+        credential_provider: CredentialProvider | None = None,
+        insecure_tls: bool = False,
+        max_payload_bytes: int | None = None,
+        unique_for_ms: int | None = None,
+        resend: bool = True,
+        command_timeout_ms: int | None = None,
+        abilities: AbilitySettings | None = None,
+    ) -> None:
+        self._name = check_queue_name(name)
+        self._settings = ProducerSettings(
+            max_stream_len=max_stream_len,
+            resend=resend,
+            **_given(
+                max_delay_secs=max_delay_secs,
+                max_payload_bytes=max_payload_bytes,
+                unique_for_ms=unique_for_ms,
+            ),
+        )
+        self._connection = ConnectionSettings(
+            url=normal_url(redis_url, tls=tls),
+            insecure_tls=insecure_tls,
+            credential_provider=credential_provider,
+            **_given(command_timeout_ms=command_timeout_ms),
+        )
+        self._abilities = abilities or AbilitySettings()
+        self._opened: ProducerStore | None = None
+        self._is_closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def counts(self) -> Counts:
+        """How many jobs are ready, running, delayed and dead."""
+        return await InspectorStore(self._name, self._store().link).counts()
+
+    async def close(self) -> None:
+        """Close the connection; a closed queue refuses every further call."""
+        self._is_closed = True
+        if self._opened is not None:
+            await self._opened.close()
+
+    def _store(self) -> ProducerStore:
+        if self._is_closed:
+            raise StoreError(f"queue {self._name!r} must be open and is closed; open a new Queue")
+        if self._opened is None:
+            self._opened = ProducerStore(
+                self._name, self._connection, self._settings, self._abilities
+            )
+        return self._opened
+
+
+def _given(**values: int | None) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,87 @@
+"""What a caller asks for becomes a job ready to be written: checked whole, then spelled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from chasquimq.errors import PayloadTooLarge, SettingsError
+from chasquimq.model.options import Wait, optional_ms, retry_override, wait_of
+from chasquimq.wire.codec import encode_envelope, encode_payload
+from chasquimq.wire.names import check_job_id, check_job_name
+
+JobSpec = Mapping[str, Any]
+SPEC_KEYS = frozenset(
+    {
+        "name", "data", "delay_ms", "delay", "attempts", "backoff",
+        "job_id", "expires_ms", "timeout_ms",
+    }
+)  # fmt: skip
+
+
+class NewJob(msgspec.Struct, frozen=True, gc=False):
+    """A job ready to be written.
+
+    `digest` is empty unless the id is the caller's own, `wait` is None for a job that is ready now.
+    """
+
+    job_id: str
+    name: str
+    envelope: bytes
+    digest: str = ""
+    wait: Wait | None = None
+
+
+class JobSpeller:
+    """Checks and spells jobs of one queue."""
+
+    def __init__(self, payload_bytes_max: int, delay_s_max: int) -> None:
+        self._payload_bytes_max = payload_bytes_max
+        self._delay_s_max = delay_s_max
+
+    def spell(self, spec: JobSpec, fresh_id: str, now_ms: int) -> NewJob:
+        """One job from a mapping of at least name and data; KeyError names what is missing."""
+        # Nearly every bulk is made of plain names and data.
+        if len(spec) == 2:
+            return self._plain(spec["name"], spec["data"], fresh_id, now_ms)
+        _check_keys(spec)
+        name, payload = check_job_name(spec["name"]), self._payload(spec["data"])
+        own_id = spec.get("job_id")
+        job_id = fresh_id if own_id is None else check_job_id(own_id)
+        retry = retry_override(spec.get("attempts"), spec.get("backoff"))
+        wait = wait_of(spec.get("delay_ms"), spec.get("delay"), self._delay_s_max, now_ms)
+        envelope = encode_envelope(job_id, payload, now_ms, 0, retry, _extras(spec))
+        return NewJob(job_id, name, envelope, _digest(name, payload) if own_id else "", wait)
+
+    def _plain(self, name: str, data: Any, job_id: str, now_ms: int) -> NewJob:
+        payload = self._payload(data)
+        return NewJob(job_id, check_job_name(name), encode_envelope(job_id, payload, now_ms))
+
+    def _payload(self, data: Any) -> bytes:
+        payload = encode_payload(data)
+        if len(payload) > self._payload_bytes_max:
+            raise PayloadTooLarge(len(payload), self._payload_bytes_max)
+        return payload
+
+
+def _extras(spec: JobSpec) -> dict[str, Any] | None:
+    extras: dict[str, Any] = {}
+    for key in ("expires_ms", "timeout_ms"):
+        value = optional_ms(key, spec.get(key))
+        if value is not None:
+            extras[key] = value
+    return extras or None
+
+
+def _check_keys(spec: JobSpec) -> None:
+    unknown = spec.keys() - SPEC_KEYS
+    if unknown:
+        rule = f"made of {', '.join(sorted(SPEC_KEYS))}"
+        raise SettingsError("a job", sorted(map(str, unknown)), rule)
+
+
+def _digest(name: str, payload: bytes) -> str:
+    return blake2b(name.encode() + b"\0" + payload, digest_size=12).hexdigest()
