@@ -47,6 +47,17 @@ class Job:
         """Whether another worker may run this job now; stop side effects when it turns True."""
         return False
 
+    async def wait_for_result(self, *, timeout: float = 30.0, poll_interval: float = 0.1) -> Any:
+        """Wait for what the handler returns; see `Queue.wait_for_result`."""
+        if self._queue is None:
+            raise RuntimeError(
+                "wait_for_result needs the queue the job was added to; "
+                "use queue.wait_for_result(job.id)"
+            )
+        return await self._queue.wait_for_result(
+            self.id, timeout=timeout, poll_interval=poll_interval
+        )
+
     def idempotency_key(self, step: str = "") -> str:
         """The same text for every run of this job, to hand to services that dedupe by key."""
         return blake2b(f"{self.id}\0{step}".encode(), digest_size=16).hexdigest()

@@ -139,6 +139,28 @@ class RetrySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultSettings:
+    """Whether and how long return values are kept."""
+
+    is_stored: bool = False
+    ttl_ms: int = 3_600_000
+    max_bytes: int = MIB
+
+    def __post_init__(self) -> None:
+        at_least("result_ttl_ms", self.ttl_ms, 1)
+        at_least("max_result_bytes", self.max_bytes, 1)
+
+    @property
+    def ttl_s(self) -> int:
+        return -(-self.ttl_ms // 1000)
+
+    @property
+    def outcome_ttl_s(self) -> int:
+        """Outlives the result, so that an expired one can be told from none."""
+        return 2 * self.ttl_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepSettings:
     """Promotion of delayed jobs and firing of repeatables."""
 
@@ -168,6 +190,7 @@ class WorkerSettings:
     ack: AckSettings = AckSettings()
     lease: LeaseSettings = LeaseSettings()
     retry: RetrySettings = RetrySettings()
+    results: ResultSettings = ResultSettings()
     upkeep: UpkeepSettings = UpkeepSettings()
     abilities: AbilitySettings = AbilitySettings()
 

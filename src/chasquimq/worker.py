@@ -26,6 +26,7 @@ from chasquimq.settings import (
     LeaseSettings,
     Pool,
     ReadSettings,
+    ResultSettings,
     RetrySettings,
     UpkeepSettings,
     WorkerSettings,
@@ -68,6 +69,9 @@ class Worker:
         claim_min_idle_ms: int | None = None,
         max_payload_bytes: int | None = None,
         delayed_enabled: bool = True,
+        store_results: bool = False,
+        result_ttl_ms: int | None = None,
+        max_result_bytes: int | None = None,
         credential_provider: CredentialProvider | None = None,
         pool: Pool = "thread",
         timeout_ms: int | None = None,
@@ -100,6 +104,7 @@ class Worker:
             lease=LeaseSettings() if claim_min_idle_ms is None
             else LeaseSettings(lease_ms=claim_min_idle_ms),
             retry=_retry_settings(retry, max_attempts),
+            results=_result_settings(store_results, result_ttl_ms, max_result_bytes),
             upkeep=UpkeepSettings(delayed_enabled=delayed_enabled),
             abilities=abilities or AbilitySettings(),
         )  # fmt: skip
@@ -217,7 +222,7 @@ class Worker:
         settings = self._settings
         store = ConsumerStore(
             self.name, self.group, self.consumer_id, self._connection,
-            settings.read, settings.abilities, settings.lease.lease_ms,
+            settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
         )  # fmt: skip
         lease_store = LeaseStore(self.name, self.group, self.consumer_id, self._connection)
         upkeep = UpkeepStore(self.name, store.writes)
@@ -265,6 +270,15 @@ def _read_settings(
     if max_payload_bytes is not None:
         given["max_payload_bytes"] = max_payload_bytes
     return ReadSettings(**given)
+
+
+def _result_settings(is_stored: bool, ttl_ms: int | None, max_bytes: int | None) -> ResultSettings:
+    given: dict[str, int] = {}
+    if ttl_ms is not None:
+        given["ttl_ms"] = ttl_ms
+    if max_bytes is not None:
+        given["max_bytes"] = max_bytes
+    return ResultSettings(is_stored=is_stored, **given)
 
 
 def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:

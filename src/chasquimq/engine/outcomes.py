@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from chasquimq.engine.counters import Counters
 from chasquimq.engine.door import DoorLoop
+from chasquimq.errors import PayloadTooLarge, WireError
 from chasquimq.model.fingerprint import fingerprint
-from chasquimq.model.outcome import Burying, Door, Retrying
+from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.model.verdict import (
     Retry,
     RetryPolicy,
@@ -23,6 +24,7 @@ from chasquimq.model.verdict import (
 if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
     from chasquimq.model.delivery import Delivery
+    from chasquimq.settings import WorkerSettings
     from chasquimq.store.consuming import ConsumerStore
 
 logger = logging.getLogger(__name__)
@@ -40,19 +42,21 @@ class Outcomes:
         store: ConsumerStore,
         holdings: Holdings,
         policy: RetryPolicy,
-        ack_batch_max: int,
+        settings: WorkerSettings,
+        *,
+        encode: Callable[[Any], bytes],
         listen: Listen | None = None,
     ) -> None:
+        self._results = settings.results
+        self._encode = encode
         self._listen = listen
         self._holdings = holdings
         self._policy = policy
         self._now_ms: Callable[[], float] = store.clock.now_ms
         self.counters = Counters()
         self.interrupted_counts: list[tuple[bytes, int]] = []
-        self.acker = DoorLoop[Any](
-            "acker", lambda moves: store.ack([move.entry_id for move in moves]),
-            self._acked, ack_batch_max,
-        )  # fmt: skip
+        pass_door = store.complete if settings.results.is_stored else _acking(store)
+        self.acker = DoorLoop[Any]("acker", pass_door, self._acked, settings.ack.batch_max)
         self.retrier = DoorLoop[Retrying]("retrier", store.retry, self._retried, _MOVES_MAX)
         self.burier = DoorLoop[Burying]("burier", store.bury, self._buried, _MOVES_MAX)
         self._warned_names: set[str] = set()
@@ -63,7 +67,15 @@ class Outcomes:
         return (self.acker, self.retrier, self.burier)
 
     def completed(self, delivery: Delivery, value: Any) -> None:
-        self._put_ack(delivery)
+        if not self._results.is_stored:
+            self._put_ack(delivery)
+            return
+        try:
+            result = None if value is None else self._spell_result(value)
+        except WireError as error:
+            self.failed(delivery, error)
+            return
+        self._put_ack(Completing(delivery, result))
 
     def failed(self, delivery: Delivery, error: BaseException) -> None:
         """Judge the error and send the job where it belongs."""
@@ -88,6 +100,12 @@ class Outcomes:
     def dropped(self, delivery: Delivery) -> None:
         """Somebody else holds it now; it never started here."""
         self._holdings.release([delivery.entry_id])
+
+    def _spell_result(self, value: Any) -> bytes:
+        result = self._encode(value)
+        if len(result) > self._results.max_bytes:
+            raise PayloadTooLarge(len(result), self._results.max_bytes)
+        return result
 
     def _extras_after(
         self, delivery: Delivery, error: BaseException, now_ms: float
@@ -131,3 +149,7 @@ class Outcomes:
             gone = 0
         self.counters.stale_outcomes += gone + doors.count(Door.NOT_OWNER)
         return done
+
+
+def _acking(store: ConsumerStore) -> Callable[[Sequence[Delivery]], Awaitable[list[Door]]]:
+    return lambda moves: store.ack([move.entry_id for move in moves])

@@ -19,6 +19,7 @@ from chasquimq.engine.supervisor import Supervisor
 from chasquimq.errors import StoreError
 from chasquimq.model.backoff import BackoffDefaults
 from chasquimq.model.verdict import RetryPolicy
+from chasquimq.store.payloads import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,9 @@ class Pipeline:
         policy = _policy(settings.retry)
         self.supervisor = Supervisor()
         self.holdings = Holdings(settings.concurrency, settings.read)
-        self.outcomes = Outcomes(store, self.holdings, policy, settings.ack.batch_max, listen)
+        self.outcomes = Outcomes(
+            store, self.holdings, policy, settings, encode=encode, listen=listen
+        )
         self._charger = Charger(store, self.holdings, settings.lease.uncharge_after_ms)
         self.runners = Runners(
             self.holdings, begin, self.outcomes, self.spawn,

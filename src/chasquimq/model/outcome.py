@@ -19,6 +19,17 @@ class Door(IntEnum):
     DONE = 1
 
 
+class Completing(msgspec.Struct, frozen=True, gc=False):
+    """A delivery whose handler returned; `result` is None when there is nothing to keep."""
+
+    delivery: Delivery
+    result: bytes | None
+
+    @property
+    def entry_id(self) -> bytes:
+        return self.delivery.entry_id
+
+
 class Retrying(msgspec.Struct, frozen=True, gc=False):
     """A delivery on its way to the delayed set; `spent` and `extras` go into its new envelope."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.delivery import Arrival
-from chasquimq.model.outcome import Burying, Door, Retrying
+from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
 from chasquimq.store.arrivals import EMPTY, ArrivalReader, Batch
@@ -18,10 +18,16 @@ from chasquimq.wire.codec import encode_envelope
 from chasquimq.wire.delayed_member import encode_member
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_group_name
+from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, COMPLETED_WITHOUT_RESULT, encode_dead
 from chasquimq.wire.stream_entry import encode_dlq
 
 if TYPE_CHECKING:
-    from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings
+    from chasquimq.settings import (
+        AbilitySettings,
+        ConnectionSettings,
+        ReadSettings,
+        ResultSettings,
+    )
     from chasquimq.store.connection import Connection, Part, Reply
 
 PARKING = "returned"
@@ -30,6 +36,8 @@ _PARKED_IDLE_MS = 365 * 24 * 3_600_000
 _IDS_PER_CALL_MAX = 1_000
 _MOVES_PER_CALL_MAX = 100
 _MOVE_BYTES_PER_CALL_MAX = 1024 * 1024
+# Keys and arguments of one script call.
+Call = tuple["Sequence[str]", "Sequence[Part]"]
 
 
 class ConsumerStore:
@@ -44,6 +52,7 @@ class ConsumerStore:
         read: ReadSettings,
         abilities: AbilitySettings,
         lease_ms: int,
+        results: ResultSettings,
     ) -> None:
         self.keys = QueueKeys(queue)
         self.group = check_group_name(group)
@@ -52,6 +61,7 @@ class ConsumerStore:
         self.abilities = Abilities(ack_delete=False, claim_on_read=False, idempotent_add=False)
         self._wanted = abilities
         self._lease_ms = lease_ms
+        self._results = results
         self._arrivals = ArrivalReader(read.max_payload_bytes)
         self._reads = Link(connection, name="chasqui-reader", prepare=self._prepare_reads)
         self._writes = Link(connection, name="chasqui-worker", prepare=self._prepare_writes)
@@ -107,15 +117,29 @@ class ConsumerStore:
             )
         return [Door.DONE if mark >= 1 else Door.GONE for mark in marks]
 
+    async def complete(self, moves: Sequence[Completing]) -> list[Door]:
+        """Complete entries and keep what their handlers returned, in one step."""
+        calls = [self._complete_call(chunk) for chunk in _result_chunks(moves)]
+        return await self._pass("complete", calls)
+
     async def retry(self, moves: Sequence[Retrying]) -> list[Door]:
         """Move failed deliveries to the delayed set, as their owner."""
         keys = (self.keys.stream, self.keys.delayed, self.keys.dix)
-        return await self._move("retry", keys, [_spell_retry(move) for move in moves])
+        spelled = [_spell_retry(move) for move in moves]
+        head = (self.group, self.consumer)
+        return await self._pass(
+            "retry", [(keys, [*head, *_flat(chunk)]) for chunk in _by_bytes(spelled)]
+        )
 
     async def bury(self, moves: Sequence[Burying]) -> list[Door]:
-        """Move entries to the DLQ, as their owner."""
-        keys = (self.keys.stream, self.keys.dlq)
-        return await self._move("bury", keys, [_spell_bury(move) for move in moves])
+        """Move entries to the DLQ, as their owner; who waits for their results is told."""
+        if self._results.is_stored:
+            return await self._pass("bury", [self._bury_call(move) for move in moves])
+        keys, head = (self.keys.stream, self.keys.dlq), (self.group, self.consumer, 0)
+        spelled = [_spell_bury(move) for move in moves]
+        return await self._pass(
+            "bury", [(keys, [*head, *_flat(chunk)]) for chunk in _by_bytes(spelled)]
+        )
 
     async def charge(self, counts: Sequence[tuple[bytes, int]]) -> list[bytes]:
         """Set delivery counts of held entries; answers the ids that are ours no more."""
@@ -156,17 +180,32 @@ class ConsumerStore:
             self._writes.heed(error)
             raise
 
-    async def _move(self, name: str, keys: Sequence[str], moves: list[list[Part]]) -> list[Door]:
-        head: list[Part] = [self.group, self.consumer]
-        calls = [(keys, [*head, *_flat(chunk)]) for chunk in _by_bytes(moves)]
+    async def _pass(self, name: str, calls: Sequence[Call]) -> list[Door]:
         connection = await self._writes.connection()
-        marks: list[Door] = []
+        doors: list[Door] = []
         for reply in await script.run_many(connection, name, calls):
             if isinstance(reply, StoreError):
                 self._writes.heed(reply)
                 raise reply
-            marks += [Door(mark) for mark in reply]
-        return marks
+            doors += [Door(mark) for mark in reply]
+        return doors
+
+    def _bury_call(self, move: Burying) -> Call:
+        keys, head = (self.keys.stream, self.keys.dlq), (self.group, self.consumer)
+        if isinstance(move.entry, Arrival):
+            return keys, [*head, 0, *_spell_bury(move)]
+        outcome = self.keys.outcome(move.entry.job_id)
+        return (*keys, outcome), [*head, self._results.outcome_ttl_s, *_spell_bury(move)]
+
+    def _complete_call(self, moves: Sequence[Completing]) -> Call:
+        keys: list[str] = [self.keys.stream]
+        args: list[Part] = [self.group, self._results.ttl_s, self._results.outcome_ttl_s]
+        for move in moves:
+            job_id = move.delivery.job_id
+            keys += (self.keys.result(job_id), self.keys.outcome(job_id))
+            outcome = COMPLETED_WITHOUT_RESULT if move.result is None else COMPLETED_WITH_RESULT
+            args += (move.entry_id, move.result or b"", outcome)
+        return keys, args
 
     async def _prepare_writes(self, connection: Connection) -> None:
         self.abilities = await probe(connection, self.keys, self._wanted)
@@ -211,7 +250,19 @@ def _spell_bury(move: Burying) -> list[Part]:
         error=move.error,
         fingerprint=move.fingerprint,
     )
-    return [entry.entry_id, len(fields), *fields]
+    outcome = encode_dead(move.reason, move.error)
+    return [entry.entry_id, outcome, len(fields), *fields]
+
+
+def _result_chunks(moves: Sequence[Completing]) -> Iterator[Sequence[Completing]]:
+    start = size = 0
+    for at, move in enumerate(moves):
+        size += len(move.result or b"")
+        is_full = at - start == _MOVES_PER_CALL_MAX or size > _MOVE_BYTES_PER_CALL_MAX
+        if at > start and is_full:
+            yield moves[start:at]
+            start, size = at, len(move.result or b"")
+    yield moves[start:]
 
 
 def _by_bytes(moves: list[list[Part]]) -> Iterator[list[list[Part]]]:

@@ -1,16 +1,21 @@
 -- Move entries from the stream to the DLQ, if they are still ours.
--- KEYS     1 stream   2 dlq
--- ARGV     1 group   2 consumer   then for each entry: entry id, field count, that many fields and values
+-- KEYS     1 stream   2 dlq   then, when outcomes are kept, one outcome for each entry
+-- ARGV     1 group   2 consumer   3 outcome_ttl_s (0: outcomes are not kept)
+--          then for each entry: entry id, outcome, field count, that many fields and values
 -- RETURNS  one mark an entry: 1 done, 0 gone (not pending), -1 not owner (somebody else holds it)
 -- SETTLES  one end for each job: the ack is the gate, so a DLQ entry exists exactly once.
-local starts, at = {}, 3
+local starts, at = {}, 4
 while at <= #ARGV do
-  local size = tonumber(ARGV[at + 1])
-  if not size or size < 2 or size % 2 ~= 0 or at + 1 + size > #ARGV then
+  local size = tonumber(ARGV[at + 2])
+  if not size or size < 2 or size % 2 ~= 0 or at + 2 + size > #ARGV then
     return redis.error_reply('ERR fields must come in pairs')
   end
   starts[#starts + 1] = at
-  at = at + 2 + size
+  at = at + 3 + size
+end
+local keeps_outcomes = tonumber(ARGV[3]) > 0
+if keeps_outcomes and #KEYS ~= 2 + #starts then
+  return redis.error_reply('ERR each entry needs a key for its outcome')
 end
 -- A key of the wrong type must fail before the first write.
 redis.call('XLEN', KEYS[2])
@@ -18,7 +23,7 @@ local time = redis.call('TIME')
 local now_ms = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
 local marks = {}
 for i, from in ipairs(starts) do
-  local id, size = ARGV[from], tonumber(ARGV[from + 1])
+  local id, size = ARGV[from], tonumber(ARGV[from + 2])
   local held = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)
   if #held == 0 then
     marks[i] = 0
@@ -27,10 +32,11 @@ for i, from in ipairs(starts) do
   else
     redis.call('XACK', KEYS[1], ARGV[1], id)
     local fields = {}
-    for n = 1, size do fields[n] = ARGV[from + 1 + n] end
+    for n = 1, size do fields[n] = ARGV[from + 2 + n] end
     fields[size + 1], fields[size + 2] = 'failed_at', now_ms
     redis.call('XADD', KEYS[2], '*', unpack(fields))
     redis.call('XDEL', KEYS[1], id)
+    if keeps_outcomes then redis.call('SET', KEYS[2 + i], ARGV[from + 1], 'EX', ARGV[3]) end
     marks[i] = 1
   end
 end

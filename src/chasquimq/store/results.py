@@ -1,0 +1,77 @@
+"""What finished jobs left behind: results and outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from chasquimq.errors import DecodeError, StoreError
+from chasquimq.store.connection import Reply, pack
+from chasquimq.store.server_errors import Action, action_for
+from chasquimq.wire.codec import decode_payload
+from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.outcome import JobOutcome, decode_outcome
+
+if TYPE_CHECKING:
+    from chasquimq.store.link import Link
+
+_IDS_PER_CALL_MAX = 500
+
+
+class Leftovers(msgspec.Struct, frozen=True):
+    """What is kept of one job; both None: not finished, or nothing was kept."""
+
+    outcome: JobOutcome | None
+    result: bytes | None
+
+    def value(self) -> Any:
+        """The stored return value; None when there is none."""
+        return None if self.result is None else decode_payload(self.result)
+
+
+class ResultStore:
+    """Reads results of one queue, over somebody's link."""
+
+    def __init__(self, queue: str, link: Link) -> None:
+        self._keys = QueueKeys(queue)
+        self._link = link
+
+    async def leftovers(self, job_ids: Sequence[str]) -> list[Leftovers]:
+        """Outcome and result of each job, in the order of the ids."""
+        found: list[Leftovers] = []
+        for at in range(0, len(job_ids), _IDS_PER_CALL_MAX):
+            found += await self._some(job_ids[at : at + _IDS_PER_CALL_MAX])
+        return found
+
+    def may_heal(self, error: StoreError) -> bool:
+        """Whether asking again can help."""
+        self._link.heed(error)
+        return action_for(error) is not Action.RAISE
+
+    async def _some(self, job_ids: Sequence[str]) -> list[Leftovers]:
+        outcomes = pack(("MGET", *[self._keys.outcome(job_id) for job_id in job_ids]))
+        results = pack(("MGET", *[self._keys.result(job_id) for job_id in job_ids]))
+        connection = await self._link.connection()
+        replies = await connection.send(outcomes + results, 2)
+        return [
+            Leftovers(_outcome(outcome), result)
+            for outcome, result in zip(*map(_rows, replies), strict=True)
+        ]
+
+
+def _rows(reply: Reply) -> list[bytes | None]:
+    if isinstance(reply, StoreError):
+        raise reply
+    return reply
+
+
+def _outcome(raw: bytes | None) -> JobOutcome | None:
+    if raw is None:
+        return None
+    try:
+        return decode_outcome(raw)
+    except DecodeError:
+        # Not one of ours: it tells nothing about the job.
+        return None
