@@ -1,0 +1,1 @@
+"""Measures this queue beside its peers and beside what the server itself could do."""

@@ -1,0 +1,45 @@
+"""What the figures were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+from chasquimq import version
+
+_PACKAGES = ("hiredis", "msgspec", "redis", "uvloop")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, cores this process may use, system and how busy it was."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load_average": os.getloadavg(),
+    }
+
+
+def own_versions() -> dict[str, str]:
+    """This package and what its speed rests on; what is not installed is left out."""
+    versions = {"chasquimq-py": version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version_of(package)
+    return versions
+
+
+def _cpu_model() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

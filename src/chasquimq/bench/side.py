@@ -1,0 +1,65 @@
+"""One measurement of one side in a process of its own: `python -m chasquimq.bench.side SIDE PLAN`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from importlib.metadata import version as version_of
+
+import msgspec
+
+from chasquimq import version
+from chasquimq.bench import limit, ours, redis_client
+from chasquimq.bench.scenario import Figures, Plan
+from chasquimq.bench.tape import Recorder
+from chasquimq.bench.timing import Stretch
+
+
+def main(side: str, plan: Plan) -> Figures:
+    """Measure and answer the figures; a recording run also saves its tape."""
+    stretch = run_on(plan, _record(plan) if plan.is_recording else _measure(side, plan))
+    return Figures(
+        jobs=stretch.jobs,
+        seconds=stretch.seconds,
+        cpu_seconds=stretch.cpu_seconds,
+        version=f"redis-py {version_of('redis')}" if side == "redis-py" else version(),
+        loop=plan.loop,
+    )
+
+
+def run_on(plan: Plan, measuring: Coroutine[None, None, Stretch]) -> Stretch:
+    if plan.loop == "asyncio":
+        return asyncio.run(measuring)
+    import uvloop
+
+    return uvloop.run(measuring)
+
+
+def _measure(side: str, plan: Plan) -> Coroutine[None, None, Stretch]:
+    match side, plan.act:
+        case "ours", "add":
+            return ours.add(plan)
+        case "ours", "consume":
+            return ours.consume(plan)
+        case "limit", "add":
+            return limit.add(plan)
+        case "limit", "consume":
+            return limit.consume(plan)
+        case "redis-py", "add":
+            return redis_client.add(plan)
+        case _:
+            raise SystemExit(f"{side} cannot {plan.act}")
+
+
+async def _record(plan: Plan) -> Stretch:
+    recorder = Recorder()
+    measure = ours.add if plan.act == "add" else ours.consume
+    stretch = await measure(plan, recorder)
+    recorder.tape.save(plan.tape)
+    return stretch
+
+
+if __name__ == "__main__":
+    figures = main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Plan))
+    sys.stdout.write(msgspec.json.encode(figures).decode() + "\n")

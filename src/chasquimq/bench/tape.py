@@ -1,0 +1,94 @@
+"""The commands of a real run of ours, recorded as they leave, so that a bare client can replay them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from chasquimq.store.connection import Connection
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from chasquimq.store.connection import Reply
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One write: which connection it left on, its bytes, how many replies it waits for."""
+
+    connection: int
+    request: bytes
+    reply_count: int
+
+
+class Tape(msgspec.Struct, kw_only=True):
+    """What was sent before and during the measured stretch, in order."""
+
+    setup: list[Frame] = []
+    frames: list[Frame] = []
+    in_flight_max: dict[int, int] = {}
+
+    @property
+    def connection_count(self) -> int:
+        return 1 + max(frame.connection for frame in (*self.setup, *self.frames))
+
+    def save(self, path: str) -> None:
+        Path(path).write_bytes(msgspec.msgpack.encode(self))
+
+    @classmethod
+    def load(cls, path: str) -> Tape:
+        return msgspec.msgpack.decode(Path(path).read_bytes(), type=cls)
+
+
+class Recorder:
+    """Listens to every connection of this process from birth, except those it is told to ignore."""
+
+    def __init__(self) -> None:
+        self.tape = Tape()
+        self._heard = self.tape.setup
+        self._numbers: dict[Connection, int] = {}
+        self._ignored: set[Connection] = set()
+        self._in_flight: Counter[int] = Counter()
+        self._listen()
+
+    def ignore(self, connection: Connection) -> None:
+        """Leave out a connection that belongs to the measuring itself."""
+        self._ignored.add(connection)
+
+    def start(self) -> None:
+        """From now on it is the measured stretch."""
+        self._heard = self.tape.frames
+
+    def stop(self) -> None:
+        """What follows is not part of the tape."""
+        self._heard = []
+
+    def _listen(self) -> None:
+        send = Connection.send
+
+        def send_and_tell(
+            connection: Connection, request: bytes, reply_count: int = 1, *, block_ms: int = 0
+        ) -> asyncio.Future[list[Reply]]:
+            answer = send(connection, request, reply_count, block_ms=block_ms)
+            if connection not in self._ignored:
+                self._hear(connection, request, reply_count, answer)
+            return answer
+
+        Connection.send = send_and_tell
+
+    def _hear(
+        self,
+        connection: Connection,
+        request: bytes,
+        reply_count: int,
+        answer: asyncio.Future[list[Reply]],
+    ) -> None:
+        number = self._numbers.setdefault(connection, len(self._numbers))
+        self._heard.append(Frame(number, request, reply_count))
+        self._in_flight[number] += 1
+        highest = self.tape.in_flight_max
+        highest[number] = max(highest.get(number, 0), self._in_flight[number])
+        answer.add_done_callback(lambda _: self._in_flight.subtract((number,)))

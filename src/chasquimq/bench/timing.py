@@ -1,0 +1,64 @@
+"""Time and processor time of one stretch, the same for every side measured in this package."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from chasquimq.bench.scenario import Plan
+    from chasquimq.store.connection import Connection
+
+_POLL_S = 0.001
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs took how long."""
+
+    jobs: int
+    seconds: float
+    cpu_seconds: float
+
+
+class Stopwatch:
+    """Runs from birth; processor time counts every thread of this process."""
+
+    def __init__(self) -> None:
+        self._began_s = time.perf_counter()
+        self._began_cpu_s = time.process_time()
+
+    def stop(self, jobs: int) -> Stretch:
+        return Stretch(
+            jobs=jobs,
+            seconds=time.perf_counter() - self._began_s,
+            cpu_seconds=time.process_time() - self._began_cpu_s,
+        )
+
+
+async def time_calls(
+    call: Callable[[], Awaitable[object]],
+    plan: Plan,
+    on_start: Callable[[], None] = lambda: None,
+) -> Stretch:
+    """Callers side by side, each waiting for its own answer; one call each to warm up."""
+
+    async def repeat(count: int) -> None:
+        for _ in range(count):
+            await call()
+
+    await asyncio.gather(*(repeat(1) for _ in range(plan.in_flight)))
+    on_start()
+    watch = Stopwatch()
+    await asyncio.gather(*(repeat(plan.calls_per_caller) for _ in range(plan.in_flight)))
+    return watch.stop(plan.calls_per_caller * plan.in_flight * plan.batch)
+
+
+async def until_empty(connection: Connection, plan: Plan) -> None:
+    """Acked entries are deleted, so an empty stream says that every ack was confirmed."""
+    # Only the server knows, and it does not tell unasked.
+    while await connection.call("XLEN", plan.stream):  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_S)
