@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.faultproxy import FaultProxy
 
 from chasquimq.store import script
+from support.faultproxy import FaultProxy
 
 GROUP = "default"
 

@@ -10,8 +10,14 @@ while at <= #ARGV do
   if not size or size < 2 or size % 2 ~= 0 or at + 2 + size > #ARGV then
     return redis.error_reply('ERR fields must come in pairs')
   end
+  if not string.find(ARGV[at], '^%d+%-%d+$') then
+    return redis.error_reply('ERR an entry id must be two numbers')
+  end
   starts[#starts + 1] = at
   at = at + 3 + size
+end
+if not string.find(ARGV[3], '^%d+$') or #ARGV[3] > 10 then
+  return redis.error_reply('ERR outcome_ttl_s must be a time')
 end
 local keeps_outcomes = tonumber(ARGV[3]) > 0
 if keeps_outcomes and #KEYS ~= 2 + #starts then

@@ -6,7 +6,13 @@
 local count = (#ARGV - 2) / 4
 if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR entries come in fours') end
 for i = 1, count do
-  if not tonumber(ARGV[i * 4]) then return redis.error_reply('ERR delay_ms must be a number') end
+  local delay_ms = tonumber(ARGV[i * 4])
+  if not delay_ms or not (delay_ms >= 0 and delay_ms < 2 ^ 53) then
+    return redis.error_reply('ERR delay_ms must be a time')
+  end
+  if not string.find(ARGV[i * 4 - 1], '^%d+%-%d+$') then
+    return redis.error_reply('ERR an entry id must be two numbers')
+  end
 end
 -- Keys of the wrong type must fail before the first write.
 redis.call('ZCARD', KEYS[2])
