@@ -10,7 +10,7 @@ from typing import Any, Literal
 from chasquimq.errors import IdConflict, SettingsError
 from chasquimq.job import Job
 from chasquimq.model.options import BackoffLike, whole_number
-from chasquimq.queue.opening import Opening
+from chasquimq.queue.opening import DurabilityLike, Opening
 from chasquimq.store.add_write import AddMark
 from chasquimq.wire.job_id import new_job_id, new_job_ids
 from chasquimq.wire.new_job import JobSpec, JobSpeller, NewJob
@@ -37,6 +37,7 @@ class Adding(Opening):
         timeout_ms: int | None = None,
         unique_for_ms: int | None = None,
         on_conflict: OnConflict = "keep",
+        durability: DurabilityLike | None = None,
     ) -> Job:
         """Add one job; it is in the queue when this returns.
 
@@ -48,6 +49,7 @@ class Adding(Opening):
             SettingsError, EncodeError, PayloadTooLarge: refused before anything was written.
             IdConflict: the id is taken by another job and `on_conflict` is "raise".
             QueueFull, ServerOutOfMemory, ConnectionLost: the server could not take it.
+            DurabilityNotMet: it is written, but not as safely as `durability` asks.
         """
         spec: dict[str, Any] = {
             "name": name, "data": data, "delay_ms": delay_ms, "delay": delay,
@@ -58,7 +60,7 @@ class Adding(Opening):
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
         new = self._speller().spell(spec, new_job_id(now_ms), now_ms)
-        mark = await self._store().add(new, unique_ms)
+        mark = await self._store(durability).add(new, unique_ms)
         _raise_conflicts(on_conflict, [new], [mark])
         return self._job(new, data, now_ms, mark)
 
@@ -74,6 +76,7 @@ class Adding(Opening):
         backoff: float | BackoffLike | Mapping[str, Any] | None = None,
         unique_for_ms: int | None = None,
         on_conflict: OnConflict = "keep",
+        durability: DurabilityLike | None = None,
     ) -> Job:
         """Add a job under an id of your own; a second add of the id keeps the first job."""
         if job_id is None:  # pyright: ignore[reportUnnecessaryComparison]  callers lie
@@ -81,6 +84,7 @@ class Adding(Opening):
         return await self.add(
             name, data, job_id=job_id, delay_ms=delay_ms, delay=delay, attempts=attempts,
             backoff=backoff, unique_for_ms=unique_for_ms, on_conflict=on_conflict,
+            durability=durability,
         )  # fmt: skip
 
     async def add_bulk(
@@ -89,6 +93,7 @@ class Adding(Opening):
         *,
         unique_for_ms: int | None = None,
         on_conflict: OnConflict = "keep",
+        durability: DurabilityLike | None = None,
     ) -> list[Job]:
         """Add many jobs in as few writes as possible; each mapping has at least name and data.
 
@@ -101,7 +106,7 @@ class Adding(Opening):
         new = self._spell_all(jobs, now_ms)
         if not new:
             return []
-        marks = await self._store().add_many(new, unique_ms)
+        marks = await self._store(durability).add_many(new, unique_ms)
         _raise_conflicts(on_conflict, new, marks)
         added = AddMark.ADDED
         return [

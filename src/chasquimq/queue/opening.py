@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from chasquimq.errors import StoreError
+from chasquimq.model.durability import Durability, parse_durability
 from chasquimq.settings import (
     DEFAULT_URL,
     AbilitySettings,
@@ -16,6 +17,9 @@ from chasquimq.store.address import normal_url
 from chasquimq.store.inspecting import Counts, InspectorStore
 from chasquimq.store.producing import ProducerStore
 from chasquimq.wire.names import check_queue_name
+
+# "server", "fsync" or "replica:n".
+DurabilityLike = str | Durability
 
 
 class Opening:
@@ -36,6 +40,7 @@ class Opening:
         resend: bool = True,
         command_timeout_ms: int | None = None,
         abilities: AbilitySettings | None = None,
+        durability: DurabilityLike | None = None,
     ) -> None:
         self._name = check_queue_name(name)
         self._settings = ProducerSettings(
@@ -54,7 +59,8 @@ class Opening:
             **_given(command_timeout_ms=command_timeout_ms),
         )
         self._abilities = abilities or AbilitySettings()
-        self._opened: ProducerStore | None = None
+        self._durability = parse_durability(durability)
+        self._opened: dict[Durability, ProducerStore] = {}
         self._is_closed = False
 
     @property
@@ -78,17 +84,20 @@ class Opening:
     async def close(self) -> None:
         """Close the connection; a closed queue refuses every further call."""
         self._is_closed = True
-        if self._opened is not None:
-            await self._opened.close()
+        for store in self._opened.values():
+            await store.close()
 
-    def _store(self) -> ProducerStore:
+    def _store(self, durability: DurabilityLike | None = None) -> ProducerStore:
+        """The store of a durability class; each has a connection of its own."""
         if self._is_closed:
             raise StoreError(f"queue {self._name!r} must be open and is closed; open a new Queue")
-        if self._opened is None:
-            self._opened = ProducerStore(
-                self._name, self._connection, self._settings, self._abilities
+        wanted = self._durability if durability is None else parse_durability(durability)
+        store = self._opened.get(wanted)
+        if store is None:
+            store = self._opened[wanted] = ProducerStore(
+                self._name, self._connection, self._settings, self._abilities, wanted
             )
-        return self._opened
+        return store
 
 
 def _given(**values: int | None) -> dict[str, Any]:

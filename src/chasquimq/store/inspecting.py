@@ -44,8 +44,7 @@ class InspectorStore:
     async def counts(self) -> Counts:
         """All depths in one round trip."""
         keys = self._keys
-        connection = await self._link.connection()
-        replies = await connection.send(
+        replies = await self._link.ask(
             pack(("XLEN", keys.stream))
             + pack(("XPENDING", keys.stream, self._group))
             + pack(("ZCARD", keys.delayed))

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 Prepare = Callable[[Connection], Awaitable[None]]
 _WAIT_MS = 50
+_ASK_S_MAX = 10.0
 
 
 class Link:
@@ -77,6 +78,18 @@ class Link:
         except StoreError as error:
             self.heed(error)
             raise
+
+    async def ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
+        """Questions that change nothing: asked again when the connection breaks under them."""
+        until_s = asyncio.get_running_loop().time() + _ASK_S_MAX
+        while True:
+            left_s = until_s - asyncio.get_running_loop().time()
+            connection = await self.connection(within_s=max(0.05, left_s))
+            try:
+                return await connection.send(request, reply_count)
+            except ConnectionLost:
+                if left_s <= 0:
+                    raise
 
     def heed(self, error: StoreError) -> None:
         """Drop a connection that the error says is of no more use."""

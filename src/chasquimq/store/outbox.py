@@ -11,16 +11,20 @@ from chasquimq.store.add_write import AddMark, AddWrite, chunks
 from chasquimq.wire.new_job import NewJob
 
 if TYPE_CHECKING:
+    from chasquimq.store.confirming import Confirmation
     from chasquimq.store.connection import Reply
     from chasquimq.store.link import Link
     from chasquimq.store.window import Window
 
 _Waiter = asyncio.Future[AddMark]
+# Jobs with ids of their own, which have a window, do not come through here.
+_UNUSED_MS = 1
 
 
 class _Writer(Protocol):
     link: Link
     window: Window
+    confirmation: Confirmation | None
 
     def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite: ...
 
@@ -59,9 +63,10 @@ class Outbox:
             at += len(chunk)
 
     def _send(self, jobs: Sequence[NewJob], waiters: Sequence[_Waiter]) -> None:
-        write = self._writer.spell(jobs, 0)
+        write = self._writer.spell(jobs, _UNUSED_MS)
         connection = self._writer.link.current
-        if connection is None or not self._writer.window.try_enter(len(jobs)):
+        must_ask = self._writer.confirmation is not None
+        if connection is None or must_ask or not self._writer.window.try_enter(len(jobs)):
             self._confirm(write, waiters, None)
             return
         answer = connection.send(write.request(), write.reply_count)

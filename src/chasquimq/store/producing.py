@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from chasquimq.errors import ConnectionLost, QueueFull, StoreError
+from chasquimq.errors import ConnectionLost, DurabilityNotMet, QueueFull, StoreError
+from chasquimq.model.durability import SERVER, Durability
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
 from chasquimq.store.add_write import AddMark, AddWrite, PlainWrite, ScriptWrite, chunks
+from chasquimq.store.confirming import Confirmation
 from chasquimq.store.connection import Connection, pack
 from chasquimq.store.delay_write import DelayWrite
 from chasquimq.store.link import Link, pause
@@ -44,7 +46,9 @@ class ProducerStore:
         connection: ConnectionSettings,
         settings: ProducerSettings,
         abilities: AbilitySettings,
+        durability: Durability = SERVER,
     ) -> None:
+        self.confirmation = Confirmation(durability) if durability.waits else None
         self.producer_id = str(uuid4())
         self.keys = QueueKeys(queue)
         self.link = Link(connection, name="chasqui-producer", prepare=self._prepare)
@@ -133,8 +137,8 @@ class ProducerStore:
                 await pause(trouble)
             try:
                 connection = await self.link.connection(within_s=max(0.05, until - loop.time()))
-                return self.accept(write, await _exchange(connection, write))
-            except QueueFull:
+                return self.accept(write, await self._exchange(connection, write))
+            except (QueueFull, DurabilityNotMet):
                 raise
             except StoreError as error:
                 trouble = error
@@ -162,6 +166,25 @@ class ProducerStore:
         """Close the connection; what was not confirmed hears that its outcome is unknown."""
         await self.link.close()
 
+    async def _exchange(self, connection: Connection, write: AddWrite) -> list[Reply]:
+        replies = await self._send(connection, write.request(), write)
+        if is_forgotten(replies[0]):
+            replies = await self._send(connection, write.request_with_text(), write)
+        return replies
+
+    async def _send(self, connection: Connection, request: bytes, write: AddWrite) -> list[Reply]:
+        """One round trip; a durability class adds its question to the same write."""
+        confirmation = self.confirmation
+        if confirmation is None:
+            return await connection.send(request, write.reply_count)
+        *replies, confirmed = await connection.send(
+            request + confirmation.request, write.reply_count + 1,
+            block_ms=confirmation.block_ms,
+        )  # fmt: skip
+        if not any(isinstance(reply, StoreError) for reply in replies):
+            confirmation.check(confirmed, [job.job_id for job in write.jobs])
+        return replies
+
     def _raise_unless_resendable(
         self, write: AddWrite, trouble: StoreError, was_sent: bool, left_s: float
     ) -> None:
@@ -186,6 +209,8 @@ class ProducerStore:
 
     async def _prepare(self, connection: Connection) -> None:
         self._abilities = await probe(connection, self.keys, self._wanted)
+        if self.confirmation is not None:
+            await self.confirmation.probe(connection)
         if not (self._abilities.idempotent_add and self._settings.resend):
             return
         # The default window of 100 ids would double a resent bulk; only a stream that
@@ -197,13 +222,6 @@ class ProducerStore:
         )
         if isinstance(replies[1], StoreError):
             raise replies[1]
-
-
-async def _exchange(connection: Connection, write: AddWrite) -> list[Reply]:
-    replies = await connection.send(write.request(), write.reply_count)
-    if is_forgotten(replies[0]):
-        replies = await connection.send(write.request_with_text(), write.reply_count)
-    return replies
 
 
 def _may_have_left(trouble: StoreError) -> bool:

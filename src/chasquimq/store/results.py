@@ -53,8 +53,7 @@ class ResultStore:
     async def _some(self, job_ids: Sequence[str]) -> list[Leftovers]:
         outcomes = pack(("MGET", *[self._keys.outcome(job_id) for job_id in job_ids]))
         results = pack(("MGET", *[self._keys.result(job_id) for job_id in job_ids]))
-        connection = await self._link.connection()
-        replies = await connection.send(outcomes + results, 2)
+        replies = await self._link.ask(outcomes + results, 2)
         return [
             Leftovers(_outcome(outcome), result)
             for outcome, result in zip(*map(_rows, replies), strict=True)

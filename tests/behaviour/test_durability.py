@@ -1,0 +1,85 @@
+"""Durability classes: an add is as safe as asked, or says that it is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chasquimq import Queue
+from chasquimq.errors import AbilityMissing, DurabilityNotMet, SettingsError
+
+
+@pytest.fixture
+def disk_server(kind):
+    """A server that appends every write to its log."""
+    with kind.session(aof="everysec") as server:
+        yield server
+
+
+@pytest.fixture
+def pair(kind):
+    """A primary and a replica that follows it."""
+    with kind.session(port=0) as primary:
+        port = primary.url.rsplit(":", 1)[1].rstrip("/")
+        with kind.session(port=0, args=("--replicaof", f"127.0.0.1 {port}")) as replica:
+            yield primary, replica
+
+
+async def test_an_add_of_class_fsync_survives_a_kill_of_the_server(disk_server, queue_name):
+    async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
+        jobs = await queue.add_bulk([{"name": "a", "data": at} for at in range(500)])
+        disk_server.kill()
+        disk_server.restart()
+
+        assert (await queue.counts()).ready == len(jobs)
+
+
+async def test_single_adds_of_one_tick_share_one_wait(disk_server, queue_name):
+    async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
+        await queue.add("first", 0)
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        await asyncio.gather(*(queue.add("a", at) for at in range(100)))
+
+        # One wait takes up to a second on a server that syncs once a second.
+        assert loop.time() - started_s < 3
+
+
+async def test_class_fsync_is_refused_before_any_write_where_the_log_is_off(queue, raw):
+    with pytest.raises(AbilityMissing, match="appendonly"):
+        await queue.add("a", 1, durability="fsync")
+
+    assert await raw("KEYS", f"{raw.keys.stream[:-6]}*") == []
+
+
+async def test_an_add_of_class_replica_is_on_the_replica_when_it_returns(pair, queue_name):
+    primary, replica = pair
+    async with Queue(queue_name, redis_url=primary.url, durability="replica:1") as queue:
+        await asyncio.wait_for(_until_replicated(queue), 10)
+        await queue.add("a", 1)
+
+        async with Queue(queue_name, redis_url=replica.url, resend=False) as copy:
+            assert (await copy.counts()).ready >= 1
+
+
+async def _until_replicated(queue):
+    while True:
+        try:
+            return await queue.add("warm-up", 0)
+        except DurabilityNotMet:
+            continue
+
+
+async def test_too_few_replicas_is_an_error_that_names_the_written_jobs(queue):
+    with pytest.raises(DurabilityNotMet, match="replica:1") as caught:
+        await queue.add("a", 1, job_id="kept", durability="replica:1")
+
+    assert caught.value.job_ids == ["kept"]
+    assert (await queue.counts()).ready == 1
+
+
+@pytest.mark.parametrize("text", ["", "disk", "replica", "replica:0", "replica:x", 1])
+def test_an_unknown_class_is_refused_at_once(queue_name, text):
+    with pytest.raises(SettingsError, match="durability"):
+        Queue(queue_name, durability=text)
