@@ -1,11 +1,11 @@
-"""Fresh job ids against python-ulid."""
+"""Job ids against python-ulid."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from chasquimq.wire.job_id import new_job_id, new_job_ids, ulid_ms
+from chasquimq.wire.job_id import new_job_id, new_job_ids, stable_job_id, ulid_ms
 from wire.vectors import load
 
 TIMES = st.integers(0, 2**48 - 1)
@@ -76,3 +76,13 @@ def test_an_id_that_is_no_ulid_of_ours_has_no_time(job_id):
 def test_a_time_beyond_48_bits_is_a_bug_of_the_caller(now_ms):
     with pytest.raises(AssertionError, match="48 bits"):
         new_job_id(now_ms)
+
+
+def test_a_stable_id_is_a_ulid_of_its_time_and_depends_on_seed_and_time_alone():
+    one = stable_job_id(b"spec", 1_794_727_017_102)
+
+    assert str(ULID.from_str(one)) == one
+    assert ulid_ms(one) == 1_794_727_017_102
+    assert one == stable_job_id(b"spec", 1_794_727_017_102)
+    assert one[10:] != stable_job_id(b"other", 1_794_727_017_102)[10:]
+    assert one[10:] != stable_job_id(b"spec", 1_794_727_017_103)[10:]

@@ -1,8 +1,9 @@
-"""Fresh job ids: ULIDs, 48 bits of time and 80 random bits in upper-case Crockford base32."""
+"""Job ids: ULIDs, 48 bits of time and 80 bits of noise in upper-case Crockford base32."""
 
 from __future__ import annotations
 
 import os
+from hashlib import blake2b
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _TIME_CHARS = 10
@@ -25,6 +26,12 @@ def new_job_ids(count: int, now_ms: int) -> list[str]:
     noise = os.urandom(size).translate(_CHAR_OF_BYTE).decode("ascii")
     time = _spell_time(now_ms)
     return [time + noise[at : at + _RANDOM_CHARS] for at in range(0, size, _RANDOM_CHARS)]
+
+
+def stable_job_id(seed: bytes, at_ms: int) -> str:
+    """Return the id that this seed has at this time; whoever asks gets the same."""
+    digest = blake2b(seed + at_ms.to_bytes(8, "big"), digest_size=_RANDOM_CHARS).digest()
+    return _spell_time(at_ms) + digest.translate(_CHAR_OF_BYTE).decode("ascii")
 
 
 def ulid_ms(job_id: str) -> int | None:
