@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,17 @@ class HandlerSet:
         self._processes: ProcessPool | None = None
         self._refuse_timeout_in_threads()
 
+    @property
+    def running_max(self) -> int:
+        """How many jobs may start at once: none should wait for its thread or process."""
+        if any(_is_async(handler) for handler in self._all):
+            return self._settings.concurrency
+        return self._pool_size
+
     async def open(self) -> _Async:
         """Start the pools that are needed; the answer takes any job of this worker."""
         if self._settings.pool == "process" and self._has_sync:
-            self._processes = ProcessPool(self._handlers, self._settings.concurrency)
+            self._processes = ProcessPool(self._sync, self._pool_size)
             await self._processes.start()
         if isinstance(self._handlers, Mapping):
             routes = {name: self._awaitable(one) for name, one in self._handlers.items()}
@@ -55,18 +63,35 @@ class HandlerSet:
     def _has_sync(self) -> bool:
         return not all(_is_async(handler) for handler in self._all)
 
+    @property
+    def _sync(self) -> Handlers:
+        if not isinstance(self._handlers, Mapping):
+            return self._handlers
+        return {name: one for name, one in self._handlers.items() if not _is_async(one)}
+
+    @property
+    def _pool_size(self) -> int:
+        wanted = self._settings.pool_size
+        if wanted is None and self._settings.pool == "process":
+            # More children than cores only take turns, and each of them costs its imports.
+            wanted = os.cpu_count() or 1
+        return min(wanted or self._settings.concurrency, self._settings.concurrency)
+
     def _awaitable(self, handler: Handler) -> _Async:
         if _is_async(handler):
             return handler
         if self._processes is not None:
             return self._in_process
         if self._threads is None:
-            self._threads = ThreadPool(self._settings.concurrency, "chasqui-handler")
+            self._threads = ThreadPool(self._pool_size, "chasqui-handler")
         return _in_thread(self._threads, handler)
 
     async def _in_process(self, job: DeliveredJob) -> Any:
         assert self._processes is not None, "the pool is opened before the first job"
-        return await self._processes.run(job.name, job.values())
+        delivery = job.delivery
+        delivery.has_own_timer = True
+        timeout_ms = delivery.timeout_ms(self._settings.timeout_ms)
+        return await self._processes.run(job.name, job.values(), timeout_ms)
 
     def _refuse_timeout_in_threads(self) -> None:
         needs_process = self._settings.timeout_ms is not None and self._has_sync
@@ -80,7 +105,9 @@ class HandlerSet:
 def _in_thread(pool: ThreadPool, handler: Handler) -> _Async:
     async def run(job: DeliveredJob) -> Any:
         job.delivery.is_unstoppable = True
-        return await pool.run(handler, job)
+        value = await pool.run(handler, job)
+        # A plain function around a coroutine function only makes the coroutine.
+        return await value if inspect.isawaitable(value) else value
 
     return run
 
@@ -115,3 +142,6 @@ def _checked(handlers: Handlers) -> Handlers:
 def _check_callable(what: str, handler: object) -> None:
     if not callable(handler):
         raise SettingsError(what, handler, "a function that takes a job")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        # Calling it would only make the generator, and the job would count as done.
+        raise SettingsError(what, handler, "a function that returns, without `yield`")

@@ -184,6 +184,8 @@ class WorkerSettings:
 
     concurrency: int = 100
     pool: Pool = "thread"
+    # None: as many threads as jobs may run, as many processes as there are cores.
+    pool_size: int | None = None
     timeout_ms: int | None = None
     shutdown_deadline_ms: int = 30_000
     read: ReadSettings = ReadSettings()
@@ -199,5 +201,7 @@ class WorkerSettings:
         at_least("shutdown_deadline_ms", self.shutdown_deadline_ms, 0)
         if self.timeout_ms is not None:
             at_least("timeout_ms", self.timeout_ms, 1)
+        if self.pool_size is not None:
+            at_least("pool_size", self.pool_size, 1)
         if self.pool not in ("thread", "process"):
             raise SettingsError("pool", self.pool, '"thread" or "process"')

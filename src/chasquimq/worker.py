@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 from chasquimq.engine.pipeline import Pipeline
@@ -74,6 +74,7 @@ class Worker:
         max_result_bytes: int | None = None,
         credential_provider: CredentialProvider | None = None,
         pool: Pool = "thread",
+        pool_size: int | None = None,
         timeout_ms: int | None = None,
         shutdown_deadline_ms: int = 30_000,
         insecure_tls: bool = False,
@@ -98,6 +99,7 @@ class Worker:
         self._settings = WorkerSettings(
             concurrency=concurrency or 1,
             pool=pool,
+            pool_size=pool_size,
             timeout_ms=timeout_ms,
             shutdown_deadline_ms=shutdown_deadline_ms,
             read=_read_settings(read_count, read_block_ms, max_payload_bytes),
@@ -219,7 +221,7 @@ class Worker:
         await self._handlers.close(0)
 
     def _new_pipeline(self, execute: Callable[[Any], Awaitable[Any]]) -> Pipeline:
-        settings = self._settings
+        settings = replace(self._settings, concurrency=self._handlers.running_max)
         store = ConsumerStore(
             self.name, self.group, self.consumer_id, self._connection,
             settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
@@ -282,8 +284,6 @@ def _result_settings(is_stored: bool, ttl_ms: int | None, max_bytes: int | None)
 
 
 def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
-    from dataclasses import replace
-
     return (
         replace(retry, max_attempts=max_attempts)
         if retry

@@ -22,7 +22,13 @@ from chasquimq.engine.child import ORPHAN_EXIT_CODE, TEXT_BYTES_MAX
 from chasquimq.engine.child_frames import Call, HandlerAddress, JobValues, encode_frame, read_frame
 from chasquimq.engine.child_process import hello_frame
 from chasquimq.engine.pools import ChildDied, ProcessPool, RemoteError
-from chasquimq.errors import JobTimeout, RetryLater, SettingsError, UnrecoverableError
+from chasquimq.errors import (
+    DecodeError,
+    JobTimeout,
+    RetryLater,
+    SettingsError,
+    UnrecoverableError,
+)
 from chasquimq.store import payloads
 
 pytestmark = pytest.mark.timeout(60)
@@ -348,10 +354,10 @@ async def test_a_result_longer_than_a_frame_is_an_error(start_pool: StartPool) -
 async def test_a_payload_that_does_not_decode_is_an_error(start_pool: StartPool) -> None:
     pool = await start_pool("echo")
 
-    with pytest.raises(RemoteError) as caught:
+    with pytest.raises(DecodeError) as caught:
         await pool.run("echo", ("id-1", "echo", b"\xc1", 0, 0, 1, False))
 
-    assert caught.value.type_name == "DecodeError"
+    assert isinstance(caught.value.__cause__, RemoteError)
 
 
 async def test_error_texts_are_capped_and_always_printable(start_pool: StartPool) -> None:

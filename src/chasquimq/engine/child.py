@@ -30,7 +30,7 @@ from chasquimq.engine.child_frames import (
     encode_frame,
     read_frame,
 )
-from chasquimq.errors import RetryLater, UnrecoverableError
+from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
 from chasquimq.model.delivery import Delivery
 from chasquimq.store import payloads
 
@@ -180,6 +180,7 @@ def describe(error: BaseException) -> HandlerError:
         traceback_text=tail_of("".join(traceback.format_exception(error))),
         is_unrecoverable=isinstance(error, UnrecoverableError),
         retry_later_ms=retry_later_ms_of(error),
+        is_undecodable=isinstance(error, DecodeError),
     )
 
 

@@ -6,7 +6,7 @@ import signal
 from contextlib import suppress
 
 from chasquimq.engine.child_frames import HandlerError
-from chasquimq.errors import RetryLater, SettingsError, UnrecoverableError
+from chasquimq.errors import DecodeError, RetryLater, SettingsError, UnrecoverableError
 
 
 class RemoteError(Exception):
@@ -36,6 +36,8 @@ def exception_of(error: HandlerError) -> Exception:
         return _caused(RetryLater(error.retry_later_ms, error.message), remote)
     if error.is_unrecoverable:
         return _caused(UnrecoverableError(error.message), remote)
+    if error.is_undecodable:
+        return _caused(DecodeError(error.message), remote)
     return remote
 
 

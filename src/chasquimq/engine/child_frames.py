@@ -51,6 +51,7 @@ class HandlerError(msgspec.Struct, frozen=True, array_like=True):
     traceback_text: str
     is_unrecoverable: bool = False
     retry_later_ms: int | None = None
+    is_undecodable: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

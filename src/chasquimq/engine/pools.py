@@ -161,6 +161,7 @@ class ProcessPool:
             JobTimeout: it ran for `timeout_ms` and was killed.
             ChildDied: its process ended before it answered.
             UnrecoverableError, RetryLater: the handler raised one.
+            DecodeError: the payload is no MessagePack value.
             RemoteError: the handler raised anything else, or its result has no MessagePack form.
         """
         frame = encode_frame(Call(self._handler_key(name), values))

@@ -175,12 +175,12 @@ class Runners:
                 self._finish.interrupted(delivery)
                 return
             if task in self._timed_out:
-                error = JobTimeout(self._timeout_of(delivery) or 0)
+                error = JobTimeout(delivery.timeout_ms(self._timeout_ms) or 0)
         self._finish.failed(delivery, error)
 
     def _arm(self, task: asyncio.Task[None], delivery: Delivery) -> asyncio.TimerHandle | None:
-        timeout_ms = self._timeout_of(delivery)
-        if timeout_ms is None or delivery.is_unstoppable:
+        timeout_ms = delivery.timeout_ms(self._timeout_ms)
+        if timeout_ms is None or delivery.is_unstoppable or delivery.has_own_timer:
             return None
         loop = asyncio.get_running_loop()
         return loop.call_later(timeout_ms / 1000, self._time_out, task)
@@ -188,10 +188,6 @@ class Runners:
     def _time_out(self, task: asyncio.Task[None]) -> None:
         self._timed_out.add(task)
         task.cancel()
-
-    def _timeout_of(self, delivery: Delivery) -> int | None:
-        own = delivery.extras.get("timeout_ms") if delivery.extras else None
-        return own if isinstance(own, int) else self._timeout_ms
 
 
 _NOT_STARTED = object()

@@ -36,6 +36,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     duration_us: int = 0
     # It runs in a thread, which nobody can stop: no timeout, no hand-back while it runs.
     is_unstoppable: bool = False
+    # Its pool ends it at the timeout, after a word of warning.
+    has_own_timer: bool = False
 
     @property
     def run_number(self) -> int:
@@ -55,6 +57,11 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         if self.retry is None or self.retry.max_attempts is None:
             return default
         return self.retry.max_attempts
+
+    def timeout_ms(self, default: int | None) -> int | None:
+        """The job's own time limit, or the worker's."""
+        own = self.extras.get("timeout_ms") if self.extras else None
+        return own if isinstance(own, int) else default
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):

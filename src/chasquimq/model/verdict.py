@@ -82,12 +82,16 @@ def judge(
 
 def describe(error: BaseException) -> Failure:
     """An error as stored text; one whose `str` fails is still described."""
-    name = getattr(error, "type_name", None) or type(error).__name__
+    # An error of a child process says itself, or by its cause, what was raised over there.
+    remote = error if hasattr(error, "type_name") else error.__cause__
+    type_name, message = getattr(remote, "type_name", None), getattr(remote, "message", None)
+    if isinstance(type_name, str) and isinstance(message, str):
+        return Failure(type_name, message[:_DETAIL_CHARS_MAX])
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
         message = "<exception str() failed>"
-    return Failure(str(name), message[:_DETAIL_CHARS_MAX])
+    return Failure(type(error).__name__, message[:_DETAIL_CHARS_MAX])
 
 
 def unknown_since_ms(delivery: Delivery, now_ms: float) -> int:

@@ -1,0 +1,162 @@
+"""A worker in a process of its own, to be signalled, stopped and killed by tests.
+
+`python fault_worker.py '{"url": …, "queue": …, "journal": …, "handler": …, "options": {…}}'`
+prints `ready` when it consumes, stops at SIGTERM or SIGINT, and leaves by `os._exit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from chasquimq import Job, Worker, current_job
+from support.journal import END_ERR, END_OK, START, Journal
+from support.waiting import eventually
+
+journal: Journal
+
+
+def noted(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
+    """The handler with its starts and ends in the journal."""
+    if not asyncio.iscoroutinefunction(handler):
+        return _noted_sync(handler)
+
+    @wraps(handler)
+    async def run(job: Job) -> None:
+        journal.note(START, job.id, job.attempt)
+        try:
+            await handler(job)
+        except BaseException:
+            journal.note(END_ERR, job.id, job.attempt)
+            raise
+        journal.note(END_OK, job.id, job.attempt)
+
+    return run
+
+
+def _noted_sync(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
+    @wraps(handler)
+    def run(job: Job) -> None:
+        journal.note(START, job.id, job.attempt)
+        handler(job)
+        journal.note(END_OK, job.id, job.attempt)
+
+    return run
+
+
+async def noop(job: Job) -> None:
+    return
+
+
+@noted
+async def brief(job: Job) -> None:
+    await asyncio.sleep(random.uniform(0.005, 0.020))
+
+
+@noted
+async def wait(job: Job) -> None:
+    await asyncio.sleep(job.data)
+
+
+@noted
+async def stubborn(job: Job) -> None:
+    """Works on for as long as it wants, whoever cancels it."""
+    until_s = time.monotonic() + job.data
+    while (left_s := until_s - time.monotonic()) > 0:
+        try:
+            await asyncio.sleep(left_s)
+        except asyncio.CancelledError:
+            journal.note("ignored_cancel", job.id, job.attempt)
+
+
+@noted
+def wait_in_thread(job: Job) -> None:
+    time.sleep(job.data)
+
+
+@noted
+async def spin(job: Job) -> None:
+    """Keeps the event loop from doing anything else."""
+    spin_for(job.data)
+
+
+@noted
+def spin_in_thread(job: Job) -> None:
+    spin_for(job.data)
+
+
+@noted
+async def crash(job: Job) -> None:
+    os._exit(9)
+
+
+@noted
+async def crash_if_told(job: Job) -> None:
+    if job.data == "crash":
+        os._exit(9)
+
+
+def facts(job: Job) -> list[Any]:
+    """What a handler in a child sees of its job, and where it runs."""
+    this = current_job()
+    return [os.getpid(), job.data, job.attempt, job.run_number, this is not None and this.id]
+
+
+def fail(job: Job) -> None:
+    raise ValueError(job.data)
+
+
+def sleep(job: Job) -> None:
+    time.sleep(job.data)
+
+
+def read(job: Job) -> Any:
+    return job.data
+
+
+def spin_for(seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        pass
+
+
+def main() -> None:
+    global journal  # noqa: PLW0603  one journal a process
+    settings = json.loads(sys.argv[1])
+    journal = Journal(settings["journal"])
+    worker_run(settings)
+
+
+def worker_run(settings: dict[str, Any]) -> None:
+    async def run() -> None:
+        worker = Worker(
+            settings["queue"], globals()[settings["handler"]],
+            redis_url=settings["url"], **settings["options"],
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.request_stop)
+        told = asyncio.ensure_future(tell_when_ready(worker))
+        await worker.run()
+        told.cancel()
+        journal.note("exit")
+        os._exit(0)
+
+    asyncio.run(run())
+
+
+async def tell_when_ready(worker: Worker) -> None:
+    await eventually(lambda: worker.health().is_consuming, within_s=30)
+    print("ready", flush=True)
+
+
+if __name__ == "__main__":
+    main()
