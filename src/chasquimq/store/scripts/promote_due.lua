@@ -1,7 +1,7 @@
 -- Move due jobs from the delayed set to the stream; what cannot be read goes to the DLQ.
 -- KEYS     1 delayed (zset)   2 stream   3 dlq   4 dix (hash: job id -> due ms)   5 events
 -- ARGV     1 page_max   2 bytes_max   3 events_max (0: no events)
--- RETURNS  {moved, depth, oldest_lag_ms, bad, {job id, ...}}
+-- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs that dix did not know, ...}}
 -- SETTLES  two promoters at once: whoever removes a member moves it.
 local function name_and_envelope(member)
   if #member < 4 then return nil end
@@ -24,44 +24,78 @@ local function job_id(envelope)
   return ''
 end
 
+-- Targets of the wrong type must fail before the first write.
+redis.call('XLEN', KEYS[2])
+redis.call('XLEN', KEYS[3])
+redis.call('HLEN', KEYS[4])
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now_ms)
-local moved, bad, bytes, ids = 0, 0, 0, {}
 local page_max, bytes_max, events_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local moved, bad, bytes, unknown = 0, 0, 0, {}
+
+local function announce(id, name)
+  local event = {'e', 'waiting', 'id', id, 'ts', now_text}
+  if name ~= '' then event[7], event[8] = 'n', name end
+  redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*', unpack(event))
+end
+
+local function bury(member)
+  bad = bad + 1
+  return redis.pcall('XADD', KEYS[3], '*', 'd', member, 'source_id', '',
+    'reason', 'malformed_delayed', 'detail', 'the name length does not fit the member',
+    'failed_at', now_text)
+end
+
+local function move(member, score, ids)
+  local name, envelope = name_and_envelope(member)
+  if not name then return bury(member) end
+  local added
+  if name == '' then
+    added = redis.pcall('XADD', KEYS[2], '*', 'd', envelope, 'due', score)
+  else
+    added = redis.pcall('XADD', KEYS[2], '*', 'd', envelope, 'n', name, 'due', score)
+  end
+  if type(added) == 'table' and added.err then return added end
+  local id = job_id(envelope)
+  if id ~= '' then ids[#ids + 1] = id end
+  if events_max > 0 then announce(id, name) end
+  moved = moved + 1
+end
+
+local function forget(ids)
+  if #ids == 0 then return end
+  local known = redis.call('HMGET', KEYS[4], unpack(ids))
+  for i, due in ipairs(known) do
+    if not due then unknown[#unknown + 1] = ids[i] end
+  end
+  redis.call('HDEL', KEYS[4], unpack(ids))
+end
+
+-- What is first by score is first by rank, so a page leaves in one step; after an error
+-- only what was moved before it leaves.
+local function move_page(due)
+  local ids, done, failure = {}, 0, nil
+  for i = 1, #due, 2 do
+    local answer = move(due[i], due[i + 1], ids)
+    if type(answer) == 'table' and answer.err then failure = answer break end
+    bytes = bytes + #due[i]
+    done = done + 1
+  end
+  if done > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, done - 1) end
+  forget(ids)
+  return failure
+end
+
+redis.call('HLEN', KEYS[4])
 local at_end = false
 while not at_end and moved + bad < page_max and bytes < bytes_max do
   local page = math.min(16, page_max - moved - bad)
   local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, page)
   at_end = #due < page * 2
-  for i = 1, #due, 2 do
-    local member, score = due[i], due[i + 1]
-    local name, envelope = name_and_envelope(member)
-    if name then
-      local id = job_id(envelope)
-      if name == '' then
-        redis.call('XADD', KEYS[2], '*', 'd', envelope, 'due', score)
-      else
-        redis.call('XADD', KEYS[2], '*', 'd', envelope, 'n', name, 'due', score)
-      end
-      redis.call('ZREM', KEYS[1], member)
-      if id ~= '' then redis.call('HDEL', KEYS[4], id) end
-      if events_max > 0 then
-        local event = {'e', 'waiting', 'id', id, 'ts', now_text}
-        if name ~= '' then event[7], event[8] = 'n', name end
-        redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*', unpack(event))
-      end
-      moved = moved + 1
-      ids[moved] = id
-    else
-      redis.call('XADD', KEYS[3], '*', 'd', member, 'source_id', '', 'reason', 'malformed_delayed',
-        'detail', 'the name length does not fit the member', 'failed_at', now_text)
-      redis.call('ZREM', KEYS[1], member)
-      bad = bad + 1
-    end
-    bytes = bytes + #member
-  end
+  local failure = move_page(due)
+  if failure then return failure end
 end
 local lag_ms, oldest = 0, redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 if oldest[2] then lag_ms = math.max(0, now_ms - tonumber(oldest[2])) end
-return {moved, redis.call('ZCARD', KEYS[1]), math.floor(lag_ms), bad, ids}
+return {moved, redis.call('ZCARD', KEYS[1]), math.floor(lag_ms), bad, unknown}

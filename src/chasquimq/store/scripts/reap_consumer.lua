@@ -1,9 +1,14 @@
 -- Remove a consumer that holds nothing.
 -- KEYS     1 stream
 -- ARGV     1 group   2 consumer   3 idle_ms_min (0: whatever its idle time)
--- RETURNS  1 removed, 0 it still holds entries or is not idle enough, -1 unknown
+-- RETURNS  1 removed, 0 it still holds entries or is not idle enough, -1 unknown, or its group is gone
 -- SETTLES  removing a consumer with pending entries, which would lose them.
-for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
+local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
+if consumers.err then
+  return string.find(consumers.err, '^NOGROUP') and -1 or consumers
+end
+for _, consumer in ipairs(consumers) do
   local facts = {}
   for i = 1, #consumer, 2 do facts[consumer[i]] = consumer[i + 1] end
   if facts['name'] == ARGV[2] then
