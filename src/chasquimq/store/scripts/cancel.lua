@@ -44,6 +44,10 @@ local function remove(id, didx)
   return 0
 end
 
+-- Keys of the wrong type must fail before the first write.
+redis.call('ZCARD', KEYS[1])
+redis.call('HLEN', KEYS[2])
+for at = 4, #KEYS, 3 do redis.call('GET', KEYS[at]) end
 local marks = {}
 for i = 2, #ARGV do
   local at = 4 + (i - 2) * 3

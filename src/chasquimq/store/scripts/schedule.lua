@@ -14,9 +14,15 @@ end
 local count = (#ARGV - 2) / 6
 if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR jobs come in sixes') end
 for i = 1, count do
-  if not tonumber(ARGV[1 + i * 6]) then return redis.error_reply('ERR ms must be a number') end
+  local ms = tonumber(ARGV[1 + i * 6])
+  if not ms or not (ms >= 0 and ms < 2 ^ 53) then return redis.error_reply('ERR ms must be a time') end
+end
+local unique_ms = tonumber(ARGV[2])
+if #KEYS > 4 and not (unique_ms and unique_ms >= 1) then
+  return redis.error_reply('ERR unique_for_ms must be a time')
 end
 -- Keys of the wrong type must fail before the first write.
+for at = 5, #KEYS, 3 do redis.call('GET', KEYS[at]) end
 redis.call('ZCARD', KEYS[1])
 redis.call('HLEN', KEYS[2])
 redis.call('XLEN', KEYS[3])
@@ -57,7 +63,8 @@ for i = 1, count do
   elseif mark == 1 then
     local due = string.format('%.0f', due_ms)
     redis.call('ZADD', KEYS[1], due, member)
-    redis.call('HSET', KEYS[2], id, due)
+    -- A job with an id of its own is found through didx.
+    if digest == '' then redis.call('HSET', KEYS[2], id, due) end
   end
   marks[i] = mark
 end
