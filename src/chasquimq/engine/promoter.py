@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.loop import Ticker
@@ -21,6 +22,7 @@ class Promoter:
         self._holder = holder
         self._settings = settings
         self._ticker = Ticker()
+        self._renewed_s = 0.0
         self.is_leader = False
 
     def stop(self) -> None:
@@ -34,11 +36,21 @@ class Promoter:
     async def run_once(self) -> bool:
         """Promote a page, if we lead; True: more is due already."""
         settings = self._settings
-        self.is_leader = await self._store.acquire_promoter_lock(self._holder, settings.lock_ttl_s)
-        if not self.is_leader:
+        if not await self._lead():
             return False
         promoted = await self._store.promote(settings.promote_max, 0)
         return promoted.is_full
+
+    async def _lead(self) -> bool:
+        """Take or keep the lock; a fresh one need not be asked for again while draining."""
+        now_s = time.monotonic()
+        if self.is_leader and now_s - self._renewed_s < self._settings.lock_ttl_s / 10:
+            return True
+        self.is_leader = await self._store.acquire_promoter_lock(
+            self._holder, self._settings.lock_ttl_s
+        )
+        self._renewed_s = now_s
+        return self.is_leader
 
     async def release(self) -> None:
         """Let another lead at once."""

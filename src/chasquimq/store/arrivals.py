@@ -10,7 +10,7 @@ from chasquimq.errors import DecodeError
 from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.reason import DlqReason
 from chasquimq.wire.codec import split_envelope
-from chasquimq.wire.stream_entry import read_fields
+from chasquimq.wire.stream_entry import read_fields, read_uint
 
 if TYPE_CHECKING:
     from chasquimq.store.connection import Reply
@@ -56,10 +56,13 @@ class ArrivalReader:
         self, entry_id: bytes, fields: Reply, earlier: int, held_since_ns: int
     ) -> Delivery | Arrival:
         due_ms = None
-        # What every producer writes, spelled out because it is read once per job.
-        if fields and len(fields) == 4 and fields[0] == b"d" and fields[2] == b"n":
+        # What every producer and promoter writes, spelled out because it is read once per job.
+        size = len(fields) if fields else 0
+        if size == 4 and fields[0] == b"d" and fields[2] == b"n":
             body, name = fields[1], self._name(fields[3])
-        elif fields and len(fields) == 2 and fields[0] == b"d":
+        elif size == 6 and fields[0] == b"d" and fields[2] == b"n" and fields[4] == b"due":
+            body, name, due_ms = fields[1], self._name(fields[3]), read_uint(fields[5])
+        elif size == 2 and fields[0] == b"d":
             body, name = fields[1], ""
         else:
             found = read_fields(fields)
