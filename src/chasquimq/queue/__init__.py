@@ -5,13 +5,15 @@ from __future__ import annotations
 from chasquimq.model.options import BackoffLike
 from chasquimq.queue.adding import Adding, DelayLike, DelayMsLike, OnConflict
 from chasquimq.queue.cancelling import Cancelling
+from chasquimq.queue.dead_letters import DeadLetters
+from chasquimq.queue.finding import Finding
 from chasquimq.queue.resulting import Resulting
 from chasquimq.settings import CredentialProvider
 
 __all__ = ["BackoffLike", "CredentialProvider", "DelayLike", "DelayMsLike", "OnConflict", "Queue"]
 
 
-class Queue(Adding, Cancelling, Resulting):
+class Queue(Adding, Cancelling, Resulting, DeadLetters, Finding):
     """One queue, from the outside; connects when first used.
 
     Every method may be called from many tasks at once. After `close()` every call is refused.

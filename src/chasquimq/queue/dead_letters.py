@@ -1,0 +1,167 @@
+"""The dead letters part of a Queue: look at them, send them back, delete them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from chasquimq.errors import DecodeError, LimitExceeded, SettingsError
+from chasquimq.model.options import whole_number
+from chasquimq.queue.opening import Opening
+from chasquimq.store.dead_letters import DeadLetterStore, DlqQuery, buried_ms
+from chasquimq.store.reading import ReadStore
+from chasquimq.store.replaying import Replayed
+from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.stream_entry import DlqEntry
+
+_ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
+_U64_MAX = 2**64 - 1
+
+
+class DeadLetter(TypedDict):
+    """One entry of the DLQ; None stands for what its writer did not know.
+
+    `payload` is the envelope as it was buried, `job_id` is None where it cannot be decoded.
+    """
+
+    dlq_id: str
+    source_id: str
+    reason: str
+    detail: str | None
+    payload: bytes
+    name: str
+    attempt: int | None
+    failed_at_ms: int
+    error: str | None
+    fingerprint: str | None
+    job_id: str | None
+
+
+class DeadLetters(Opening):
+    """Looks at what was given up, and puts it right."""
+
+    async def peek_dlq(
+        self,
+        limit: int = 20,
+        *,
+        after: str | None = None,
+        name: str | None = None,
+        reason: str | None = None,
+        fingerprint: str | None = None,
+    ) -> list[DeadLetter]:
+        """The oldest entries that match every filter; nothing moves.
+
+        `after` is the `dlq_id` of the last entry already seen.
+        """
+        whole_number("limit", limit, 0)
+        if after is not None:
+            _check_entry_id("after", after)
+        query = DlqQuery(name=name, reason=reason, fingerprint=fingerprint)
+        return [_letter(entry) for entry in await self._dlq().peek(query, limit, after)]
+
+    async def replay_dlq(
+        self,
+        limit: int = 100,
+        *,
+        ids: Sequence[str] | None = None,
+        name: str | None = None,
+        reason: str | None = None,
+        fingerprint: str | None = None,
+        max_rate: float | None = None,
+        dry_run: bool = False,
+    ) -> Replayed:
+        """Send the oldest matching jobs back to the queue, as their next generation.
+
+        Attempts start again from 0; creation time, retry options and name are kept. Entries
+        that cannot be decoded stay where they are and are counted as `skipped`, jobs that die
+        again meanwhile are not replayed twice. `max_rate` is in jobs per second.
+        """
+        whole_number("limit", limit, 0)
+        query = DlqQuery(ids=_checked(ids), name=name, reason=reason, fingerprint=fingerprint)
+        if query.ids is not None and len(query.ids) > limit:
+            raise LimitExceeded("limit", limit, f"at least the number of ids, {len(query.ids)}")
+        rate = None if max_rate is None else _checked_rate(max_rate)
+        return await self._dlq().replay(query, limit, rate, is_dry=dry_run)
+
+    async def purge_dlq(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        name: str | None = None,
+        reason: str | None = None,
+        fingerprint: str | None = None,
+        older_than_ms: int | None = None,
+        all: bool = False,
+    ) -> int:
+        """Delete the matching entries for good and return how many there were.
+
+        Raises:
+            SettingsError: neither a filter nor `all=True` says what to delete, or both do.
+        """
+        if older_than_ms is not None:
+            whole_number("older_than_ms", older_than_ms, 0)
+        query = DlqQuery(ids=_checked(ids), name=name, reason=reason, fingerprint=fingerprint)
+        _check_purge(all=all, has_filter=not query.is_open or older_than_ms is not None)
+        return await self._dlq().purge(query, older_than_ms)
+
+    def _dlq(self) -> DeadLetterStore:
+        store = self._store()
+        return DeadLetterStore(store, ReadStore(store.link, self._settings.resend_within_ms))
+
+
+def _letter(entry: DlqEntry) -> DeadLetter:
+    return {
+        "dlq_id": entry.entry_id,
+        "source_id": entry.source_id,
+        "reason": entry.reason,
+        "detail": entry.detail,
+        "payload": entry.payload,
+        "name": entry.name,
+        "attempt": entry.attempt,
+        # The original writes no time of its own, but the id tells when it wrote.
+        "failed_at_ms": buried_ms(entry) if entry.failed_at_ms is None else entry.failed_at_ms,
+        "error": entry.error or None,
+        "fingerprint": entry.fingerprint or None,
+        "job_id": _job_id(entry.payload),
+    }
+
+
+def _job_id(envelope: bytes) -> str | None:
+    try:
+        return decode_envelope(envelope).id
+    except DecodeError:
+        return None
+
+
+def _checked(ids: Any) -> Sequence[str] | None:
+    if ids is None:
+        return None
+    if isinstance(ids, str | bytes):
+        raise SettingsError("ids", ids, "a list of dlq ids")
+    # Twice the same id is one entry.
+    return list(dict.fromkeys(_check_entry_id("ids", entry_id) for entry_id in ids))
+
+
+def _check_entry_id(what: str, entry_id: Any) -> str:
+    match = _ENTRY_ID.fullmatch(entry_id) if isinstance(entry_id, str) else None
+    if match is None or max(map(int, match.groups())) > _U64_MAX:
+        raise SettingsError(what, entry_id, 'a dlq id such as "1794726951751-0"')
+    return entry_id
+
+
+def _checked_rate(max_rate: Any) -> float:
+    is_number = isinstance(max_rate, int | float) and not isinstance(max_rate, bool)
+    if not is_number or not math.isfinite(max_rate) or max_rate <= 0:
+        raise SettingsError("max_rate", max_rate, "a number of jobs per second above 0")
+    return float(max_rate)
+
+
+def _check_purge(*, all: bool, has_filter: bool) -> None:
+    if not all and not has_filter:
+        hint = "give a filter, or all=True to delete every entry"
+        raise SettingsError("purge_dlq", "no filter", "told what to delete", hint=hint)
+    if all and has_filter:
+        hint = "leave one of them out"
+        raise SettingsError("all", all, "given without filters", hint=hint)

@@ -1,0 +1,181 @@
+"""Reads that heal: asked again until the server answers, in pages that stay small."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from chasquimq.errors import StoreError
+from chasquimq.store.connection import pack
+from chasquimq.store.link import pause
+from chasquimq.store.server_errors import is_worth_resending
+
+if TYPE_CHECKING:
+    from chasquimq.store.connection import Part, Reply
+    from chasquimq.store.link import Link
+
+# An entry's id and its fields; a member and its score.
+RawEntry = tuple[bytes, list[bytes]]
+RawMember = tuple[bytes, bytes]
+Raw_co = TypeVar("Raw_co", covariant=True)
+
+PAGE_MAX = 500
+FIRST_PAGE_MAX = 100
+# A page of heavy entries would keep the server from everyone else.
+_PAGE_BYTES = 1024 * 1024
+_LAST_TRY_S = 0.05
+
+
+class ReadStore:
+    """Reading commands over somebody's link; reading twice harms nothing."""
+
+    def __init__(self, link: Link, within_ms: int) -> None:
+        self._link = link
+        self._within_s = within_ms / 1000
+
+    async def ask(self, *commands: tuple[Part, ...]) -> list[Reply]:
+        """The replies to commands that leave in one write; an error reply is raised."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._within_s
+        while True:
+            left_s = max(_LAST_TRY_S, until - loop.time())
+            connection = await self._link.connection(within_s=left_s)
+            try:
+                replies = await connection.send(b"".join(map(pack, commands)), len(commands))
+                return _without_errors(replies)
+            except StoreError as error:
+                if left_s <= _LAST_TRY_S or not is_worth_resending(error):
+                    raise
+                self._link.heed(error)
+                await pause(error)
+
+
+class Pages(Protocol[Raw_co]):
+    """What lies in one place, a page at a time."""
+
+    async def next(self) -> Sequence[Raw_co] | None:
+        """The next page, which may be empty; None after the last."""
+        ...
+
+
+class PageSize:
+    """How many entries the next page may hold: many light ones, few heavy ones."""
+
+    def __init__(self, first: int = FIRST_PAGE_MAX, most: int = PAGE_MAX) -> None:
+        self.count = max(1, min(first, most))
+        self._most = most
+
+    def learn(self, page_bytes: int) -> None:
+        """Let the next page weigh about a mebibyte; it may hold twice as many at most."""
+        fitting = self.count * _PAGE_BYTES // max(1, page_bytes)
+        self.count = max(1, min(fitting, self.count * 2, self._most))
+
+
+class StreamPages:
+    """A range of a stream, oldest first or newest first; both bounds as XRANGE takes them."""
+
+    def __init__(
+        self,
+        reads: ReadStore,
+        key: str,
+        size: PageSize,
+        *,
+        oldest: str = "-",
+        newest: str = "+",
+        is_newest_first: bool = False,
+    ) -> None:
+        self._reads = reads
+        self._key = key
+        self._size = size
+        self._command = "XREVRANGE" if is_newest_first else "XRANGE"
+        self._from, self._to = (newest, oldest) if is_newest_first else (oldest, newest)
+        self._is_done = False
+
+    async def next(self) -> Sequence[RawEntry] | None:
+        if self._is_done:
+            return None
+        count = self._size.count
+        command = (self._command, self._key, self._from, self._to, "COUNT", count)
+        (page,) = await self._reads.ask(command)
+        self._is_done = len(page) < count
+        if page:
+            self._from = f"({page[-1][0].decode()}"
+            self._size.learn(_entries_bytes(page))
+        return page
+
+
+class NamedPages:
+    """Entries of a stream by their ids, in that order; ids that are not there are left out."""
+
+    def __init__(
+        self, reads: ReadStore, key: str, size: PageSize, entry_ids: Sequence[str]
+    ) -> None:
+        self._reads = reads
+        self._key = key
+        self._size = size
+        self._entry_ids = entry_ids
+
+    async def next(self) -> Sequence[RawEntry] | None:
+        if not self._entry_ids:
+            return None
+        count = self._size.count
+        ids, self._entry_ids = self._entry_ids[:count], self._entry_ids[count:]
+        found = await self._reads.ask(*[("XRANGE", self._key, one, one) for one in ids])
+        page: list[RawEntry] = [entry for entries in found for entry in entries]
+        self._size.learn(_entries_bytes(page))
+        return page
+
+
+class DuePages:
+    """The members of a sorted set that have one score."""
+
+    def __init__(self, reads: ReadStore, key: str, size: PageSize, score: int) -> None:
+        self._reads = reads
+        self._range = (key, score, score, "WITHSCORES", "LIMIT")
+        self._size = size
+        self._offset: int | None = 0
+
+    async def next(self) -> Sequence[RawMember] | None:
+        if self._offset is None:
+            return None
+        count = self._size.count
+        (flat,) = await self._reads.ask(("ZRANGEBYSCORE", *self._range, self._offset, count))
+        page = _pairs(flat)
+        self._offset = None if len(page) < count else self._offset + count
+        self._size.learn(sum(map(len, flat)))
+        return page
+
+
+class MemberPages:
+    """All members of a sorted set in no order; what stays there meanwhile is met at least once."""
+
+    def __init__(self, reads: ReadStore, key: str, size: PageSize) -> None:
+        self._reads = reads
+        self._key = key
+        self._size = size
+        self._cursor: bytes | None = b"0"
+
+    async def next(self) -> Sequence[RawMember] | None:
+        if self._cursor is None:
+            return None
+        command = ("ZSCAN", self._key, self._cursor, "COUNT", self._size.count)
+        ((cursor, flat),) = await self._reads.ask(command)
+        self._cursor = None if cursor == b"0" else cursor
+        self._size.learn(sum(map(len, flat)))
+        return _pairs(flat)
+
+
+def _without_errors(replies: list[Reply]) -> list[Reply]:
+    for reply in replies:
+        if isinstance(reply, StoreError):
+            raise reply
+    return replies
+
+
+def _entries_bytes(entries: Sequence[RawEntry]) -> int:
+    return sum(len(part) for _, fields in entries for part in fields)
+
+
+def _pairs(flat: Sequence[bytes]) -> list[RawMember]:
+    return list(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,159 @@
+"""One replay on its way: dead jobs become the next generation of themselves, in chunks, at a pace."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any, Self
+
+import msgspec
+
+from chasquimq.errors import DecodeError
+from chasquimq.model.backoff import U32_MAX
+from chasquimq.store.producing import ProducerStore
+from chasquimq.wire.codec import encode_envelope, split_envelope
+from chasquimq.wire.stream_entry import DlqEntry
+
+# How long a request's answer is remembered for a resend.
+REQUEST_TTL_S = 60
+_ENTRIES_PER_CALL_MAX = 100
+_BYTES_PER_CALL_MAX = 1024 * 1024
+# A paced replay leaves in bursts of at most this much of its rate.
+_BURST_S = 0.1
+
+
+class Replayed(int):
+    """How many jobs were replayed, and what else a replay met on its way.
+
+    `matched` entries met the filters; `skipped` of them cannot be decoded and stay in the DLQ.
+    `ids` are the DLQ ids that were replayed, or would have been in a dry run.
+    """
+
+    skipped: int
+    matched: int
+    ids: list[str]
+
+    def __new__(
+        cls, replayed: int = 0, *, skipped: int = 0, matched: int = 0, ids: Sequence[str] = ()
+    ) -> Self:
+        self = super().__new__(cls, replayed)
+        self.skipped = skipped
+        self.matched = matched
+        self.ids = list(ids)
+        return self
+
+    @property
+    def replayed(self) -> int:
+        return int(self)
+
+
+class Replay:
+    """Gathers what is to be replayed and sends it in chunks, each under a token of its own."""
+
+    def __init__(
+        self, producer: ProducerStore, limit: int, max_rate: float | None, *, is_dry: bool
+    ) -> None:
+        self._producer = producer
+        self._limit = limit
+        self._pace = Pace(max_rate)
+        self._is_dry = is_dry
+        self._moves: list[_Move] = []
+        self._moves_bytes = 0
+        self._ids: list[str] = []
+        self._matched = self._skipped = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._ids) >= self._limit
+
+    async def take(self, entries: Sequence[DlqEntry]) -> None:
+        """Replay entries until the limit is reached; the last chunk waits for more or a flush."""
+        for entry in entries:
+            if self.is_full:
+                return
+            self._matched += 1
+            move = _next_generation(entry)
+            if move is None:
+                self._skipped += 1
+            else:
+                await self._add(move)
+
+    async def flush(self) -> None:
+        """Send what has been gathered."""
+        moves, self._moves, self._moves_bytes = self._moves, [], 0
+        if moves and not self._is_dry:
+            await self._pace.wait(len(moves))
+            marks = await self._send(moves)
+            moves = [move for move, mark in zip(moves, marks, strict=True) if mark == 1]
+        self._ids += [move.dlq_id for move in moves]
+
+    def result(self) -> Replayed:
+        count = 0 if self._is_dry else len(self._ids)
+        return Replayed(count, skipped=self._skipped, matched=self._matched, ids=self._ids)
+
+    async def _add(self, move: _Move) -> None:
+        size = len(move.envelope)
+        if self._moves and self._moves_bytes + size > _BYTES_PER_CALL_MAX:
+            await self.flush()
+        self._moves.append(move)
+        self._moves_bytes += size
+        if len(self._moves) >= min(self._pace.burst_max, self._limit - len(self._ids)):
+            await self.flush()
+
+    async def _send(self, moves: Sequence[_Move]) -> list[int]:
+        keys = self._producer.keys
+        outcomes = [keys.outcome(move.job_id) for move in moves]
+        token = keys.token(secrets.token_hex(12))
+        args = [part for move in moves for part in (move.dlq_id, move.envelope, move.name)]
+        return await self._producer.request(
+            "replay", [keys.dlq, keys.stream, token, *outcomes], REQUEST_TTL_S, *args
+        )
+
+
+class Pace:
+    """Spreads jobs over time; None does not hold anything back."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._per_second = per_second
+        self._next_s = 0.0
+
+    @property
+    def burst_max(self) -> int:
+        if self._per_second is None:
+            return _ENTRIES_PER_CALL_MAX
+        return min(_ENTRIES_PER_CALL_MAX, max(1, int(self._per_second * _BURST_S)))
+
+    async def wait(self, count: int) -> None:
+        """Return when that many may leave; time that was not used is not made up for."""
+        if self._per_second is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        starts_s = max(now_s, self._next_s)
+        self._next_s = starts_s + count / self._per_second
+        await asyncio.sleep(starts_s - now_s)
+
+
+class _Move(msgspec.Struct, frozen=True):
+    dlq_id: str
+    job_id: str
+    envelope: bytes
+    name: str
+
+
+def _next_generation(entry: DlqEntry) -> _Move | None:
+    try:
+        dead, extras = split_envelope(entry.payload)
+    except DecodeError:
+        return None
+    envelope = encode_envelope(
+        dead.id, dead.payload, dead.created_at_ms, 0, dead.retry, _next_extras(extras or {})
+    )
+    return _Move(entry.entry_id, dead.id, envelope, entry.name)
+
+
+def _next_extras(extras: dict[str, Any]) -> dict[str, Any]:
+    generation = max(0, extras.get("generation", 0)) + 1
+    # A new generation has all its time to meet a worker that knows its name.
+    kept = {key: value for key, value in extras.items() if key != "unknown_since_ms"}
+    return {**kept, "generation": min(generation, U32_MAX)}

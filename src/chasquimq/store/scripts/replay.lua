@@ -1,0 +1,40 @@
+-- Move dead jobs back to the stream as their next generation.
+-- KEYS     1 dlq   2 stream   3 request token   then one outcome for each entry
+-- ARGV     1 token_ttl_s   then for each entry: dlq entry id, envelope, name
+-- RETURNS  one mark an entry: 1 replayed, 0 it was in the DLQ no more
+-- SETTLES  two replays at once: whoever deletes an entry replays it; a resend answers what the first send did.
+local known = redis.call('GET', KEYS[3])
+if known then
+  local marks = {}
+  for i = 1, #known do marks[i] = tonumber(string.sub(known, i, i)) end
+  return marks
+end
+local count = (#ARGV - 1) / 3
+if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR entries come in threes') end
+if #KEYS ~= 3 + count then return redis.error_reply('ERR each entry needs a key for its outcome') end
+local ttl_s = tonumber(ARGV[1])
+if not ttl_s or not (ttl_s >= 1) then return redis.error_reply('ERR token_ttl_s must be a time') end
+-- Keys of the wrong type and ids that are none must fail before the first write.
+redis.call('XLEN', KEYS[2])
+for i = 1, count do
+  local id = ARGV[i * 3 - 1]
+  if not string.match(id, '^%d+%-%d+$') then return redis.error_reply('ERR an entry id must be ms-seq') end
+  redis.call('XRANGE', KEYS[1], id, '0-0', 'COUNT', 1)
+end
+local marks = {}
+for i = 1, count do
+  local at = i * 3 - 1
+  local envelope, name = ARGV[at + 1], ARGV[at + 2]
+  marks[i] = redis.call('XDEL', KEYS[1], ARGV[at])
+  if marks[i] == 1 then
+    if name == '' then
+      redis.call('XADD', KEYS[2], '*', 'd', envelope)
+    else
+      redis.call('XADD', KEYS[2], '*', 'd', envelope, 'n', name)
+    end
+    -- How the last generation ended says nothing about this one.
+    redis.call('DEL', KEYS[3 + i])
+  end
+end
+redis.call('SET', KEYS[3], table.concat(marks), 'EX', ARGV[1])
+return marks
