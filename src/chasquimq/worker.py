@@ -201,11 +201,14 @@ class Worker:
         )
 
     async def _run(self) -> None:
-        execute = await self._handlers.open()
-        pipeline = self._new_pipeline(execute)
         try:
+            pipeline = self._new_pipeline(await self._handlers.open())
             await pipeline.start()
-            self._pipeline = pipeline
+        except BaseException:
+            await self._handlers.close(0)
+            raise
+        self._pipeline = pipeline
+        try:
             await self._hooks.startup(self)
             pipeline.read()
             await self._closing.wait()

@@ -81,7 +81,11 @@ class Pipeline:
 
     async def start(self) -> None:
         """Connect, then start every loop but the reader."""
-        await self._store.open()
+        try:
+            await self._store.open()
+        except BaseException:
+            await self._store.close()
+            raise
         if self._settings.lease.enabled:
             self.lease.start()
         for loop in self._loops():
@@ -102,7 +106,7 @@ class Pipeline:
 
     async def stop(self, deadline_s: Callable[[], float]) -> None:
         """Drain until the deadline, which may move closer; what is left goes back."""
-        self.runners.hold_back(True)
+        self.runners.hold_back("stopping")
         await self._stop_reading(deadline_s())
         await self._wait_for_handlers(deadline_s)
         farewell_s = self._loop.time() + _FAREWELL_S
@@ -183,7 +187,7 @@ class Pipeline:
         """Called by the lease thread: mark at once, tell the user on the loop."""
         for entry_id in entry_ids:
             delivery = self.holdings.get(entry_id)
-            if delivery is not None and not delivery.is_lease_lost:
+            if delivery is not None and not (delivery.is_lease_lost or delivery.is_finished):
                 delivery.is_lease_lost = True
                 self._loop.call_soon_threadsafe(self._lease_lost, delivery)
 
@@ -195,7 +199,8 @@ class Pipeline:
             self._on_lease_lost(delivery)
 
     def _leases_trusted(self, is_trusted: bool) -> None:
-        self._loop.call_soon_threadsafe(self.runners.hold_back, not is_trusted)
+        act = self.runners.let_go if is_trusted else self.runners.hold_back
+        self._loop.call_soon_threadsafe(act, "leases")
 
 
 def _policy(retry: RetrySettings) -> RetryPolicy:

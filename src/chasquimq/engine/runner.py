@@ -60,7 +60,7 @@ class Runners:
         self._timeout_ms = timeout_ms
         self._charge = charge
         self._is_draining = False
-        self._is_held_back = False
+        self._held_back_by: set[str] = set()
         self._base = contextvars.copy_context()
         self._running: dict[asyncio.Task[None], Delivery] = {}
         self._interrupted: set[asyncio.Task[None]] = set()
@@ -69,15 +69,18 @@ class Runners:
     def wake(self) -> None:
         """Make sure that a runner looks at the queue, if a handler may start."""
         holdings = self._holdings
-        if self._is_draining or self._is_held_back or not holdings.waiting:
+        if self._is_draining or self._held_back_by or not holdings.waiting:
             return
         if holdings.running_count < holdings.running_max:
             self._is_draining = True
             self._spawn(self._drain(), "chasqui-runner")
 
-    def hold_back(self, is_held_back: bool) -> None:
-        """Start nothing new while leases cannot be trusted, or for good when stopping."""
-        self._is_held_back = is_held_back
+    def hold_back(self, reason: str) -> None:
+        """Start nothing new until every reason is gone."""
+        self._held_back_by.add(reason)
+
+    def let_go(self, reason: str) -> None:
+        self._held_back_by.discard(reason)
         self.wake()
 
     def interrupt(self) -> None:
@@ -92,7 +95,7 @@ class Runners:
         holdings, finish, now_ns = self._holdings, self._finish, time.monotonic_ns
         references = sys.getrefcount(task)
         slice_ends_ns = now_ns() + _SLICE_NS
-        while holdings.waiting and not self._is_held_back:
+        while holdings.waiting and not self._held_back_by:
             delivery = holdings.take()
             started_ns = now_ns()
             is_fresh = started_ns - delivery.held_since_ns < _FRESH_NS
@@ -221,4 +224,5 @@ def _rest(
 def _note_end(delivery: Delivery) -> int:
     ended_ns = time.monotonic_ns()
     delivery.duration_us = (ended_ns - delivery.started_ns) // 1000
+    delivery.is_finished = True
     return ended_ns

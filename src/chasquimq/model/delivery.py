@@ -31,6 +31,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     # ---
     is_charged: bool = True
     is_lease_lost: bool = False
+    # Its handler ended; only the door's answer is missing.
+    is_finished: bool = False
     held_since_ns: int = 0
     started_ns: int = 0
     duration_us: int = 0

@@ -92,6 +92,7 @@ class ArrivalReader:
             body,
             True,
             False,
+            False,
             held_since_ns,
         )
 

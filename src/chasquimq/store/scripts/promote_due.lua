@@ -87,7 +87,6 @@ local function move_page(due)
   return failure
 end
 
-redis.call('HLEN', KEYS[4])
 local at_end = false
 while not at_end and moved + bad < page_max and bytes < bytes_max do
   local page = math.min(16, page_max - moved - bad)
