@@ -1,9 +1,122 @@
-"""Value types that users hand to a queue: how long to wait between attempts."""
+"""Value types that users hand to a queue: when a job repeats, and how long a retry waits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from chasquimq.errors import SettingsError
+
+_PATTERN_KEYS = {"cron": ("expression", "tz"), "every": ("interval_ms",)}
+_POLICY_KEYS: dict[str, tuple[str, ...]] = {
+    "skip": (),
+    "fire-once": (),
+    "fire-all": ("max_catchup",),
+}
+
+
+@dataclass(frozen=True)
+class RepeatPattern:
+    """When a job repeats: by a wall clock, or again and again after an interval."""
+
+    kind: str
+    expression: str | None = None
+    tz: str | None = None
+    interval_ms: int | None = None
+
+    @classmethod
+    def cron(cls, expression: str, *, tz: str | None = None) -> RepeatPattern:
+        """Whenever a clock in that zone (None: UTC) shows one of the expression's times."""
+        return cls("cron", expression=expression, tz=tz)
+
+    @classmethod
+    def every(cls, interval_ms: int) -> RepeatPattern:
+        """This many milliseconds apart; the first comes one interval from now."""
+        return cls("every", interval_ms=interval_ms)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """The pattern of a dict such as `to_dict` gives."""
+        _check_keys("repeat", given, _PATTERN_KEYS, optional={"tz"})
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dict form; what is not set is left out."""
+        return _set_only(self)
+
+
+@dataclass(frozen=True)
+class MissedFiresPolicy:
+    """What becomes of the windows that passed while no scheduler was running."""
+
+    kind: str
+    max_catchup: int | None = None
+
+    @classmethod
+    def skip(cls) -> MissedFiresPolicy:
+        """They are let go; the default."""
+        return cls("skip")
+
+    @classmethod
+    def fire_once(cls) -> MissedFiresPolicy:
+        """One job stands for all of them."""
+        return cls("fire-once")
+
+    @classmethod
+    def fire_all(cls, max_catchup: int) -> MissedFiresPolicy:
+        """Each becomes a job, oldest first, at most `max_catchup` of them."""
+        if not isinstance(max_catchup, int) or isinstance(max_catchup, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+            raise TypeError(f"max_catchup must be an int, got {max_catchup!r}")
+        if max_catchup < 1:
+            raise SettingsError("max_catchup", max_catchup, "at least 1")
+        return cls("fire-all", max_catchup)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """The policy of a dict such as `to_dict` gives."""
+        _check_keys("missed_fires", given, _POLICY_KEYS)
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dict form; what is not set is left out."""
+        return _set_only(self)
+
+
+@dataclass(frozen=True)
+class RepeatableMeta:
+    """A repeatable job as listed; `missed_fires` None means that missed windows are skipped."""
+
+    key: str
+    job_name: str
+    pattern: RepeatPattern
+    next_fire_ms: int
+    limit: int | None = None
+    start_after_ms: int | None = None
+    end_before_ms: int | None = None
+    missed_fires: MissedFiresPolicy | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dict form, pattern and policy in theirs; what is not set is left out."""
+        given = _set_only(self)
+        given["pattern"] = self.pattern.to_dict()
+        if self.missed_fires is not None:
+            given["missed_fires"] = self.missed_fires.to_dict()
+        return given
+
+
+@dataclass(frozen=True)
+class QuarantinedRepeatable:
+    """A spec that could not fire and was put aside; `spec` is what was stored, byte for byte."""
+
+    key: str
+    reason: str
+    spec: bytes
+    quarantined_at_ms: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dict form."""
+        return _set_only(self)
 
 
 @dataclass(frozen=True)
@@ -35,11 +148,24 @@ class BackoffSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The dict form; unset values are left out."""
-        given = {
-            "kind": self.kind,
-            "delay_ms": self.delay_ms,
-            "max_delay_ms": self.max_delay_ms,
-            "multiplier": self.multiplier,
-            "jitter_ms": self.jitter_ms,
-        }
-        return {key: value for key, value in given.items() if value is not None}
+        return _set_only(self)
+
+
+def _set_only(value: Any) -> dict[str, Any]:
+    return {key: found for key, found in asdict(value).items() if found is not None}
+
+
+def _check_keys(
+    what: str,
+    given: Mapping[str, Any],
+    keys_of: Mapping[str, tuple[str, ...]],
+    optional: frozenset[str] | set[str] = frozenset(),
+) -> None:
+    kind = given.get("kind")
+    if not isinstance(kind, str) or kind not in keys_of:
+        raise SettingsError(f"{what} kind", kind, f"one of {', '.join(keys_of)}")
+    known = set(keys_of[kind])
+    found = given.keys() - {"kind"}
+    if not known - optional <= found <= known:
+        rule = f"made of {', '.join(('kind', *keys_of[kind]))}"
+        raise SettingsError(what, dict(given), rule)

@@ -1,0 +1,141 @@
+"""Turns windows of repeat specs that have come into jobs; one leader at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from chasquimq.engine.loop import Ticker
+from chasquimq.model.schedule import FIRES_PER_TICK_MAX, MissedFires, Plan, plan_fires
+
+if TYPE_CHECKING:
+    from chasquimq.settings import UpkeepSettings
+    from chasquimq.store.due_spec import Agenda, BadSpec, DueSpec, Slot
+    from chasquimq.store.firing import FiringStore
+
+logger = logging.getLogger(__name__)
+SPECS_PER_TICK_MAX = 256
+PAUSE_MS_MIN = 20
+
+
+class Scheduler:
+    """The lock only spares work: two schedulers at once would still fire each window once."""
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        store: FiringStore,
+        settings: UpkeepSettings,
+        *,
+        holder: str | None = None,
+        specs_max: int = SPECS_PER_TICK_MAX,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._specs_max = specs_max
+        self._ticker = Ticker()
+        self.holder = holder or f"s-{uuid4()}"
+        self.is_leader = False
+        self.fired_count = 0
+        self.missed_count = 0
+        self.quarantined_count = 0
+
+    def stop(self) -> None:
+        self._ticker.stop()
+
+    async def run(self) -> None:
+        while not self._ticker.is_stopped:
+            pause_ms = await self.run_once()
+            if pause_ms > 0:
+                await self._ticker.pause(pause_ms)
+
+    async def run_once(self) -> float:
+        """Fire what has come, if we lead; the answer is how long nothing more will, in ms."""
+        settings = self._settings
+        self.is_leader = await self._store.acquire_lock(self.holder, settings.lock_ttl_s)
+        if not self.is_leader:
+            return settings.scheduler_tick_ms
+        began_s = time.monotonic()
+        agenda = await self._store.agenda(self._specs_max)
+        next_ms = await self._fire_due(agenda)
+        if len(agenda.due) == self._specs_max:
+            return 0
+        spent_ms = (time.monotonic() - began_s) * 1000
+        left_ms = next_ms - agenda.now_ms - spent_ms
+        return min(settings.scheduler_tick_ms, max(PAUSE_MS_MIN, left_ms))
+
+    async def release(self) -> None:
+        """Let another lead at once."""
+        if self.is_leader:
+            self.is_leader = False
+            await self._store.release_lock(self.holder)
+
+    async def _fire_due(self, agenda: Agenda) -> float:
+        next_ms = agenda.next_ms
+        bad: list[BadSpec] = []
+        for page in agenda.pages():
+            if self._ticker.is_stopped:
+                break
+            soonest_ms, found_bad = await self._fire_page(page, agenda.now_ms)
+            next_ms = min(next_ms, soonest_ms)
+            bad += found_bad
+        # Last, so that trouble with the bad ones holds up none of the good.
+        for one in bad:
+            await self._quarantine(one, agenda.now_ms)
+        return next_ms
+
+    async def _fire_page(self, page: list[Slot], now_ms: int) -> tuple[float, list[BadSpec]]:
+        due, bad = await self._store.read(page)
+        plans = [(spec, await self._plan(spec, now_ms)) for spec in due]
+        self.fired_count += await self._store.fire(plans, now_ms)
+        upcoming = [plan.next_ms for _, plan in plans if plan.next_ms is not None]
+        return min(upcoming, default=float("inf")), bad
+
+    async def _plan(self, spec: DueSpec, now_ms: int) -> Plan:
+        grace_ms = 2 * self._settings.scheduler_tick_ms
+        if spec.due_ms >= now_ms - grace_ms:
+            return _within_bounds(spec, _plan(spec, now_ms, grace_ms, spec.policy))
+        # To catch up with ten thousand windows takes a while, which jobs should not feel.
+        plan, missed = await asyncio.to_thread(_plan_late, spec, now_ms, grace_ms)
+        if missed:
+            self._note_missed(spec, missed)
+        return plan
+
+    def _note_missed(self, spec: DueSpec, missed: int) -> None:
+        self.missed_count += missed
+        logger.warning(
+            "windows of a repeatable job passed without a scheduler and were let go",
+            extra={"spec_key": spec.key, "missed": missed, "policy": spec.policy.kind},
+        )
+
+    async def _quarantine(self, bad: BadSpec, now_ms: int) -> None:
+        if not await self._store.quarantine(bad, now_ms):
+            return
+        self.quarantined_count += 1
+        logger.error(
+            "a repeatable job cannot fire and was put aside",
+            extra={"spec_key": bad.shown_key, "reason": bad.reason},
+        )
+
+
+def _plan_late(spec: DueSpec, now_ms: int, grace_ms: int) -> tuple[Plan, int]:
+    """The plan, and how many windows it lets go (counted up to a tick's ceiling)."""
+    plan = _within_bounds(spec, _plan(spec, now_ms, grace_ms, spec.policy))
+    all_of_them = MissedFires.fire_all(FIRES_PER_TICK_MAX)
+    every = _within_bounds(spec, _plan(spec, now_ms, grace_ms, all_of_them))
+    return plan, len(every.fires) - len(plan.fires)
+
+
+def _plan(spec: DueSpec, now_ms: int, grace_ms: int, policy: MissedFires) -> Plan:
+    return plan_fires(spec.pattern, spec.due_ms, now_ms, policy, grace_ms=grace_ms)
+
+
+def _within_bounds(spec: DueSpec, plan: Plan) -> Plan:
+    """The plan without what lies after the spec's end or over its limit."""
+    end_ms = spec.end_before_ms
+    fires = plan.fires if end_ms is None else [ms for ms in plan.fires if ms <= end_ms]
+    return Plan(fires[: spec.fires_left], plan.next_ms)
