@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import hiredis
 import msgspec
@@ -44,7 +44,7 @@ async def consume(plan: Plan) -> Stretch:
     tape = Tape.load(plan.tape)
     observer = await open_connection(ConnectionSettings(url=plan.url))
     connections = await _open(plan, tape)
-    replay = _ConsumeReplay(connections, tape)
+    replay = _ConsumeReplay(connections, tape, plan.jobs)
     watch = Stopwatch()
     await replay.run()
     await until_empty(observer, plan)
@@ -134,13 +134,14 @@ class _Ack(msgspec.Struct, frozen=True):
 class _ConsumeReplay:
     """Reads run ahead of acks as far as they did in the recording, never further."""
 
-    def __init__(self, connections: list[_Bare], tape: Tape) -> None:
+    def __init__(self, connections: list[_Bare], tape: Tape, jobs: int) -> None:
         steps = [_step(frame) for frame in tape.frames]
         self._connections = connections
         self._reads = deque(step for step in steps if isinstance(step, _Read))
         self._acks = deque(step for step in steps if isinstance(step, _Ack))
         self._ahead_max = _ahead_max(steps)
         self._unread = sum(ack.id_count for ack in self._acks)
+        assert self._unread == jobs, f"the recording acks {self._unread} of {jobs} jobs"
         self._acks_in_flight_max = tape.in_flight_max[self._acks[0].connection]
         self._acks_in_flight = 0
         self._is_reading = False
@@ -211,9 +212,7 @@ def _step(frame: Frame) -> _Read | _Ack:
 def _parts(request: bytes) -> list[bytes]:
     reader = hiredis.Reader()
     reader.feed(request)
-    parts = reader.gets()
-    assert isinstance(parts, list), "a request is one command"
-    return parts
+    return cast("list[bytes]", reader.gets())
 
 
 def _ahead_max(steps: Iterable[_Read | _Ack]) -> int:

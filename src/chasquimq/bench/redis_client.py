@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chasquimq.bench.timing import Stretch, time_calls
 
@@ -17,8 +17,8 @@ async def add(plan: Plan) -> Stretch:
     """Add entries of the same size, nothing encoded, each in a command of its own."""
     from redis.asyncio import Redis
 
-    client = Redis.from_url(plan.url)
-    fields = {"d": _ENVELOPE, "n": plan.job_name}
+    client = Redis.from_url(plan.url)  # pyright: ignore[reportUnknownMemberType]  half typed
+    fields: dict[Any, Any] = {"d": _ENVELOPE, "n": plan.job_name}
     stretch = await time_calls(lambda: client.xadd(plan.stream, fields), plan)
     await client.aclose()
     return stretch

@@ -164,8 +164,10 @@ def _run(side: Side, plan: Plan) -> Figures:
             command, capture_output=True, text=True, check=False,
             timeout=_MEASUREMENT_WAIT_S, env=_environment(),
         )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BenchFailed(f"{side.name} must give figures and did not: {error}") from error
+    except subprocess.TimeoutExpired:
+        raise BenchFailed(
+            f"{side.name} must give figures within {_MEASUREMENT_WAIT_S} s and did not"
+        ) from None
     try:
         return msgspec.json.decode(last_line(done.stdout), type=Figures)
     except msgspec.DecodeError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from chasquimq.errors import StoreError
 from chasquimq.store.connection import Connection
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Recorder:
     def start(self) -> None:
         """From now on it is the measured stretch."""
         self._heard = self.tape.frames
+        self.tape.in_flight_max.clear()
 
     def stop(self) -> None:
         """What follows is not part of the tape."""
@@ -77,7 +79,7 @@ class Recorder:
                 self._hear(connection, request, reply_count, answer)
             return answer
 
-        Connection.send = send_and_tell
+        setattr(Connection, "send", send_and_tell)  # noqa: B010 - a patch, and it says so
 
     def _hear(
         self,
@@ -87,8 +89,20 @@ class Recorder:
         answer: asyncio.Future[list[Reply]],
     ) -> None:
         number = self._numbers.setdefault(connection, len(self._numbers))
-        self._heard.append(Frame(number, request, reply_count))
+        frame, heard = Frame(number, request, reply_count), self._heard
+        heard.append(frame)
         self._in_flight[number] += 1
         highest = self.tape.in_flight_max
         highest[number] = max(highest.get(number, 0), self._in_flight[number])
-        answer.add_done_callback(lambda _: self._in_flight.subtract((number,)))
+
+        def answered(answer: asyncio.Future[list[Reply]]) -> None:
+            self._in_flight[number] -= 1
+            # A refused call was sent again, as after a forgotten script; once is enough.
+            if not answer.cancelled() and _was_refused(answer) and frame in heard:
+                heard.remove(frame)
+
+        answer.add_done_callback(answered)
+
+
+def _was_refused(answer: asyncio.Future[list[Reply]]) -> bool:
+    return answer.exception() is not None or isinstance(answer.result()[0], StoreError)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class Target:
 @contextmanager
 def open_target(
     binary: Path | None, redis_url: str | None, environ: Mapping[str, str]
-) -> Iterator[Target]:
+) -> Generator[Target]:
     """Use the server of that URL, else start a private one on a loopback port.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ def _refuse_unwritable(json_path: Path | None) -> None:
 
 
 @contextmanager
-def _progress(prepared: Bench) -> Iterator[Callable[[str], None]]:
+def _progress(prepared: Bench) -> Generator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -43,7 +43,7 @@ async def add(plan: dict[str, Any]) -> dict[str, float]:
 
 async def consume(plan: dict[str, Any]) -> dict[str, float]:
     """From the first job's start until the stream is empty."""
-    client = Redis.from_url(plan["url"])
+    client = Redis.from_url(plan["url"])  # pyright: ignore[reportUnknownMemberType]  half typed
     began: list[float] = []
     all_ran = asyncio.Event()
     left = plan["jobs"]
