@@ -57,15 +57,11 @@ class Connection(asyncio.Protocol):
         self, request: bytes, reply_count: int = 1, *, block_ms: int = 0
     ) -> asyncio.Future[list[Reply]]:
         """Write the request now; the future holds its replies, error replies included."""
+        self.check_caller()
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
         if self._lost is not None:
             future.set_exception(self._not_sent())
             return future
-        if self._owner_pid != os.getpid():
-            raise StoreError(
-                "a connection must be used by the process that opened it; "
-                "open a new Queue or Worker after a fork"
-            )
         deadline = self._loop.time() + self._timeout_s + block_ms / 1000
         self._waiting.append(_Waiter(reply_count, future, deadline))
         self._transport.write(request)
@@ -77,6 +73,19 @@ class Connection(asyncio.Protocol):
         if isinstance(reply, StoreError):
             raise reply
         return reply
+
+    def check_caller(self) -> None:
+        """Refuse a process or an event loop that could only wait in vain."""
+        if self._owner_pid != os.getpid():
+            raise StoreError(
+                "a connection must be used by the process that opened it; "
+                "open a new Queue or Worker after a fork"
+            )
+        if self._loop is not asyncio.get_running_loop():
+            raise StoreError(
+                "a connection must be used in the event loop that opened it; open a new Queue in "
+                "each loop, or use chasquimq.blocking.Queue outside of loops"
+            )
 
     async def drain(self) -> None:
         """Return when the transport takes more bytes."""
@@ -95,9 +104,18 @@ class Connection(asyncio.Protocol):
         await asyncio.wait([self.closed], timeout=1)
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            self._answer()
+        except hiredis.ProtocolError as error:
+            self.abort(f"the server must speak RESP, found: {error}")
+
+    def _answer(self) -> None:
         reader, waiting = self._reader, self._waiting
-        reader.feed(data)
         while (reply := reader.gets()) is not False:
+            if not waiting:
+                self.abort("the server must speak when asked, found an answer to no question")
+                return
             waiter = waiting[0]
             waiter.replies.append(reply)
             if len(waiter.replies) == waiter.reply_count:
@@ -162,8 +180,14 @@ class _Waiter:
 async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Connection:
     """Dial once; raises ServerUnreachable or the server's own refusal."""
     owner = new_async_connection(settings, name=name)
-    with client_errors_as_ours(settings):
-        await owner.connect()
+    try:
+        with client_errors_as_ours(settings):
+            async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+                await owner.connect()
+    except BaseException:
+        # Half a handshake is of no use to anyone.
+        await owner.disconnect(nowait=True)
+        raise
     return Connection(owner, settings.command_timeout_ms)
 
 
@@ -207,5 +231,6 @@ def _take_over(owner: Any, protocol: Connection) -> tuple[Any, asyncio.Transport
 
 
 def _cause(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
+    silence = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    text = str(error).strip() or silence
     return text.rstrip(".").splitlines()[0]

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 Prepare = Callable[[Connection], Awaitable[None]]
 _WAIT_MS = 50
+# A connection that breaks sooner than this counts as a failed dial.
+_YOUNG_S = 1.0
 _ASK_S_MAX = 10.0
 
 
@@ -35,6 +37,7 @@ class Link:
         self._connection: Connection | None = None
         self._dialling: asyncio.Task[Connection] | None = None
         self._failures = 0
+        self._opened_s = float("-inf")
         self._was_open = False
         self._is_closed = False
         self.dial_count = 0
@@ -46,7 +49,14 @@ class Link:
     @property
     def current(self) -> Connection | None:
         """The open connection, if there is one right now."""
-        return self._connection if self.is_up else None
+        if self._connection is None or not self._connection.is_open:
+            return None
+        self._connection.check_caller()
+        return self._connection
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     async def connection(self, *, within_s: float | None = None) -> Connection:
         """The open connection, or a new one.
@@ -54,16 +64,17 @@ class Link:
         The first dial of a link is tried once. Later ones go on until `within_s` has passed
         (None: for ever).
         """
-        if self._connection is not None and self._connection.is_open:
-            return self._connection
+        current = self.current
+        if current is not None:
+            return current
         if self._is_closed:
-            raise ConnectionLost("this connection was closed; open a new one", outcome="not_done")
+            raise _closed()
         if self._dialling is None:
             self._dialling = asyncio.create_task(self._dial(), name=f"chasqui-dial-{self._name}")
             self._dialling.add_done_callback(self._dialled)
         try:
             async with asyncio.timeout(within_s):
-                return await asyncio.shield(self._dialling)
+                return await self._shared(self._dialling)
         except TimeoutError:
             raise ConnectionLost(
                 f"the server must answer within {within_s:g} s and did not; is it running?",
@@ -106,8 +117,21 @@ class Link:
         if self._connection is not None:
             await self._connection.close()
 
+    async def _shared(self, dialling: asyncio.Task[Connection]) -> Connection:
+        try:
+            return await asyncio.shield(dialling)
+        except asyncio.CancelledError:
+            if not dialling.cancelled():
+                raise
+            # Closing the link is no reason to cancel whoever waits for it.
+            raise _closed() from None
+
     async def _dial(self) -> Connection:
+        is_young = asyncio.get_running_loop().time() - self._opened_s < _YOUNG_S
+        self._failures = self._failures + 1 if is_young else 0
+        tries = 0
         while True:
+            tries += 1
             await asyncio.sleep(dial_delay_ms(self._failures, random.uniform) / 1000)
             try:
                 return await self._dial_once()
@@ -116,7 +140,7 @@ class Link:
                 if not self._was_open or not _may_heal(error):
                     self._failures = 0
                     raise
-                self._report(error)
+                _report(error, tries)
 
     async def _dial_once(self) -> Connection:
         self.dial_count += 1
@@ -127,7 +151,8 @@ class Link:
         except BaseException:
             connection.abort("preparing the connection failed")
             raise
-        self._connection, self._was_open, self._failures = connection, True, 0
+        self._connection, self._was_open = connection, True
+        self._opened_s = asyncio.get_running_loop().time()
         return connection
 
     def _dialled(self, task: asyncio.Task[Connection]) -> None:
@@ -135,9 +160,14 @@ class Link:
         if not task.cancelled():
             task.exception()
 
-    def _report(self, error: StoreError) -> None:
-        level = logging.WARNING if self._failures in (1, 10) else logging.DEBUG
-        logger.log(level, "the server does not answer, dialling again", extra={"error": str(error)})
+
+def _closed() -> ConnectionLost:
+    return ConnectionLost("this connection was closed; open a new one", outcome="not_done")
+
+
+def _report(error: StoreError, tries: int) -> None:
+    level = logging.WARNING if tries in (1, 10) else logging.DEBUG
+    logger.log(level, "the server does not answer, dialling again", extra={"error": str(error)})
 
 
 def _may_heal(error: StoreError) -> bool:

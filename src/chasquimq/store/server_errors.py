@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from chasquimq.errors import (
@@ -62,6 +63,15 @@ def action_for(error: StoreError) -> Action:
     if isinstance(error, ServerRefused):
         return _ACTIONS.get(error.code, Action.RAISE)
     return Action.REDIAL if isinstance(error, ConnectionLost) else Action.RAISE
+
+
+def about(error: StoreError, job_ids: Sequence[str]) -> StoreError:
+    """The same error for the caller whose jobs these are; one write may serve many callers."""
+    own = type(error).__new__(type(error), *error.args)
+    vars(own).update(vars(error))
+    own.job_ids = list(job_ids)
+    own.__cause__ = error.__cause__
+    return own
 
 
 def is_worth_resending(error: StoreError) -> bool:
