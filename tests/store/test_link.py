@@ -1,0 +1,179 @@
+"""A link comes back by itself, one dial at a time, and never floods a server with dials."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.link import Link
+from store.fake_server import NEW, FakeServer
+from support.waiting import eventually
+
+
+@pytest.fixture
+async def link_to():
+    links = []
+
+    def make(url, prepare=None, **settings) -> Link:
+        links.append(Link(ConnectionSettings(url=url, **settings), prepare=prepare))
+        return links[-1]
+
+    yield make
+    for link in links:
+        await link.close()
+
+
+@pytest.fixture
+def link(link_to, proxy) -> Link:
+    return link_to(proxy.url)
+
+
+async def broken(link: Link, proxy) -> None:
+    """Open the link and break it."""
+    await link.call("PING")
+    proxy.cut()
+    await eventually(lambda: not link.is_up, what="a broken link")
+
+
+async def test_a_link_dials_when_first_used(link, proxy):
+    assert not link.is_up
+
+    assert await link.call("PING") == b"PONG"
+    assert (link.is_up, proxy.accept_count) == (True, 1)
+
+
+async def test_a_link_comes_back_after_a_cut(link, proxy):
+    await broken(link, proxy)
+
+    assert await link.call("PING") == b"PONG"
+    assert proxy.accept_count == 2
+
+
+async def test_many_callers_share_one_dial(link, proxy):
+    await broken(link, proxy)
+
+    await asyncio.gather(*(link.call("PING") for _ in range(50)))
+
+    assert proxy.accept_count == 2
+
+
+async def test_the_first_dial_is_tried_once(link, proxy):
+    proxy.refuse()
+
+    with pytest.raises(ServerUnreachable):
+        await link.call("PING")
+
+    assert link.dial_count == 1
+
+
+async def test_a_link_that_was_open_dials_until_the_server_is_back(link, proxy):
+    await broken(link, proxy)
+    proxy.refuse()
+    call = asyncio.ensure_future(link.call("PING"))
+    await eventually(lambda: link.dial_count >= 3)
+    assert not call.done()
+
+    await proxy.accept()
+
+    assert await asyncio.wait_for(call, 5) == b"PONG"
+
+
+async def test_who_waits_no_longer_than_so_long_is_told_that_nothing_was_done(link, proxy):
+    await broken(link, proxy)
+    proxy.refuse()
+
+    with pytest.raises(ConnectionLost, match=r"within 0.1 s") as caught:
+        await link.connection(within_s=0.1)
+
+    assert caught.value.outcome == "not_done"
+
+
+async def test_an_outage_is_reported_once_and_not_for_every_dial(link, proxy, caplog):
+    caplog.set_level(logging.WARNING)
+    await broken(link, proxy)
+    proxy.refuse()
+
+    with pytest.raises(ConnectionLost):
+        await link.connection(within_s=1.5)
+
+    assert link.dial_count >= 3
+    assert len(caplog.records) == 1
+
+
+async def test_each_new_connection_is_prepared_before_it_is_used(link_to, proxy):
+    prepared = []
+
+    async def prepare(connection):
+        prepared.append(await connection.call("CLIENT", "ID"))
+
+    link = link_to(proxy.url, prepare)
+    await broken(link, proxy)
+    await link.call("PING")
+
+    assert len(set(prepared)) == 2
+
+
+async def test_a_connection_that_cannot_be_prepared_is_not_kept(link_to, proxy):
+    async def refuse(connection):
+        raise ServerRefused("NOPERM no", code="NOPERM")
+
+    link = link_to(proxy.url, refuse)
+
+    with pytest.raises(ServerRefused):
+        await link.connection()
+
+    assert not link.is_up
+    await eventually(lambda: proxy.open_count == 0)
+
+
+async def test_connections_that_die_young_are_dialled_ever_more_slowly(link_to):
+    async with FakeServer(NEW | {"PING": b"-READONLY You can't write\r\n"}) as server:
+        link = link_to(server.url)
+        until = asyncio.get_running_loop().time() + 1.5
+        while asyncio.get_running_loop().time() < until:
+            with pytest.raises(StoreError):
+                await link.call("PING")
+
+        assert server.accept_count <= 6
+
+
+async def test_closing_a_link_tells_those_who_wait_for_a_dial(link, proxy):
+    await broken(link, proxy)
+    proxy.refuse()
+    calls = [asyncio.ensure_future(link.call("PING")) for _ in range(2)]
+    await eventually(lambda: link.dial_count >= 2)
+
+    await link.close()
+
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in errors] == [ConnectionLost] * 2
+
+
+async def test_a_caller_that_gives_up_does_not_stop_the_dial_of_the_others(link, proxy):
+    await broken(link, proxy)
+    proxy.refuse()
+    one, other = (asyncio.ensure_future(link.call("PING")) for _ in range(2))
+    await eventually(lambda: link.dial_count >= 2)
+
+    one.cancel()
+    await proxy.accept()
+
+    assert await asyncio.wait_for(other, 5) == b"PONG"
+    assert one.cancelled()
+
+
+async def test_a_closed_link_stays_closed(link):
+    await link.call("PING")
+    await link.close()
+
+    with pytest.raises(ConnectionLost, match="closed"):
+        await link.call("PING")
+
+
+async def test_a_link_may_be_closed_twice_and_unused(link):
+    await link.close()
+    await link.close()
