@@ -35,6 +35,7 @@ class DoorLoop(Generic[Move]):
         self._was_sent = False
         self._is_stopping = False
         self._wake = asyncio.Event()
+        self._is_awake = False
 
     @property
     def is_empty(self) -> bool:
@@ -47,7 +48,9 @@ class DoorLoop(Generic[Move]):
     def put(self, move: Move) -> None:
         """Hand over a finished attempt; it leaves at the end of this loop tick or right after."""
         self._ready.append(move)
-        self._wake.set()
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake.set()
 
     def stop(self) -> None:
         """End `run` as soon as nothing is left."""
@@ -69,6 +72,7 @@ class DoorLoop(Generic[Move]):
             self._settle(moves, doors, self._was_sent)
             self._was_sent = False
         if not self._is_stopping:
+            self._is_awake = False
             self._wake.clear()
 
     def _take(self) -> list[Move]:

@@ -28,7 +28,6 @@ class Holdings:
         self.running_max = concurrency
         self._held: dict[bytes, Delivery] = {}
         self._read = read
-        self._waiting_bytes = 0
         self._finished = 0
         self._rate_per_s = 0.0
         self._rate_since_s = time.monotonic()
@@ -42,30 +41,20 @@ class Holdings:
     def unconfirmed_count(self) -> int:
         return len(self._held) - len(self.waiting) - self.running_count
 
-    def admit(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+    def admit(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Take deliveries in; answers those that were held already and must not start twice."""
-        held, waiting = self._held, self.waiting
+        fresh = {delivery.entry_id: delivery for delivery in deliveries}
         known: list[Delivery] = []
-        for delivery in deliveries:
-            if delivery.entry_id in held:
-                known.append(delivery)
-                continue
-            held[delivery.entry_id] = delivery
-            waiting.append(delivery)
-            self._waiting_bytes += len(delivery.envelope)
+        if not self._held.keys().isdisjoint(fresh):
+            known = [fresh.pop(entry_id) for entry_id in list(fresh) if entry_id in self._held]
+        self._held.update(fresh)
+        self.waiting.extend(fresh.values())
         return known
-
-    def take(self) -> Delivery:
-        """The next delivery to start."""
-        delivery = self.waiting.popleft()
-        self._waiting_bytes -= len(delivery.envelope)
-        return delivery
 
     def take_all(self) -> list[Delivery]:
         """Everything that has not started, to be handed back."""
         leftovers = list(self.waiting)
         self.waiting.clear()
-        self._waiting_bytes = 0
         return leftovers
 
     def release(self, entry_ids: Iterable[bytes]) -> None:
@@ -90,9 +79,7 @@ class Holdings:
 
     def room(self) -> int:
         """How many more deliveries may be read now."""
-        if self._waiting_bytes >= self._read.held_bytes_max:
-            return 0
-        if self.unconfirmed_count >= _UNCONFIRMED_MAX:
+        if self.unconfirmed_count >= _UNCONFIRMED_MAX or self._is_heavy():
             return 0
         busy = len(self.waiting) + self.running_count
         return min(_READ_MAX, self._held_max() - busy)
@@ -110,6 +97,10 @@ class Holdings:
 
     def wake(self) -> None:
         self._has_room.set()
+
+    def _is_heavy(self) -> bool:
+        # Summed when asked, once a read, because counting along would cost every job.
+        return sum([len(one.envelope) for one in self.waiting]) >= self._read.held_bytes_max
 
     def _held_max(self) -> int:
         prefetch = min(max(1, int(self._rate() * _RATE_WINDOW_S)), 2 * self.running_max)

@@ -20,9 +20,7 @@ class Janitor:
 
     name = "janitor"
 
-    def __init__(
-        self, store: JanitorStore, pause_ms: int, is_leader: Callable[[], bool]
-    ) -> None:
+    def __init__(self, store: JanitorStore, pause_ms: int, is_leader: Callable[[], bool]) -> None:
         self._store = store
         self._pause_ms = pause_ms
         self._is_leader = is_leader

@@ -39,16 +39,19 @@ class Intake:
         """Let deliveries in, send the others to the DLQ."""
         for arrival in batch.arrivals:
             self._bury(Burying(arrival, arrival.reason, 0))
-        now_ms = self._now_ms()
-        welcome = [one for one in batch.deliveries if self._may_start(one, now_ms)]
-        known = self._holdings.admit(welcome)
+        known = self._holdings.admit(self._welcome(batch.deliveries))
         if known:
             self._correct(known)
         self._wake_runners()
 
+    def _welcome(self, deliveries: list[Delivery]) -> list[Delivery]:
+        # A first delivery that asks for nothing special may always start.
+        if not any(one.spent or one.earlier or one.extras for one in deliveries):
+            return deliveries
+        now_ms = self._now_ms()
+        return [one for one in deliveries if self._may_start(one, now_ms)]
+
     def _may_start(self, delivery: Delivery, now_ms: float) -> bool:
-        if delivery.spent == 0 and delivery.earlier == 0 and delivery.extras is None:
-            return True
         verdict = judge_arrival(delivery, self._policy, now_ms)
         if verdict is None:
             return True

@@ -92,11 +92,11 @@ class Runners:
     async def _drain(self) -> None:  # noqa: C901, PLR0915 - a frame less per job is the point
         task = asyncio.current_task()
         assert task is not None, "runners are tasks"
-        holdings, finish, now_ns = self._holdings, self._finish, time.monotonic_ns
+        waiting, finish, now_ns = self._holdings.waiting, self._finish, time.monotonic_ns
         references = sys.getrefcount(task)
         slice_ends_ns = now_ns() + _SLICE_NS
-        while holdings.waiting and not self._held_back_by:
-            delivery = holdings.take()
+        while waiting and not self._held_back_by:
+            delivery = waiting.popleft()
             started_ns = now_ns()
             is_fresh = started_ns - delivery.held_since_ns < _FRESH_NS
             if not (is_fresh and delivery.is_charged) or delivery.is_lease_lost:

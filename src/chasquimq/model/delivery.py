@@ -50,10 +50,6 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     def was_redelivered(self) -> bool:
         return self.earlier > 0
 
-    @property
-    def held_bytes(self) -> int:
-        return len(self.envelope)
-
     def max_attempts(self, default: int) -> int:
         """The job's own budget, or the worker's."""
         if self.retry is None or self.retry.max_attempts is None:

@@ -115,6 +115,8 @@ class ConsumerStore:
             marks = await self._writes.call(
                 "XACKDEL", self.keys.stream, self.group, "IDS", len(entry_ids), *entry_ids
             )
+        if marks.count(1) == len(marks):
+            return [Door.DONE] * len(marks)
         return [Door.DONE if mark >= 1 else Door.GONE for mark in marks]
 
     async def complete(self, moves: Sequence[Completing]) -> list[Door]:
