@@ -66,10 +66,9 @@ def purge(run, raw):
 @pytest.fixture
 async def full_server(raw):
     """Let the server have no memory left until the test ends."""
-    settings = ("maxmemory", "1")
 
     async def fill() -> None:
-        await raw("CONFIG", "SET", *settings)
+        await raw("CONFIG", "SET", "maxmemory", "1")
 
     yield fill
     await raw("CONFIG", "SET", "maxmemory", "0")
@@ -194,7 +193,7 @@ async def test_a_bad_id_is_refused_before_anything_is_moved(bury, replay, snapsh
     assert await snapshot() == before
 
 
-@pytest.mark.parametrize("ttl_s", ["0", "-1", "soon", "nan"])
+@pytest.mark.parametrize("ttl_s", ["0", "-1", "1.5", "soon", "nan"])
 async def test_a_replay_that_cannot_be_remembered_is_refused(bury, replay, snapshot, ttl_s):
     (only,) = await bury()
     before = await snapshot()
@@ -272,7 +271,7 @@ async def test_a_bad_id_is_refused_before_anything_is_deleted(bury, purge, snaps
     assert await snapshot() == before
 
 
-@pytest.mark.parametrize("ttl_s", ["0", "-1", "soon", "nan"])
+@pytest.mark.parametrize("ttl_s", ["0", "-1", "1.5", "soon", "nan"])
 async def test_a_purge_that_cannot_be_remembered_is_refused(bury, purge, snapshot, ttl_s):
     (only,) = await bury()
     before = await snapshot()

@@ -54,7 +54,9 @@ class UpkeepStore:
             _BYTES_PER_PAGE_MAX,
             events_max,
         )
-        indexes = [keys.didx(_text(job_id)) for job_id in job_ids if job_id]
+        # Made of bytes, because a stranger's id need not be text.
+        prefix = keys.didx("").encode()
+        indexes = [prefix + job_id for job_id in job_ids if job_id]
         if indexes:
             # The original indexes delayed jobs by key; a promoted one must not be cancelled.
             await self._link.call("DEL", *indexes)
@@ -67,7 +69,3 @@ class UpkeepStore:
         except StoreError as error:
             self._link.heed(error)
             raise
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="surrogateescape")

@@ -96,5 +96,6 @@ while not at_end and moved + bad < page_max and bytes < bytes_max do
   if failure then return failure end
 end
 local lag_ms, oldest = 0, redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-if oldest[2] then lag_ms = math.max(0, now_ms - tonumber(oldest[2])) end
+-- A score may be minus infinity, which no whole number can tell.
+if oldest[2] then lag_ms = math.max(0, now_ms - math.max(0, tonumber(oldest[2]))) end
 return {moved, redis.call('ZCARD', KEYS[1]), math.floor(lag_ms), bad, unknown}

@@ -1,0 +1,47 @@
+"""Promotion through the store: what the script moved is also out of the other index."""
+
+from __future__ import annotations
+
+import pytest
+
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.link import Link
+from chasquimq.store.upkeep import UpkeepStore
+from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.delayed_member import encode_member
+
+
+@pytest.fixture
+async def upkeep(url, queue_name):
+    link = Link(ConnectionSettings(url=url))
+    yield UpkeepStore(queue_name, link)
+    await link.close()
+
+
+async def test_a_promoted_job_cannot_be_found_by_either_index(upkeep, raw):
+    member = encode_member("n", encode_envelope("job", b"\x01", 1))
+    await raw("ZADD", raw.keys.delayed, 1, member)
+    await raw("SET", raw.keys.didx("job"), member)
+
+    promoted = await upkeep.promote(256, 0)
+
+    assert (promoted.moved, promoted.depth, promoted.bad) == (1, 0, 0)
+    assert await raw("EXISTS", raw.keys.didx("job")) == 0
+
+
+async def test_an_id_that_is_no_text_stops_nobody(upkeep, raw):
+    await raw("ZADD", raw.keys.delayed, 1, encode_member("", b"\x94\xa2\xff\xfe\xc4\x00\x01\x00"))
+    await raw("ZADD", raw.keys.delayed, 2, encode_member("", encode_envelope("b", b"\x01", 1)))
+    await raw("SET", raw.keys.didx("b"), "member")
+
+    promoted = await upkeep.promote(256, 0)
+
+    assert promoted.moved == 2
+    assert await raw("EXISTS", raw.keys.didx("b")) == 0
+
+
+@pytest.mark.parametrize(("page_max", "is_full"), [(1, True), (2, False)])
+async def test_a_full_page_says_that_more_may_be_due(upkeep, raw, page_max, is_full):
+    await raw("ZADD", raw.keys.delayed, 1, b"\0\0\0\0a", 2, b"\0\0\0\0b")
+
+    assert (await upkeep.promote(page_max, 0)).is_full is is_full
