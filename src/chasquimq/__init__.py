@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from chasquimq.errors import ChasquiError, NotSupportedError, UnrecoverableError
     from chasquimq.job import Job, current_job
     from chasquimq.queue import Queue
-    from chasquimq.repeat import BackoffSpec
+    from chasquimq.repeat import BackoffSpec, MissedFiresPolicy, RepeatableMeta, RepeatPattern
     from chasquimq.worker import Handler, Worker
 
 _HOMES = {
@@ -18,8 +18,11 @@ _HOMES = {
     "ChasquiError": "errors",
     "Handler": "worker",
     "Job": "job",
+    "MissedFiresPolicy": "repeat",
     "NotSupportedError": "errors",
     "Queue": "queue",
+    "RepeatPattern": "repeat",
+    "RepeatableMeta": "repeat",
     "UnrecoverableError": "errors",
     "Worker": "worker",
     "current_job": "job",
@@ -30,8 +33,11 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "current_job",
     "Handler",
     "Job",
+    "MissedFiresPolicy",
     "NotSupportedError",
     "Queue",
+    "RepeatableMeta",
+    "RepeatPattern",
     "UnrecoverableError",
     "version",
     "Worker",

@@ -7,13 +7,23 @@ from chasquimq.queue.adding import Adding, DelayLike, DelayMsLike, OnConflict
 from chasquimq.queue.cancelling import Cancelling
 from chasquimq.queue.dead_letters import DeadLetters
 from chasquimq.queue.finding import Finding
+from chasquimq.queue.repeating import MissedFiresLike, Repeating, RepeatLike
 from chasquimq.queue.resulting import Resulting
 from chasquimq.settings import CredentialProvider
 
-__all__ = ["BackoffLike", "CredentialProvider", "DelayLike", "DelayMsLike", "OnConflict", "Queue"]
+__all__ = [
+    "BackoffLike",
+    "CredentialProvider",
+    "DelayLike",
+    "DelayMsLike",
+    "MissedFiresLike",
+    "OnConflict",
+    "Queue",
+    "RepeatLike",
+]
 
 
-class Queue(Adding, Cancelling, Resulting, DeadLetters, Finding):
+class Queue(Adding, Repeating, Cancelling, Resulting, DeadLetters, Finding):
     """One queue, from the outside; connects when first used.
 
     Every method may be called from many tasks at once. After `close()` every call is refused.

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from chasquimq.errors import IdConflict, SettingsError
 from chasquimq.job import Job
 from chasquimq.model.options import BackoffLike, whole_number
-from chasquimq.queue.opening import DurabilityLike, Opening
+from chasquimq.queue.opening import DurabilityLike
+from chasquimq.queue.repeating import MissedFiresLike, Repeating, RepeatLike
 from chasquimq.store.add_write import AddMark
 from chasquimq.wire.job_id import new_job_id, new_job_ids
 from chasquimq.wire.new_job import JobSpec, JobSpeller, NewJob
@@ -20,7 +21,7 @@ DelayMsLike = int | float | datetime
 DelayLike = DelayMsLike
 
 
-class Adding(Opening):
+class Adding(Repeating):
     """Adds jobs: at once or later, one or many, under fresh ids or your own."""
 
     async def add(
@@ -33,6 +34,8 @@ class Adding(Opening):
         attempts: int | None = None,
         backoff: float | BackoffLike | Mapping[str, Any] | None = None,
         job_id: str | None = None,
+        repeat: RepeatLike | None = None,
+        missed_fires: MissedFiresLike | None = None,
         expires_ms: int | None = None,
         timeout_ms: int | None = None,
         unique_for_ms: int | None = None,
@@ -43,7 +46,8 @@ class Adding(Opening):
 
         `delay_ms` is a number of milliseconds or an absolute datetime (naive: UTC). With a
         `job_id` the first job of that id within `unique_for_ms` is kept, and the returned job
-        says so in `is_duplicate`.
+        says so in `is_duplicate`. With `repeat` the job is planned instead, as by
+        `upsert_repeatable_job`, and arguments that a plan has no use for are refused.
 
         Raises:
             SettingsError, EncodeError, PayloadTooLarge: refused before anything was written.
@@ -51,6 +55,12 @@ class Adding(Opening):
             QueueFull, ServerOutOfMemory, ConnectionLost: the server could not take it.
             DurabilityNotMet: it is written, but not as safely as `durability` asks.
         """
+        if repeat is not None or missed_fires is not None:
+            _refuse_with_repeat(
+                on_conflict, job_id=job_id, delay_ms=delay_ms, delay=delay, expires_ms=expires_ms,
+                timeout_ms=timeout_ms, unique_for_ms=unique_for_ms, durability=durability,
+            )  # fmt: skip
+            return await self._add_repeating(name, data, repeat, missed_fires, attempts, backoff)
         spec: dict[str, Any] = {
             "name": name, "data": data, "delay_ms": delay_ms, "delay": delay,
             "attempts": attempts, "backoff": backoff, "job_id": job_id,
@@ -74,13 +84,26 @@ class Adding(Opening):
         delay: timedelta | None = None,
         attempts: int | None = None,
         backoff: float | BackoffLike | Mapping[str, Any] | None = None,
+        repeat: RepeatLike | None = None,
+        missed_fires: MissedFiresLike | None = None,
         unique_for_ms: int | None = None,
         on_conflict: OnConflict = "keep",
         durability: DurabilityLike | None = None,
     ) -> Job:
-        """Add a job under an id of your own; a second add of the id keeps the first job."""
+        """Add a job under an id of your own; a second add of the id keeps the first job.
+
+        With `repeat` the id becomes the key of the plan, see `upsert_repeatable_job`.
+        """
         if job_id is None:  # pyright: ignore[reportUnnecessaryComparison]  callers lie
             raise SettingsError("job_id", job_id, "a string that is not blank")
+        if repeat is not None or missed_fires is not None:
+            _refuse_with_repeat(
+                on_conflict, delay_ms=delay_ms, delay=delay,
+                unique_for_ms=unique_for_ms, durability=durability,
+            )  # fmt: skip
+            return await self._add_repeating(
+                name, data, repeat, missed_fires, attempts, backoff, job_id
+            )
         return await self.add(
             name, data, job_id=job_id, delay_ms=delay_ms, delay=delay, attempts=attempts,
             backoff=backoff, unique_for_ms=unique_for_ms, on_conflict=on_conflict,
@@ -141,6 +164,14 @@ class Adding(Opening):
 
     def _job(self, new: NewJob, data: Any, now_ms: int, mark: AddMark) -> Job:
         return Job(new.job_id, new.name, data, 0, now_ms, mark is not AddMark.ADDED, self)
+
+
+def _refuse_with_repeat(on_conflict: OnConflict, **useless: object) -> None:
+    useless["on_conflict"] = None if on_conflict == "keep" else on_conflict
+    for name, value in useless.items():
+        if value is not None:
+            hint = "each fire is a job of its own"
+            raise SettingsError(name, value, "left out where a job repeats", hint=hint)
 
 
 def _check_on_conflict(on_conflict: OnConflict) -> None:

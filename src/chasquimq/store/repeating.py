@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chasquimq.errors import DecodeError, StoreError
-from chasquimq.store.connection import Reply, pack
+from chasquimq.errors import DecodeError, ServerRefused
+from chasquimq.store.due_spec import SPECS_PER_READ_MAX, Slot
 from chasquimq.wire.repeat_spec import RepeatSpec, decode_spec
 from chasquimq.wire.stored_repeat import BadRecord, StoredRepeat, decode_record, read_stored
 
 if TYPE_CHECKING:
+    from chasquimq.store.connection import Part, Reply
     from chasquimq.store.producing import ProducerStore
+    from chasquimq.store.reading import ReadStore
     from chasquimq.wire.new_repeat import NewRepeat
 
 # How long a request's answer is remembered for a resend.
 _REQUEST_TTL_S = 60
-# A spec may carry a payload of a mebibyte, so this many at a time are enough.
-_SPECS_PER_READ_MAX = 16
 _RECORDS_PER_READ_MAX = 100
 
 
@@ -32,8 +32,9 @@ class Upserted(msgspec.Struct, frozen=True):
 
 
 class ListedSpec(msgspec.Struct, frozen=True):
-    """A spec and when it fires next."""
+    """A spec, the key it is armed under and when it fires next."""
 
+    key: str
     spec: RepeatSpec
     next_fire_ms: int
 
@@ -41,8 +42,9 @@ class ListedSpec(msgspec.Struct, frozen=True):
 class RepeatStore:
     """The specs of one queue, over its producer's connection."""
 
-    def __init__(self, producer: ProducerStore) -> None:
+    def __init__(self, producer: ProducerStore, reads: ReadStore) -> None:
         self._producer = producer
+        self._reads = reads
         self._keys = producer.keys
 
     async def upsert(self, new: NewRepeat) -> Upserted:
@@ -50,8 +52,8 @@ class RepeatStore:
         keys = self._request_keys(new.key)
         answer, at_ms = await self._upsert(keys, new, "")
         if answer == b"new":
-            answer, at_ms = await self._upsert(keys, new, new.first_fire_ms(_number(at_ms)))
-        return Upserted(answer == b"written", _number(at_ms))
+            answer, at_ms = await self._upsert(keys, new, new.first_fire_ms(int(at_ms)))
+        return Upserted(answer == b"written", int(float(at_ms)))
 
     async def remove(self, key: str) -> bool:
         """Remove a spec, armed or put aside."""
@@ -62,12 +64,11 @@ class RepeatStore:
         """The specs that fire next, soonest first; those that cannot be read are left out."""
         if limit < 1:
             return []
-        flat = await self._producer.link.call(
-            "ZRANGE", self._keys.repeat, 0, limit - 1, "WITHSCORES"
-        )
+        (flat,) = await self._reads.ask(("ZRANGE", self._keys.repeat, 0, limit - 1, "WITHSCORES"))
+        slots = [Slot(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
         found: list[ListedSpec] = []
-        for at in range(0, len(flat), 2 * _SPECS_PER_READ_MAX):
-            found += await self._read_some(flat[at : at + 2 * _SPECS_PER_READ_MAX])
+        for at in range(0, len(slots), SPECS_PER_READ_MAX):
+            found += await self._read(slots[at : at + SPECS_PER_READ_MAX])
         return found
 
     async def stored(self, key: str) -> StoredRepeat | None:
@@ -76,9 +77,8 @@ class RepeatStore:
         Raises:
             DecodeError: what is stored there can never fire.
         """
-        fields = await self._producer.link.call(
-            "HMGET", self._keys.repeat_spec(key), "spec", "retry", "fired"
-        )
+        spec_hash = self._keys.repeat_spec(key)
+        (fields,) = await self._reads.ask(("HMGET", spec_hash, "spec", "retry", "fired"))
         return None if fields[0] is None else read_stored(*fields)
 
     async def bad(self, limit: int) -> list[tuple[str, BadRecord]]:
@@ -86,9 +86,8 @@ class RepeatStore:
         found: dict[bytes, bytes] = {}
         cursor: Reply = b"0"
         while len(found) < limit:
-            cursor, flat = await self._producer.link.call(
-                "HSCAN", self._keys.repeat_bad, cursor, "COUNT", _RECORDS_PER_READ_MAX
-            )
+            command = ("HSCAN", self._keys.repeat_bad, cursor, "COUNT", _RECORDS_PER_READ_MAX)
+            ((cursor, flat),) = await self._reads.ask(command)
             found.update(zip(flat[::2], flat[1::2], strict=True))
             if cursor == b"0":
                 break
@@ -106,35 +105,27 @@ class RepeatStore:
         token = keys.token(secrets.token_hex(12))
         return [keys.repeat, keys.repeat_spec(key), keys.repeat_bad, token]
 
-    async def _read_some(self, flat: Sequence[bytes]) -> list[ListedSpec]:
-        pairs = [
-            (member.decode(), score)
-            for member, score in zip(flat[::2], flat[1::2], strict=True)
-            if _is_text(member)
-        ]
-        connection = await self._producer.link.connection()
-        request = b"".join(pack(("HGET", self._keys.repeat_spec(key), "spec")) for key, _ in pairs)
-        replies = await connection.send(request, len(pairs)) if pairs else []
-        listed = (_listed(reply, score) for (_, score), reply in zip(pairs, replies, strict=True))
-        return [one for one in listed if one is not None]
+    async def _read(self, slots: Sequence[Slot]) -> list[ListedSpec]:
+        commands = [("HGET", self._keys.repeat_spec(slot.key or ""), "spec") for slot in slots]
+        try:
+            replies = await self._reads.ask(*commands)
+        except ServerRefused:
+            # A key of the wrong type must not hide the others.
+            replies = [await self._spec_or_none(command) for command in commands]
+        found = [_listed(slot, spec) for slot, spec in zip(slots, replies, strict=True)]
+        return [one for one in found if one is not None]
+
+    async def _spec_or_none(self, command: tuple[Part, ...]) -> Reply:
+        try:
+            return (await self._reads.ask(command))[0]
+        except ServerRefused:
+            return None
 
 
-def _listed(reply: Reply, score: bytes) -> ListedSpec | None:
-    if reply is None or isinstance(reply, StoreError):
+def _listed(slot: Slot, spec: bytes | None) -> ListedSpec | None:
+    if spec is None or slot.key is None:
         return None
     try:
-        return ListedSpec(decode_spec(reply), _number(score))
+        return ListedSpec(slot.key, decode_spec(spec), int(slot.at_ms))
     except (DecodeError, OverflowError):
         return None
-
-
-def _number(score: bytes) -> int:
-    return int(float(score))
-
-
-def _is_text(member: bytes) -> bool:
-    try:
-        member.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

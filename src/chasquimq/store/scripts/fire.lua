@@ -25,25 +25,29 @@ if not total then return redis.error_reply('ERR fired must be a number') end
 -- A key of the wrong type must fail before the first write.
 redis.call('XLEN', KEYS[1])
 
-local fired = 0
+local function add(due_ms, envelope)
+  if ARGV[7] == '' then return redis.pcall('XADD', KEYS[1], '*', 'd', envelope, 'due', due_ms) end
+  return redis.pcall('XADD', KEYS[1], '*', 'd', envelope, 'n', ARGV[7], 'due', due_ms)
+end
+
+local fired, failure = 0, nil
 for i = 1, count do
   if limit > 0 and total + fired >= limit then break end
-  local due_ms, envelope = ARGV[6 + i * 2], ARGV[7 + i * 2]
-  if redis.call('SET', KEYS[3 + i], '1', 'NX', 'PX', ARGV[6]) then
-    if ARGV[7] == '' then
-      redis.call('XADD', KEYS[1], '*', 'd', envelope, 'due', due_ms)
-    else
-      redis.call('XADD', KEYS[1], '*', 'd', envelope, 'n', ARGV[7], 'due', due_ms)
-    end
+  if redis.call('EXISTS', KEYS[3 + i]) == 0 then
+    local added = add(ARGV[6 + i * 2], ARGV[7 + i * 2])
+    if type(added) == 'table' and added.err then failure = added break end
+    redis.call('SET', KEYS[3 + i], '1', 'PX', ARGV[6])
     fired = fired + 1
   end
 end
+if fired > 0 then redis.call('HINCRBY', KEYS[3], 'fired', fired) end
+-- After an error the score stays, and the markers tell the next try what is done.
+if failure then return failure end
 local is_spent = limit > 0 and total + fired >= limit
 if is_spent or next_ms <= 0 or (end_ms > 0 and next_ms > end_ms) then
   redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('DEL', KEYS[3])
   return {0, fired}
 end
-if fired > 0 then redis.call('HINCRBY', KEYS[3], 'fired', fired) end
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
 return {1, fired}

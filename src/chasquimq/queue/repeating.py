@@ -1,0 +1,182 @@
+"""The repeating part of a Queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from chasquimq.errors import DecodeError, PayloadTooLarge, SettingsError
+from chasquimq.job import Job
+from chasquimq.model.options import BackoffLike, retry_override, whole_number
+from chasquimq.model.schedule import Cron, Every, MissedFires, Pattern
+from chasquimq.queue.opening import Opening
+from chasquimq.repeat import (
+    MissedFiresPolicy,
+    QuarantinedRepeatable,
+    RepeatableMeta,
+    RepeatPattern,
+)
+from chasquimq.store.reading import ReadStore
+from chasquimq.store.repeating import ListedSpec, RepeatStore
+from chasquimq.wire.codec import decode_payload, encode_payload
+from chasquimq.wire.job_id import new_job_id
+from chasquimq.wire.names import check_spec_key
+from chasquimq.wire.new_job import NewJob
+from chasquimq.wire.new_repeat import Bounds, spell_repeat
+
+RepeatLike = RepeatPattern | Mapping[str, Any]
+MissedFiresLike = MissedFiresPolicy | Mapping[str, Any]
+
+
+class Repeating(Opening):
+    """Plans jobs that come again and again; any running worker of the queue fires them."""
+
+    async def upsert_repeatable_job(
+        self,
+        name: str,
+        data: Any,
+        *,
+        repeat: RepeatLike,
+        limit: int | None = None,
+        start_after_ms: int | None = None,
+        end_before_ms: int | None = None,
+        attempts: int | None = None,
+        backoff: float | BackoffLike | Mapping[str, Any] | None = None,
+        job_id: str | None = None,
+        missed_fires: MissedFiresLike | None = None,
+        key: str | None = None,
+    ) -> Job:
+        """Plan a job that repeats; the returned job's id is the key of the plan.
+
+        Without a `key` the plan is known by name and pattern. The same plan again changes
+        nothing (`is_duplicate`); a different one under the same key replaces it, with a new
+        first fire and its fires counted from 0. `attempts` and `backoff` are for each fire.
+
+        Raises:
+            SettingsError, EncodeError, PayloadTooLarge: refused before anything was written.
+        """
+        if job_id is not None:
+            rule = "left out where a job repeats, because each fire has an id of its own"
+            raise SettingsError("job_id", job_id, rule, hint="name the plan with key=")
+        bounds = Bounds(limit=limit, start_after_ms=start_after_ms, end_before_ms=end_before_ms)
+        new = spell_repeat(
+            name, self._encoded(data), _pattern(repeat), _policy(missed_fires), bounds,
+            retry_override(attempts, backoff), key,
+        )  # fmt: skip
+        upserted = await self._repeats().upsert(new)
+        return Job(new.key, name, data, 0, _now_ms(), not upserted.was_written, self)
+
+    async def get_repeatable_jobs(self, limit: int = 100) -> list[RepeatableMeta]:
+        """The plans that fire next, soonest first; those that cannot be read are left out."""
+        listed = await self._repeats().listed(whole_number("limit", limit, 0))
+        return [_meta(one) for one in listed]
+
+    async def remove_repeatable_by_key(self, key: str) -> bool:
+        """End a plan; jobs it has fired are not touched.
+
+        True: it will not fire again. False: there was none under that key.
+        """
+        return await self._repeats().remove(check_spec_key(key))
+
+    async def run_repeatable_now(self, key: str) -> Job:
+        """Add one job of a plan at once; its next fire, its limit and its count stay.
+
+        Raises:
+            SettingsError: there is no plan under that key.
+            DecodeError: what is stored there can never fire.
+        """
+        stored = await self._repeats().stored(check_spec_key(key))
+        if stored is None:
+            hint = "get_repeatable_jobs() lists the keys"
+            raise SettingsError("key", key, "the key of a repeatable job", hint=hint)
+        now_ms = _now_ms()
+        job_id = new_job_id(now_ms)
+        job = NewJob(job_id, stored.spec.job_name, stored.envelope(job_id, now_ms))
+        await self._store().add(job, self._settings.unique_for_ms)
+        return Job(job_id, job.name, _decoded(stored.spec.payload), 0, now_ms, False, self)
+
+    async def quarantined_repeatables(self, limit: int = 100) -> list[QuarantinedRepeatable]:
+        """Plans that could not fire and were put aside; an upsert or a removal clears them."""
+        bad = await self._repeats().bad(whole_number("limit", limit, 0))
+        return [
+            QuarantinedRepeatable(key, record.reason, record.spec, record.quarantined_at_ms)
+            for key, record in bad
+        ]
+
+    async def _add_repeating(
+        self,
+        name: str,
+        data: Any,
+        repeat: RepeatLike | None,
+        missed_fires: MissedFiresLike | None,
+        attempts: int | None,
+        backoff: float | BackoffLike | Mapping[str, Any] | None,
+        key: str | None = None,
+    ) -> Job:
+        if repeat is None:
+            raise SettingsError("missed_fires", missed_fires, "given together with repeat")
+        return await self.upsert_repeatable_job(
+            name, data, repeat=repeat, missed_fires=missed_fires,
+            attempts=attempts, backoff=backoff, key=key,
+        )  # fmt: skip
+
+    def _repeats(self) -> RepeatStore:
+        store = self._store()
+        return RepeatStore(store, ReadStore(store.link, self._settings.resend_within_ms))
+
+    def _encoded(self, data: Any) -> bytes:
+        payload = encode_payload(data)
+        if len(payload) > self._settings.max_payload_bytes:
+            raise PayloadTooLarge(len(payload), self._settings.max_payload_bytes)
+        return payload
+
+
+def _pattern(repeat: RepeatLike) -> Pattern:
+    given = RepeatPattern.from_dict(_dict_of("repeat", repeat, RepeatPattern))
+    if given.kind == "every":
+        return Every(given.interval_ms)  # pyright: ignore[reportArgumentType]  it checks
+    return Cron(given.expression, given.tz)  # pyright: ignore[reportArgumentType]  it checks
+
+
+def _policy(missed_fires: MissedFiresLike | None) -> MissedFires:
+    if missed_fires is None:
+        return MissedFires.skip()
+    given = _dict_of("missed_fires", missed_fires, MissedFiresPolicy)
+    policy = MissedFiresPolicy.from_dict(given)
+    return MissedFires(policy.kind, policy.max_catchup)  # pyright: ignore[reportArgumentType]  it checks
+
+
+def _dict_of(what: str, value: Any, kind: type) -> Mapping[str, Any]:
+    if isinstance(value, kind):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return value  # pyright: ignore[reportUnknownVariableType]  its keys are checked next
+    raise TypeError(f"{what} must be a {kind.__name__} or its dict form, got {value!r}")
+
+
+def _meta(one: ListedSpec) -> RepeatableMeta:
+    spec = one.spec
+    policy = MissedFiresPolicy(spec.missed_fires, spec.max_catchup)
+    return RepeatableMeta(
+        key=one.key,
+        job_name=spec.job_name,
+        pattern=RepeatPattern(spec.kind, spec.expression, spec.tz, spec.interval_ms),
+        next_fire_ms=one.next_fire_ms,
+        limit=spec.limit,
+        start_after_ms=spec.start_after_ms,
+        end_before_ms=spec.end_before_ms,
+        missed_fires=None if policy.kind == "skip" else policy,
+    )
+
+
+def _decoded(payload: bytes) -> Any:
+    try:
+        return decode_payload(payload)
+    except DecodeError:
+        # Native producers may store any bytes; their consumers get them as they are.
+        return payload
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
