@@ -115,15 +115,15 @@ class Bench:
         if plan.act == "consume":
             asyncio.run(preload(plan.url, plan.jobs))
         figures = _run(side, msgspec.structs.replace(plan, loop=side.loop))
-        self._check_effect(side, plan, figures)
+        self._check_effect(side, plan, figures.jobs)
         return figures
 
-    def _check_effect(self, side: Side, plan: Plan, figures: Figures) -> None:
+    def _check_effect(self, side: Side, plan: Plan, jobs: int) -> None:
         # A side that lost jobs would look fast.
         left = self._target.stream_size(STREAM)
-        is_whole = left == 0 if plan.act == "consume" else left >= figures.jobs
+        is_whole = left == 0 if plan.act == "consume" else left >= jobs
         if not is_whole:
-            raise BenchFailed(f"{side.name} left {left} jobs in the queue after {figures.jobs}")
+            raise BenchFailed(f"{side.name} left {left} jobs in the queue after {jobs}")
 
     def _plan(self, scenario: Scenario, tape: str) -> Plan:
         return Plan(

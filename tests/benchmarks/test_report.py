@@ -1,0 +1,56 @@
+"""The report says what the figures say."""
+
+import pytest
+
+from chasquimq.bench.report import make_document, notes, table_rows
+from chasquimq.bench.rounds import BenchSettings, Measured
+from chasquimq.bench.scenario import SCENARIOS, Figures
+from chasquimq.bench.target import Target
+
+TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
+
+
+def figures(*rates: float) -> list[Figures]:
+    return [
+        Figures(jobs=1000, seconds=1000 / rate, cpu_seconds=0.01, version="1", loop="uvloop")
+        for rate in rates
+    ]
+
+
+@pytest.fixture
+def document() -> dict:
+    scenario = SCENARIOS["consume-100"]
+    measured = Measured(
+        scenario,
+        {"ours": figures(100, 50, 80), "limit": figures(200, 100, 100), "original": figures(10, 5, 16)},
+        {"original+uvloop": "could not be installed"},
+    )  # fmt: skip
+    return make_document(TARGET, BenchSettings(scenarios=[scenario], rounds=3), [measured])
+
+
+def test_rates_are_medians_with_their_spread(document):
+    ours = document["scenarios"][0]["sides"][0]
+
+    assert ours["jobs_per_s"] == pytest.approx({"median": 80, "min": 50, "max": 100})
+    assert ours["cpu_us_per_job"]["median"] == pytest.approx(10)
+
+
+def test_ratios_are_paired_round_by_round(document):
+    original = document["scenarios"][0]["sides"][2]
+
+    assert original["ours_to_this"] == pytest.approx({"median": 10, "min": 5, "max": 10})
+
+
+def test_bars_say_whether_they_were_met(document):
+    met = {bar["side"]: bar["is_met"] for bar in document["bars"]}
+
+    assert met == {"limit": False, "original": True}
+    assert "bar not met: consume-100 is 50% of limit, wanted 60%" in notes(document)
+
+
+def test_a_missing_peer_is_named_with_its_reason(document):
+    assert "missing: original+uvloop: could not be installed" in notes(document)
+
+
+def test_the_limit_is_a_share_and_a_peer_a_multiple(document):
+    assert [row["ours to this"] for row in table_rows(document)] == ["", "50%", "10.0x"]

@@ -1,0 +1,99 @@
+"""`chasqui bench` measures, writes down what it measured, and says why when it cannot."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chasquimq.bench import target
+from chasquimq.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = ["add-concurrent", "add-bulk-50x8", "consume-100"]
+TINY = ["--rounds", "2", "--jobs", "2000", "--no-original"]
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], dict]:
+    """A run of seconds, as a pipe sees it, and the document it wrote."""
+    path = tmp_path_factory.mktemp("bench") / "run.json"
+    command = [sys.executable, "-m", "chasquimq", "bench", *SCENARIOS, *TINY, "--json", str(path)]
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done, json.loads(path.read_text())
+
+
+def test_the_document_names_machine_server_versions_and_settings(tiny_run):
+    _, document = tiny_run
+
+    assert {"cpu", "cores", "system", "python"} <= document["machine"].keys()
+    assert document["server"]["is_private"] is True
+    assert {"chasquimq-py", "redis", "hiredis", "msgspec"} <= document["versions"].keys()
+    assert document["settings"]["rounds"] == 2
+
+
+def test_every_side_has_a_figure_for_every_round(tiny_run):
+    _, document = tiny_run
+
+    sides = {
+        scenario["name"]: {side["side"]: len(side["rounds"]) for side in scenario["sides"]}
+        for scenario in document["scenarios"]
+    }
+    assert sides == {
+        "add-concurrent": {"ours": 2, "limit": 2, "redis-py": 2},
+        "add-bulk-50x8": {"ours": 2, "limit": 2},
+        "consume-100": {"ours": 2, "limit": 2},
+    }
+
+
+def test_every_measurement_did_all_its_jobs(tiny_run):
+    _, document = tiny_run
+
+    assert [scenario["jobs"] for scenario in document["scenarios"]] == [2000, 2000, 2000]
+
+
+def test_the_table_shows_each_side_once_and_the_bars(tiny_run):
+    done, _ = tiny_run
+
+    lines = done.stdout.splitlines()
+    assert sum(line.split()[:1] == ["limit"] for line in lines) == 3
+    assert sum(line.startswith("bar ") for line in lines) == 2
+    assert done.stderr == ""
+
+
+def test_an_unknown_scenario_is_refused_by_name(capsys):
+    assert main(["bench", "consume-9000"]) == 2
+
+    assert "'consume-9000' is not one of 'add'" in capsys.readouterr().err
+
+
+def test_two_servers_are_one_too_many(capsys):
+    assert main(["bench", "--server", sys.executable, "--redis-url", "redis://localhost"]) == 2
+
+    assert "choose one" in capsys.readouterr().err
+
+
+def test_a_result_without_a_directory_is_refused_before_measuring(capsys, tmp_path):
+    assert main(["bench", "--json", str(tmp_path / "nowhere" / "run.json")]) == 2
+
+    assert "--json needs a directory that exists" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_answer_ends_with_a_line(capsys, tmp_path):
+    assert main(["bench", "add", "--redis-url", f"unix://{tmp_path}/none.sock"]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith("error: a server must answer at unix:")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_machine_without_a_server_is_told_the_remedies(capsys, monkeypatch):
+    monkeypatch.setattr(target, "find_binary", lambda _environ: None)
+
+    assert main(["bench", "add"]) == 1
+
+    assert "--server" in capsys.readouterr().err
