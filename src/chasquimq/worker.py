@@ -33,6 +33,7 @@ from chasquimq.settings import (
 )
 from chasquimq.store.address import normal_url
 from chasquimq.store.consuming import ConsumerStore
+from chasquimq.store.firing import FiringStore
 from chasquimq.store.inspecting import InspectorStore
 from chasquimq.store.leasing import LeaseStore
 from chasquimq.store.payloads import decode
@@ -69,6 +70,8 @@ class Worker:
         claim_min_idle_ms: int | None = None,
         max_payload_bytes: int | None = None,
         delayed_enabled: bool = True,
+        run_scheduler: bool = True,
+        scheduler_tick_ms: int | None = None,
         store_results: bool = False,
         result_ttl_ms: int | None = None,
         max_result_bytes: int | None = None,
@@ -107,7 +110,7 @@ class Worker:
             else LeaseSettings(lease_ms=claim_min_idle_ms),
             retry=_retry_settings(retry, max_attempts),
             results=_result_settings(store_results, result_ttl_ms, max_result_bytes),
-            upkeep=UpkeepSettings(delayed_enabled=delayed_enabled),
+            upkeep=_upkeep_settings(delayed_enabled, run_scheduler, scheduler_tick_ms),
             abilities=abilities or AbilitySettings(),
         )  # fmt: skip
         self._handlers = HandlerSet(handler, self._settings)
@@ -231,9 +234,10 @@ class Worker:
         )  # fmt: skip
         lease_store = LeaseStore(self.name, self.group, self.consumer_id, self._connection)
         upkeep = UpkeepStore(self.name, store.writes)
+        repeats = FiringStore(self.name, store.writes)
         self._inspector = InspectorStore(self.name, store.writes, self.group)
         return Pipeline(
-            store, lease_store, upkeep, self._begin(execute), settings,
+            store, lease_store, upkeep, repeats, self._begin(execute), settings,
             listen=self._hooks.listener(self.state),
             on_lease_lost=self._hooks.lease_lost(self.state),
         )  # fmt: skip
@@ -284,6 +288,13 @@ def _result_settings(is_stored: bool, ttl_ms: int | None, max_bytes: int | None)
     if max_bytes is not None:
         given["max_bytes"] = max_bytes
     return ResultSettings(is_stored=is_stored, **given)
+
+
+def _upkeep_settings(
+    is_promoting: bool, is_scheduling: bool, tick_ms: int | None
+) -> UpkeepSettings:
+    upkeep = UpkeepSettings(delayed_enabled=is_promoting, run_scheduler=is_scheduling)
+    return upkeep if tick_ms is None else replace(upkeep, scheduler_tick_ms=tick_ms)
 
 
 def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:

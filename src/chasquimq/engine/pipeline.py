@@ -15,6 +15,7 @@ from chasquimq.engine.outcomes import Listen, Outcomes
 from chasquimq.engine.promoter import Promoter
 from chasquimq.engine.reader import Intake, Reader
 from chasquimq.engine.runner import Begin, Runners
+from chasquimq.engine.scheduler import Scheduler
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.errors import StoreError
 from chasquimq.model.backoff import BackoffDefaults
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
     from chasquimq.settings import RetrySettings, WorkerSettings
     from chasquimq.store.consuming import ConsumerStore
+    from chasquimq.store.firing import FiringStore
     from chasquimq.store.leasing import LeaseStore
     from chasquimq.store.upkeep import UpkeepStore
 
@@ -45,6 +47,7 @@ class Pipeline:
         store: ConsumerStore,
         lease_store: LeaseStore,
         upkeep: UpkeepStore,
+        repeats: FiringStore,
         begin: Begin,
         settings: WorkerSettings,
         *,
@@ -74,6 +77,7 @@ class Pipeline:
         self.reader = Reader(store, self.holdings, intake, settings.read.block_ms)
         self._claimer = Claimer(store, self.holdings, intake, settings.lease.lease_ms)
         self.promoter = Promoter(upkeep, store.consumer, settings.upkeep)
+        self.scheduler = Scheduler(repeats, settings.upkeep)
         self._loop = asyncio.get_running_loop()
         self.lease = Lease(
             lease_store, self.holdings, settings.lease, self._leases_lost, self._leases_trusted
@@ -116,7 +120,7 @@ class Pipeline:
 
     async def _stop_reading(self, deadline_s: float) -> None:
         self.reader.stop()
-        for loop in (self._claimer, self._charger, self.promoter):
+        for loop in (self._claimer, self._charger, self.promoter, self.scheduler):
             loop.stop()
         limit_s = max(deadline_s, self._loop.time() + _FAREWELL_S / 2)
         await self._within(limit_s, self._store.unblock_reader())
@@ -143,6 +147,7 @@ class Pipeline:
         await self._hand_back(await self._unknown())
         await self._store.remove_consumer()
         await self.promoter.release()
+        await self.scheduler.release()
 
     async def _unknown(self) -> list[tuple[bytes, int]]:
         """What the server gave us and we never saw; those still running stay leased."""
@@ -181,6 +186,8 @@ class Pipeline:
         loops: list[Loop] = [*self.outcomes.doors, self._charger]
         if self._settings.upkeep.delayed_enabled:
             loops.append(self.promoter)
+        if self._settings.upkeep.run_scheduler:
+            loops.append(self.scheduler)
         return loops
 
     def _leases_lost(self, entry_ids: list[bytes]) -> None:
