@@ -12,8 +12,7 @@ end
 local count = (#ARGV - 1) / 3
 if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR entries come in threes') end
 if #KEYS ~= 3 + count then return redis.error_reply('ERR each entry needs a key for its outcome') end
-local ttl_s = tonumber(ARGV[1])
-if not ttl_s or not (ttl_s >= 1) then return redis.error_reply('ERR token_ttl_s must be a time') end
+if not string.match(ARGV[1], '^[1-9]%d*$') then return redis.error_reply('ERR token_ttl_s must be a time') end
 -- Keys of the wrong type and ids that are none must fail before the first write.
 redis.call('XLEN', KEYS[2])
 for i = 1, count do
