@@ -26,8 +26,8 @@ class Job:
     data: Any
     attempt: int = 0
     created_at_ms: int = 0
-    is_duplicate: bool = field(default=False, repr=False, compare=False)
     _queue: Any = field(default=None, repr=False, compare=False)
+    is_duplicate: bool = field(default=False, repr=False, compare=False)
 
     @property
     def attempts_made(self) -> int:

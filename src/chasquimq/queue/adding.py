@@ -133,7 +133,7 @@ class Adding(Repeating):
         _raise_conflicts(on_conflict, new, marks)
         added = AddMark.ADDED
         return [
-            Job(one.job_id, one.name, spec["data"], 0, now_ms, mark is not added, self)
+            Job(one.job_id, one.name, spec["data"], 0, now_ms, self, mark is not added)
             for one, spec, mark in zip(new, jobs, marks, strict=True)
         ]
 
@@ -163,7 +163,7 @@ class Adding(Repeating):
         return whole_number("unique_for_ms", unique_for_ms, 1)
 
     def _job(self, new: NewJob, data: Any, now_ms: int, mark: AddMark) -> Job:
-        return Job(new.job_id, new.name, data, 0, now_ms, mark is not AddMark.ADDED, self)
+        return Job(new.job_id, new.name, data, 0, now_ms, self, mark is not AddMark.ADDED)
 
 
 def _refuse_with_repeat(on_conflict: OnConflict, **useless: object) -> None:

@@ -65,7 +65,7 @@ class Repeating(Opening):
             retry_override(attempts, backoff), key,
         )  # fmt: skip
         upserted = await self._repeats().upsert(new)
-        return Job(new.key, name, data, 0, _now_ms(), not upserted.was_written, self)
+        return Job(new.key, name, data, 0, _now_ms(), self, not upserted.was_written)
 
     async def get_repeatable_jobs(self, limit: int = 100) -> list[RepeatableMeta]:
         """The plans that fire next, soonest first; those that cannot be read are left out."""
@@ -94,7 +94,7 @@ class Repeating(Opening):
         job_id = new_job_id(now_ms)
         job = NewJob(job_id, stored.spec.job_name, stored.envelope(job_id, now_ms))
         await self._store().add(job, self._settings.unique_for_ms)
-        return Job(job_id, job.name, _decoded(stored.spec.payload), 0, now_ms, False, self)
+        return Job(job_id, job.name, _decoded(stored.spec.payload), 0, now_ms, self)
 
     async def quarantined_repeatables(self, limit: int = 100) -> list[QuarantinedRepeatable]:
         """Plans that could not fire and were put aside; an upsert or a removal clears them."""
