@@ -65,6 +65,7 @@ async def _demonstrate(url: str, job_count: int) -> Report:
             adding = await _add_all(queue, job_count, tally, advance_to)
         with _progress_bar("running", job_count) as advance_to:
             running = await _run_all(url, tally, advance_to)
+        await tally.read_graves(queue)
     _refuse_losses(tally)
     loop_module = type(asyncio.get_running_loop()).__module__
     return Report(tally, adding, running, loop_module.partition(".")[0])
@@ -85,7 +86,7 @@ async def _run_all(url: str, tally: Tally, advance_to: Advance) -> Pace:
 
     worker = Worker(
         QUEUE_NAME,
-        tally.watched(HANDLERS),
+        HANDLERS,
         redis_url=url,
         on_completed=tally.note_completed,
         on_failed=tally.note_retried,
@@ -98,7 +99,7 @@ async def _run_all(url: str, tally: Tally, advance_to: Advance) -> Pace:
 
 
 def _refuse_losses(tally: Tally) -> None:
-    lost_count = tally.added.total() - tally.finished_count
+    lost_count = tally.added.total() - tally.completed.total() - tally.graves.total()
     if lost_count:
         raise StoreError(f"every job must be completed or dead, {lost_count} are neither")
 

@@ -1,17 +1,17 @@
-"""Counts what became of the demo's jobs, as the worker tells of it."""
+"""Counts what became of the demo's jobs, as the worker and the DLQ tell of it."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from chasquimq.errors import UnrecoverableError
 from chasquimq.job import Job
-from chasquimq.model.reason import DlqReason
+
+if TYPE_CHECKING:
+    from chasquimq.queue import Queue
+
+PEEK_JOBS = 1_000
 
 
 class Grave(NamedTuple):
@@ -32,7 +32,6 @@ class Tally:
         self.dead: Counter[str] = Counter()
         self.graves: Counter[Grave] = Counter()
         self.last_end_s = 0.0
-        self._errors: dict[str, Exception] = {}
 
     @property
     def finished_count(self) -> int:
@@ -47,29 +46,12 @@ class Tally:
 
     def note_dead(self, job: Job) -> None:
         self.dead[job.name] += 1
-        self.graves[_grave(job, self._errors.pop(job.id, None))] += 1
         self.last_end_s = time.perf_counter()
 
-    def watched(self, handlers: Mapping[str, Callable[[Job], Any]]) -> dict[str, Any]:
-        """The same handlers; the error a job ended with is remembered for its grave."""
-        return {
-            name: self._watched(handler) if inspect.iscoroutinefunction(handler) else handler
-            for name, handler in handlers.items()
-        }
-
-    def _watched(self, handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
-        @functools.wraps(handler)
-        async def run(job: Job) -> None:
-            try:
-                await handler(job)
-            except Exception as error:
-                self._errors[job.id] = error
-                raise
-
-        return run
-
-
-def _grave(job: Job, error: Exception | None) -> Grave:
-    is_unrecoverable = isinstance(error, UnrecoverableError)
-    reason = DlqReason.UNRECOVERABLE if is_unrecoverable else DlqReason.RETRIES_EXHAUSTED
-    return Grave(job.name, reason.value, f"{type(error).__name__}: {error}")
+    async def read_graves(self, queue: Queue) -> None:
+        """Walk the whole DLQ, page by page; nothing moves."""
+        after: str | None = None
+        while letters := await queue.peek_dlq(PEEK_JOBS, after=after):
+            for letter in letters:
+                self.graves[Grave(letter["name"], letter["reason"], letter["error"] or "")] += 1
+            after = letters[-1]["dlq_id"]

@@ -1,0 +1,179 @@
+"""Pages say what is so: code comes from examples, links lead somewhere, lists are complete."""
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
+
+import pytest
+
+from chasquimq import errors, settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGE_IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+SETTINGS_PAGE = ROOT / "docs/reference/settings.md"
+ERRORS_PAGE = ROOT / "docs/reference/errors.md"
+SETTINGS = [kind for _, kind in inspect.getmembers(settings, dataclasses.is_dataclass)]
+
+FENCE = re.compile(
+    r"(?:^<!-- from (?P<path>\S+?)(?:: (?P<region>\w+))? -->\n)?^```(?P<language>\w*)\n"
+    r"(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+MARK = re.compile(r"^<!-- from .*-->$", re.MULTILINE)
+REGION = r"^(?P<indent> *)# region {name}\n(?P<code>.*?)^(?P=indent)# endregion$"
+LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+ROW = re.compile(r"^\| `(?P<field>\w+)` \| `(?P<default>[^`]+)` \|", re.MULTILINE)
+MACHINE_PATH = re.compile(r"(?<![\w.…])/(?:home|root|work|Users|tmp|var|opt|mnt|private)/")
+HOST = re.compile(r"\b(?:[\w-]+\.)+(?:com|dev|io|net|org)\b")
+# Names that belong to nobody; every other host would lead out of the project.
+HOSTS_ALLOWED = {"example.org"}
+
+
+class Block(NamedTuple):
+    """A fenced block, and the example that it says it is from."""
+
+    path: str | None
+    region: str | None
+    code: str
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_python_on_a_page_comes_from_an_example(page):
+    strays = [block.code for block in python_blocks(page) if block.path is None]
+
+    assert strays == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_python_on_a_page_equals_its_example(page):
+    blocks = [block for block in python_blocks(page) if block.path]
+
+    assert [block.code for block in blocks] == [example_code(block) for block in blocks]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_mark_stands_right_before_python(page):
+    marks = MARK.findall(page.read_text())
+
+    assert len(marks) == len([block for block in python_blocks(page) if block.path])
+
+
+def test_the_readme_shows_the_whole_quickstart():
+    (block,) = python_blocks(ROOT / "README.md")
+
+    assert (block.path, block.region) == ("examples/quickstart.py", None)
+    assert block.code == (ROOT / "examples/quickstart.py").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_relative_links_lead_somewhere(page):
+    broken = [target for target in links(page) if not leads_somewhere(page, target)]
+
+    assert broken == []
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    reached: set[Path] = set()
+    ahead = [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        reached.add(page)
+        ahead += [other for other in linked_pages(page) if other not in reached]
+
+    assert [page for page in PAGES if page not in reached] == []
+
+
+@pytest.mark.parametrize("settings_class", SETTINGS, ids=lambda kind: kind.__name__)
+def test_the_settings_page_lists_every_field_with_its_default(settings_class):
+    rows = {row["field"]: row["default"] for row in ROW.finditer(section_of(settings_class))}
+
+    assert rows.keys() == {field.name for field in dataclasses.fields(settings_class)}
+    made = settings_class()
+    assert {field: default_of(text) for field, text in rows.items()} == {
+        field: getattr(made, field) for field in rows
+    }
+
+
+def test_the_errors_page_lists_every_error():
+    text = ERRORS_PAGE.read_text()
+    names = [name for name, kind in inspect.getmembers(errors, inspect.isclass) if is_error(kind)]
+    in_table = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    in_tree = set(re.findall(r"^    (?:[│ ]*[├└]─ )?(\w+)", text, re.MULTILINE))
+
+    assert in_table == set(names)
+    assert in_tree == set(names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_a_page_names_no_place_outside_the_project(page):
+    text = page.read_text()
+
+    assert MACHINE_PATH.findall(text) == []
+    assert set(HOST.findall(text)) <= HOSTS_ALLOWED
+
+
+def python_blocks(page: Path) -> list[Block]:
+    found = FENCE.finditer(page.read_text())
+    return [Block(f["path"], f["region"], f["code"]) for f in found if f["language"] == "python"]
+
+
+def example_code(block: Block) -> str:
+    text = (ROOT / str(block.path)).read_text()
+    if block.region is None:
+        return text
+    found = re.search(REGION.format(name=block.region), text, re.MULTILINE | re.DOTALL)
+    assert found, f"{block.path} has no region {block.region}"
+    return dedent(found["code"]).strip("\n") + "\n"
+
+
+def links(page: Path) -> list[str]:
+    prose = FENCE.sub("", page.read_text())
+    return [found["target"] for found in LINK.finditer(prose)]
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    path, _, anchor = target.partition("#")
+    other = (page.parent / path).resolve() if path else page
+    if not other.exists() or not other.is_relative_to(ROOT):
+        return False
+    return not anchor or anchor in anchors(other)
+
+
+def linked_pages(page: Path) -> Iterator[Path]:
+    for target in links(page):
+        other = (page.parent / target.partition("#")[0]).resolve()
+        if other.suffix == ".md" and other.exists():
+            yield other
+
+
+def anchors(page: Path) -> set[str]:
+    prose = FENCE.sub("", page.read_text())
+    return {anchor_of(found["title"]) for found in HEADING.finditer(prose)}
+
+
+def anchor_of(title: str) -> str:
+    """The anchor that a forge gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+
+
+def section_of(settings_class: type) -> str:
+    """What stands between the heading of a class and the next heading."""
+    text = SETTINGS_PAGE.read_text()
+    return text.partition(f"\n## {settings_class.__name__}\n")[2].partition("\n## ")[0]
+
+
+def default_of(text: str) -> object:
+    if text.endswith("()"):
+        return getattr(settings, text.removesuffix("()"))()
+    return ast.literal_eval(text)
+
+
+def is_error(kind: type) -> bool:
+    return issubclass(kind, errors.ChasquiError)
