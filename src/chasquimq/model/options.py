@@ -13,6 +13,7 @@ from chasquimq.errors import LimitExceeded, SettingsError
 from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32_MAX, Backoff, RetryOverride
 
 _U64_MAX = 2**64 - 1
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _BACKOFF_KEYS = ("delay_ms", "max_delay_ms", "multiplier", "jitter_ms")
 
 
@@ -118,7 +119,7 @@ def wait_of(delay_ms: Any, delay: Any, delay_s_max: int, now_ms: int) -> Wait | 
 
 def _wait_until(instant: datetime, delay_s_max: int, now_ms: int) -> Wait:
     aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    due_ms = int(aware.timestamp() * 1000)
+    due_ms = (aware - _EPOCH) // timedelta(milliseconds=1)
     if due_ms < 0:
         raise SettingsError("delay_ms", instant, "an instant after 1970")
     _check_reach(due_ms - now_ms, delay_s_max)

@@ -14,7 +14,7 @@ from chasquimq.queue.opening import DurabilityLike
 from chasquimq.queue.repeating import MissedFiresLike, Repeating, RepeatLike
 from chasquimq.store.add_write import AddMark
 from chasquimq.wire.job_id import new_job_id, new_job_ids
-from chasquimq.wire.new_job import JobSpec, JobSpeller, NewJob
+from chasquimq.wire.new_job import JobSpec, NewJob
 
 OnConflict = Literal["keep", "raise"]
 DelayMsLike = int | float | datetime
@@ -148,14 +148,6 @@ class Adding(Repeating):
                 rule = f"a mapping with {missing.args[0]!r}"
                 raise SettingsError(what, found, rule) from None
         return new
-
-    def _speller(self) -> JobSpeller:
-        if self._known_speller is None:
-            settings = self._settings
-            self._known_speller = JobSpeller(settings.max_payload_bytes, settings.max_delay_secs)
-        return self._known_speller
-
-    _known_speller: JobSpeller | None = None
 
     def _unique_ms(self, unique_for_ms: int | None) -> int:
         if unique_for_ms is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 from chasquimq.errors import StoreError
@@ -16,7 +17,9 @@ from chasquimq.settings import (
 from chasquimq.store.address import normal_url
 from chasquimq.store.inspecting import Counts, InspectorStore
 from chasquimq.store.producing import ProducerStore
+from chasquimq.wire.codec import encode_payload
 from chasquimq.wire.names import check_queue_name
+from chasquimq.wire.new_job import JobSpeller
 
 # "server", "fsync" or "replica:n".
 DurabilityLike = str | Durability
@@ -24,6 +27,10 @@ DurabilityLike = str | Durability
 
 class Opening:
     """Opens on first use, closes for good."""
+
+    # How data becomes bytes.
+    _encode: Callable[[Any], bytes] = staticmethod(encode_payload)
+    _known_speller: JobSpeller | None = None
 
     def __init__(
         self,
@@ -98,6 +105,14 @@ class Opening:
                 self._name, self._connection, self._settings, self._abilities, wanted
             )
         return store
+
+    def _speller(self) -> JobSpeller:
+        if self._known_speller is None:
+            settings = self._settings
+            self._known_speller = JobSpeller(
+                settings.max_payload_bytes, settings.max_delay_secs, self._encode
+            )
+        return self._known_speller
 
 
 def _given(**values: int | None) -> dict[str, Any]:

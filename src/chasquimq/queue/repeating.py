@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from chasquimq.errors import DecodeError, PayloadTooLarge, SettingsError
+from chasquimq.errors import DecodeError, SettingsError
 from chasquimq.job import Job
 from chasquimq.model.options import BackoffLike, retry_override, whole_number
 from chasquimq.model.schedule import Cron, Every, MissedFires, Pattern
@@ -19,7 +19,7 @@ from chasquimq.repeat import (
 )
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.repeating import ListedSpec, RepeatStore
-from chasquimq.wire.codec import decode_payload, encode_payload
+from chasquimq.wire.codec import decode_payload
 from chasquimq.wire.job_id import new_job_id
 from chasquimq.wire.names import check_spec_key
 from chasquimq.wire.new_job import NewJob
@@ -61,7 +61,7 @@ class Repeating(Opening):
             raise SettingsError("job_id", job_id, rule, hint="name the plan with key=")
         bounds = Bounds(limit=limit, start_after_ms=start_after_ms, end_before_ms=end_before_ms)
         new = spell_repeat(
-            name, self._encoded(data), _pattern(repeat), _policy(missed_fires), bounds,
+            name, self._speller().payload(data), _pattern(repeat), _policy(missed_fires), bounds,
             retry_override(attempts, backoff), key,
         )  # fmt: skip
         upserted = await self._repeats().upsert(new)
@@ -124,12 +124,6 @@ class Repeating(Opening):
     def _repeats(self) -> RepeatStore:
         store = self._store()
         return RepeatStore(store, ReadStore(store.link, self._settings.resend_within_ms))
-
-    def _encoded(self, data: Any) -> bytes:
-        payload = encode_payload(data)
-        if len(payload) > self._settings.max_payload_bytes:
-            raise PayloadTooLarge(len(payload), self._settings.max_payload_bytes)
-        return payload
 
 
 def _pattern(repeat: RepeatLike) -> Pattern:

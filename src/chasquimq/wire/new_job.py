@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -38,9 +38,15 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
 class JobSpeller:
     """Checks and spells jobs of one queue."""
 
-    def __init__(self, payload_bytes_max: int, delay_s_max: int) -> None:
+    def __init__(
+        self,
+        payload_bytes_max: int,
+        delay_s_max: int,
+        encode: Callable[[Any], bytes] = encode_payload,
+    ) -> None:
         self._payload_bytes_max = payload_bytes_max
         self._delay_s_max = delay_s_max
+        self._encode = encode
 
     def spell(self, spec: JobSpec, fresh_id: str, now_ms: int) -> NewJob:
         """One job from a mapping of at least name and data; KeyError names what is missing."""
@@ -48,7 +54,7 @@ class JobSpeller:
         if len(spec) == 2:
             return self._plain(spec["name"], spec["data"], fresh_id, now_ms)
         _check_keys(spec)
-        name, payload = check_job_name(spec["name"]), self._payload(spec["data"])
+        name, payload = check_job_name(spec["name"]), self.payload(spec["data"])
         own_id = spec.get("job_id")
         job_id = fresh_id if own_id is None else check_job_id(own_id)
         retry = retry_override(spec.get("attempts"), spec.get("backoff"))
@@ -57,14 +63,22 @@ class JobSpeller:
         return NewJob(job_id, name, envelope, _digest(name, payload) if own_id else "", wait)
 
     def _plain(self, name: str, data: Any, job_id: str, now_ms: int) -> NewJob:
-        payload = self._payload(data)
+        payload = self.payload(data)
         return NewJob(job_id, check_job_name(name), encode_envelope(job_id, payload, now_ms))
 
-    def _payload(self, data: Any) -> bytes:
-        payload = encode_payload(data)
+    def payload(self, data: Any) -> bytes:
+        """The bytes of a user's value, refused when there are too many of them."""
+        payload = self._encode(data)
         if len(payload) > self._payload_bytes_max:
             raise PayloadTooLarge(len(payload), self._payload_bytes_max)
         return payload
+
+
+def raw_payload(data: Any) -> bytes:
+    """Bytes as they are, for callers who encode their own."""
+    if not isinstance(data, bytes):
+        raise TypeError(f"a payload must be bytes, got {data!r:.100}")
+    return bytes(data)
 
 
 def _extras(spec: JobSpec) -> dict[str, Any] | None:
