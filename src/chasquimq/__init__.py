@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from chasquimq.errors import ChasquiError, NotSupportedError, UnrecoverableError
     from chasquimq.job import Job, current_job
+    from chasquimq.model.job_state import JobState
     from chasquimq.queue import Queue
     from chasquimq.repeat import BackoffSpec, MissedFiresPolicy, RepeatableMeta, RepeatPattern
+    from chasquimq.upkeep import Upkeep
     from chasquimq.worker import Handler, Worker
 
 _HOMES = {
@@ -18,12 +20,14 @@ _HOMES = {
     "ChasquiError": "errors",
     "Handler": "worker",
     "Job": "job",
+    "JobState": "model.job_state",
     "MissedFiresPolicy": "repeat",
     "NotSupportedError": "errors",
     "Queue": "queue",
     "RepeatPattern": "repeat",
     "RepeatableMeta": "repeat",
     "UnrecoverableError": "errors",
+    "Upkeep": "upkeep",
     "Worker": "worker",
     "current_job": "job",
 }
@@ -33,12 +37,14 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "current_job",
     "Handler",
     "Job",
+    "JobState",
     "MissedFiresPolicy",
     "NotSupportedError",
     "Queue",
     "RepeatableMeta",
     "RepeatPattern",
     "UnrecoverableError",
+    "Upkeep",
     "version",
     "Worker",
 ]

@@ -15,9 +15,9 @@ from chasquimq.store.payloads import decode
 
 if TYPE_CHECKING:
     from chasquimq.engine.outcomes import Kind, Listen
-    from chasquimq.worker import Worker
 
-WorkerHook = Callable[["Worker"], Awaitable[None] | None]
+# It is handed the worker, which this room does not know.
+WorkerHook = Callable[[Any], Awaitable[None] | None]
 JobHook = Callable[[Job], Awaitable[None] | None]
 
 logger = logging.getLogger(__name__)
@@ -34,12 +34,12 @@ class Hooks:
     on_dead: JobHook | None
     on_lease_lost: JobHook | None
 
-    async def startup(self, worker: Worker) -> None:
+    async def startup(self, worker: object) -> None:
         """Raises what the hook raises: a worker that cannot start must not run."""
         if self.on_startup is not None:
             await _maybe(self.on_startup(worker))
 
-    async def shutdown(self, worker: Worker) -> None:
+    async def shutdown(self, worker: object) -> None:
         if self.on_shutdown is not None:
             await _call(self.on_shutdown, worker)
 

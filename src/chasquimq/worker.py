@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, Self
 
 from chasquimq.engine.pipeline import Pipeline
+from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.handlers import Handler, Handlers, HandlerSet
 from chasquimq.health import Health
 from chasquimq.hooks import Hooks, JobHook, WorkerHook
@@ -35,6 +36,7 @@ from chasquimq.store.address import normal_url
 from chasquimq.store.consuming import ConsumerStore
 from chasquimq.store.firing import FiringStore
 from chasquimq.store.inspecting import InspectorStore
+from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.leasing import LeaseStore
 from chasquimq.store.payloads import decode
 from chasquimq.store.upkeep import UpkeepStore
@@ -233,11 +235,16 @@ class Worker:
             settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
         )  # fmt: skip
         lease_store = LeaseStore(self.name, self.group, self.consumer_id, self._connection)
-        upkeep = UpkeepStore(self.name, store.writes)
-        repeats = FiringStore(self.name, store.writes)
+        upkeep = UpkeepLoops(
+            UpkeepStore(self.name, store.writes),
+            FiringStore(self.name, store.writes),
+            JanitorStore(self.name, self.group, store.writes),
+            self.consumer_id,
+            settings.upkeep,
+        )
         self._inspector = InspectorStore(self.name, store.writes, self.group)
         return Pipeline(
-            store, lease_store, upkeep, repeats, self._begin(execute), settings,
+            store, lease_store, upkeep, self._begin(execute), settings,
             listen=self._hooks.listener(self.state),
             on_lease_lost=self._hooks.lease_lost(self.state),
         )  # fmt: skip

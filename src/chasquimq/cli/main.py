@@ -37,6 +37,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "server": LazyCommand(
         "chasquimq.cli.server:server", "Start, stop or show a server of your own."
     ),
+    "upkeep": LazyCommand(
+        "chasquimq.cli.upkeep:upkeep", "Promote and fire jobs where no worker runs."
+    ),
 }
 
 

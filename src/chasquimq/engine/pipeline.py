@@ -12,10 +12,8 @@ from chasquimq.engine.claimer import Claimer
 from chasquimq.engine.holdings import Holdings
 from chasquimq.engine.lease import Lease
 from chasquimq.engine.outcomes import Listen, Outcomes
-from chasquimq.engine.promoter import Promoter
 from chasquimq.engine.reader import Intake, Reader
 from chasquimq.engine.runner import Begin, Runners
-from chasquimq.engine.scheduler import Scheduler
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.errors import StoreError
 from chasquimq.model.backoff import BackoffDefaults
@@ -26,12 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chasquimq.engine.loop import Loop
+    from chasquimq.engine.upkeep import UpkeepLoops
     from chasquimq.model.delivery import Delivery
     from chasquimq.settings import RetrySettings, WorkerSettings
     from chasquimq.store.consuming import ConsumerStore
-    from chasquimq.store.firing import FiringStore
     from chasquimq.store.leasing import LeaseStore
-    from chasquimq.store.upkeep import UpkeepStore
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.01
@@ -46,8 +43,7 @@ class Pipeline:
         self,
         store: ConsumerStore,
         lease_store: LeaseStore,
-        upkeep: UpkeepStore,
-        repeats: FiringStore,
+        upkeep: UpkeepLoops,
         begin: Begin,
         settings: WorkerSettings,
         *,
@@ -76,8 +72,7 @@ class Pipeline:
         )  # fmt: skip
         self.reader = Reader(store, self.holdings, intake, settings.read.block_ms)
         self._claimer = Claimer(store, self.holdings, intake, settings.lease.lease_ms)
-        self.promoter = Promoter(upkeep, store.consumer, settings.upkeep)
-        self.scheduler = Scheduler(repeats, settings.upkeep)
+        self.upkeep = upkeep
         self._loop = asyncio.get_running_loop()
         self.lease = Lease(
             lease_store, self.holdings, settings.lease, self._leases_lost, self._leases_trusted
@@ -120,8 +115,8 @@ class Pipeline:
 
     async def _stop_reading(self, deadline_s: float) -> None:
         self.reader.stop()
-        for loop in (self._claimer, self._charger, self.promoter, self.scheduler):
-            loop.stop()
+        for part in (self._claimer, self._charger, self.upkeep):
+            part.stop()
         limit_s = max(deadline_s, self._loop.time() + _FAREWELL_S / 2)
         await self._within(limit_s, self._store.unblock_reader())
         await self._within(limit_s, self._gone("chasqui-reader", "chasqui-claimer"))
@@ -146,8 +141,7 @@ class Pipeline:
         await self._hand_back(self.outcomes.interrupted_counts)
         await self._hand_back(await self._unknown())
         await self._store.remove_consumer()
-        await self.promoter.release()
-        await self.scheduler.release()
+        await self.upkeep.release()
 
     async def _unknown(self) -> list[tuple[bytes, int]]:
         """What the server gave us and we never saw; those still running stay leased."""
@@ -183,12 +177,7 @@ class Pipeline:
             logger.warning("a step of stopping was cut short", extra={"error": str(error)})
 
     def _loops(self) -> list[Loop]:
-        loops: list[Loop] = [*self.outcomes.doors, self._charger]
-        if self._settings.upkeep.delayed_enabled:
-            loops.append(self.promoter)
-        if self._settings.upkeep.run_scheduler:
-            loops.append(self.scheduler)
-        return loops
+        return [*self.outcomes.doors, self._charger, *self.upkeep.loops]
 
     def _leases_lost(self, entry_ids: list[bytes]) -> None:
         """Called by the lease thread: mark at once, tell the user on the loop."""

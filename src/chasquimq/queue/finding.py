@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chasquimq.job_state import JobState
+from chasquimq.model.job_state import JobState
 from chasquimq.queue.opening import Opening
 from chasquimq.store.finding import FinderStore
 from chasquimq.store.reading import ReadStore

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from chasquimq.errors import ServerRefused
-from chasquimq.job_state import JobState
+from chasquimq.model.job_state import JobState
 from chasquimq.store.consuming import PARKING
 from chasquimq.store.reading import DuePages, MemberPages, Pages, PageSize, StreamPages
 from chasquimq.store.sighting import Sighting

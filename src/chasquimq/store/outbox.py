@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import StoreError
 from chasquimq.store.add_write import AddMark, AddWrite, chunks
+from chasquimq.store.server_errors import about
 from chasquimq.wire.new_job import NewJob
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Outbox:
         connection = self._writer.link.current
         must_ask = self._writer.confirmation is not None
         if connection is None or must_ask or not self._writer.window.try_enter(len(jobs)):
-            self._confirm(write, waiters, None)
+            self._follow(write, waiters, self._enter_and_confirm(write))
             return
         answer = connection.send(write.request(), write.reply_count)
         answer.add_done_callback(lambda done: self._answered(write, waiters, done))
@@ -75,42 +76,57 @@ class Outbox:
     def _answered(
         self, write: AddWrite, waiters: Sequence[_Waiter], answer: asyncio.Future[list[Reply]]
     ) -> None:
-        self._writer.window.leave(len(waiters))
         try:
             marks = self._writer.accept(write, answer.result())
         except StoreError as trouble:
-            self._confirm(write, waiters, trouble)
+            # It stays in the window: what may be sent again must be among the remembered ids.
+            self._follow(write, waiters, self._confirm(write, trouble))
             return
+        self._writer.window.leave(len(waiters))
         for waiter, mark in zip(waiters, marks, strict=True):
             if not waiter.done():
                 waiter.set_result(mark)
 
-    def _confirm(
-        self, write: AddWrite, waiters: Sequence[_Waiter], trouble: StoreError | None
+    def _follow(
+        self,
+        write: AddWrite,
+        waiters: Sequence[_Waiter],
+        confirming: Coroutine[Any, Any, list[AddMark]],
     ) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._confirm_within_window(write, trouble), name="chasqui-confirm-adds"
-        )
+        task = asyncio.get_running_loop().create_task(confirming, name="chasqui-confirm-adds")
         self._troubled.add(task)
-        task.add_done_callback(lambda done: self._settle(done, waiters))
+        task.add_done_callback(lambda done: self._settle(done, write, waiters))
 
-    async def _confirm_within_window(
-        self, write: AddWrite, trouble: StoreError | None
-    ) -> list[AddMark]:
+    async def _enter_and_confirm(self, write: AddWrite) -> list[AddMark]:
         await self._writer.window.enter(len(write.jobs))
+        return await self._confirm(write, None)
+
+    async def _confirm(self, write: AddWrite, trouble: StoreError | None) -> list[AddMark]:
         try:
             return await self._writer.confirm(write, trouble)
         finally:
             self._writer.window.leave(len(write.jobs))
 
-    def _settle(self, task: asyncio.Task[list[AddMark]], waiters: Sequence[_Waiter]) -> None:
+    def _settle(
+        self, task: asyncio.Task[list[AddMark]], write: AddWrite, waiters: Sequence[_Waiter]
+    ) -> None:
         self._troubled.discard(task)
-        for at, waiter in enumerate(waiters):
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        answers = task.result() if error is None else _answers(write, error)
+        for waiter, answer in zip(waiters, answers, strict=True):
             if waiter.done():
                 continue
-            if task.cancelled():
-                waiter.cancel()
-            elif (error := task.exception()) is not None:
-                waiter.set_exception(error)
+            if isinstance(answer, BaseException):
+                waiter.set_exception(answer)
             else:
-                waiter.set_result(task.result()[at])
+                waiter.set_result(answer)
+
+
+def _answers(write: AddWrite, error: BaseException) -> Iterator[AddMark | BaseException]:
+    """What each job of a failed write hears: the error is about all of them, or about some."""
+    if not isinstance(error, StoreError):
+        yield from [error] * len(write.jobs)
+        return
+    failed = set(error.job_ids) or {job.job_id for job in write.jobs}
+    for job in write.jobs:
+        yield about(error, [job.job_id]) if job.job_id in failed else AddMark.ADDED

@@ -19,7 +19,7 @@ from chasquimq.store.delay_write import DelayWrite
 from chasquimq.store.link import Link, pause
 from chasquimq.store.outbox import Outbox
 from chasquimq.store.script import is_forgotten
-from chasquimq.store.server_errors import is_worth_resending
+from chasquimq.store.server_errors import about, is_worth_resending
 from chasquimq.store.window import Window
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.new_job import NewJob
@@ -60,6 +60,8 @@ class ProducerStore:
         self._plain = XaddTemplate(self.keys.stream, producer_id=None)
         self._gated = XaddTemplate(self.keys.stream, producer_id=self.producer_id)
         self._outbox = Outbox(self)
+        self._preparing = asyncio.Lock()
+        self._prepared: Connection | None = None
 
     async def abilities(self) -> Abilities:
         """What the server can do, asked once for each connection."""
@@ -72,19 +74,19 @@ class ProducerStore:
         # Under a cap each job is judged alone, so that one too many refuses only itself.
         is_capped = self._settings.max_stream_len is not None
         is_alone = is_capped or bool(job.digest) or job.wait is not None
-        if is_alone or not self.link.is_up:
+        if is_alone or self._prepared is None or self.link.current is not self._prepared:
             return (await self.add_many([job], unique_ms))[0]
         return await self._outbox.put(job)
 
     async def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
         """Add jobs in writes of at most a thousand; the marks come in the same order."""
-        await self._connect([job.job_id for job in jobs])
+        await self._connect(jobs)
         ready = [job for job in jobs if job.wait is None]
-        if len(ready) == len(jobs):
-            return await self._write_all(jobs, unique_ms)
         later = [job for job in jobs if job.wait is not None]
-        ready_marks = iter(await self._write_all(ready, unique_ms))
-        later_marks = iter(await self._write_all(later, unique_ms))
+        marks = await self._write_all([*chunks(ready), *chunks(later)], unique_ms)
+        if not later:
+            return marks
+        ready_marks, later_marks = iter(marks[: len(ready)]), iter(marks[len(ready) :])
         return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
 
     async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
@@ -114,14 +116,20 @@ class ProducerStore:
                 self.link.heed(error)
                 await pause(error)
 
-    async def _write_all(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
+    async def _write_all(self, parts: Sequence[Sequence[NewJob]], unique_ms: int) -> list[AddMark]:
         marks: list[AddMark] = []
-        for chunk in chunks(jobs):
-            await self.window.enter(len(chunk))
+        for at, part in enumerate(parts):
+            await self.window.enter(len(part))
             try:
-                marks += await self.confirm(self.spell(chunk, unique_ms))
+                marks += await self.confirm(self.spell(part, unique_ms))
+            except DurabilityNotMet:
+                raise
+            except StoreError as error:
+                # Who catches it must learn of every job that is not surely in the queue.
+                failed = error.job_ids or _ids(part)
+                raise about(error, [*failed, *_ids(*parts[at + 1 :])]) from error.__cause__
             finally:
-                self.window.leave(len(chunk))
+                self.window.leave(len(part))
         return marks
 
     async def confirm(self, write: AddWrite, trouble: StoreError | None = None) -> list[AddMark]:
@@ -136,7 +144,7 @@ class ProducerStore:
                 self.link.heed(trouble)
                 await pause(trouble)
             try:
-                connection = await self.link.connection(within_s=max(0.05, until - loop.time()))
+                connection = await self._connection(max(0.05, until - loop.time()))
                 return self.accept(write, await self._exchange(connection, write))
             except (QueueFull, DurabilityNotMet):
                 raise
@@ -160,7 +168,7 @@ class ProducerStore:
             return marks
         cap = self._settings.max_stream_len
         assert cap is not None, "only a capped queue can be full"
-        raise QueueFull(self._queue, cap, [job.job_id for job in write.jobs])
+        raise QueueFull(self._queue, cap, _ids(write.jobs))
 
     async def close(self) -> None:
         """Close the connection; what was not confirmed hears that its outcome is unknown."""
@@ -182,35 +190,50 @@ class ProducerStore:
             block_ms=confirmation.block_ms,
         )  # fmt: skip
         if not any(isinstance(reply, StoreError) for reply in replies):
-            confirmation.check(confirmed, [job.job_id for job in write.jobs])
+            confirmation.check(confirmed, _ids(write.jobs))
         return replies
 
     def _raise_unless_resendable(
         self, write: AddWrite, trouble: StoreError, was_sent: bool, left_s: float
     ) -> None:
         is_lost = isinstance(trouble, ConnectionLost)
-        may_resend = self._settings.resend or not was_sent
-        if left_s > 0 and may_resend and (is_lost or is_worth_resending(trouble)):
+        # An error reply to a write that no one remembers may follow jobs that were added.
+        may_resend = self._settings.resend or (is_lost and not was_sent)
+        may_go_on = left_s > 0 and may_resend and not self.link.is_closed
+        if may_go_on and (is_lost or is_worth_resending(trouble)):
             return
         if is_lost:
             raise ConnectionLost(
                 str(trouble),
-                job_ids=[job.job_id for job in write.jobs],
+                job_ids=_ids(write.jobs),
                 outcome="unknown" if was_sent else "not_done",
             ) from trouble
         raise trouble
 
-    async def _connect(self, job_ids: list[str]) -> None:
+    async def _connect(self, jobs: Sequence[NewJob]) -> None:
         try:
-            await self.link.connection(within_s=self._settings.resend_within_ms / 1000 + 0.05)
+            await self._connection(self._settings.resend_within_ms / 1000 + 0.05)
         except StoreError as error:
-            error.job_ids = job_ids
-            raise
+            raise about(error, _ids(jobs)) from error.__cause__
+
+    async def _connection(self, within_s: float) -> Connection:
+        """The open connection, to a server that remembers as many ids as a resend may need."""
+        connection = await self.link.connection(within_s=within_s)
+        if connection is self._prepared:
+            return connection
+        async with self._preparing:
+            if connection is not self._prepared:
+                await self._widen_memory(connection)
+                self._prepared = connection
+        return connection
 
     async def _prepare(self, connection: Connection) -> None:
         self._abilities = await probe(connection, self.keys, self._wanted)
         if self.confirmation is not None:
             await self.confirmation.probe(connection)
+
+    async def _widen_memory(self, connection: Connection) -> None:
+        assert self._abilities is not None, "a connection probes the server before it is used"
         if not (self._abilities.idempotent_add and self._settings.resend):
             return
         # The default window of 100 ids would double a resent bulk; only a stream that
@@ -222,6 +245,10 @@ class ProducerStore:
         )
         if isinstance(replies[1], StoreError):
             raise replies[1]
+
+
+def _ids(*parts: Sequence[NewJob]) -> list[str]:
+    return [job.job_id for part in parts for job in part]
 
 
 def _may_have_left(trouble: StoreError) -> bool:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import DecodeError
-from chasquimq.job_state import JobState
+from chasquimq.model.job_state import JobState
 from chasquimq.wire.codec import Envelope, decode_envelope
 from chasquimq.wire.delayed_member import split_member
 from chasquimq.wire.outcome import COMPLETED, DEAD, decode_outcome

@@ -1,0 +1,52 @@
+"""The loops that keep a queue moving without running any job: promoter, scheduler, janitor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chasquimq.engine.janitor import Janitor
+from chasquimq.engine.promoter import Promoter
+from chasquimq.engine.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from chasquimq.engine.loop import Loop
+    from chasquimq.settings import UpkeepSettings
+    from chasquimq.store.firing import FiringStore
+    from chasquimq.store.janitor import JanitorStore
+    from chasquimq.store.upkeep import UpkeepStore
+
+
+class UpkeepLoops:
+    """What a worker does on the side, and an Upkeep as its only work."""
+
+    def __init__(
+        self,
+        upkeep: UpkeepStore,
+        firing: FiringStore,
+        janitor: JanitorStore,
+        holder: str,
+        settings: UpkeepSettings,
+    ) -> None:
+        self.promoter = Promoter(upkeep, holder, settings)
+        self.scheduler = Scheduler(firing, settings)
+        self.janitor = Janitor(janitor, settings.janitor_ms, lambda: self.promoter.is_leader)
+        self._settings = settings
+
+    @property
+    def loops(self) -> list[Loop]:
+        """Those that are switched on; sweeping belongs to promotion."""
+        loops: list[Loop] = []
+        if self._settings.delayed_enabled:
+            loops += (self.promoter, self.janitor)
+        if self._settings.run_scheduler:
+            loops.append(self.scheduler)
+        return loops
+
+    def stop(self) -> None:
+        for loop in (self.promoter, self.janitor, self.scheduler):
+            loop.stop()
+
+    async def release(self) -> None:
+        """Let others lead at once."""
+        await self.promoter.release()
+        await self.scheduler.release()

@@ -1,0 +1,104 @@
+"""Upkeep: promotion and firing where no worker runs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Self
+from uuid import uuid4
+
+from chasquimq.engine.supervisor import Supervisor
+from chasquimq.engine.upkeep import UpkeepLoops
+from chasquimq.errors import StoreError
+from chasquimq.settings import (
+    DEFAULT_URL,
+    ConnectionSettings,
+    CredentialProvider,
+    UpkeepSettings,
+)
+from chasquimq.store.address import normal_url
+from chasquimq.store.firing import FiringStore
+from chasquimq.store.janitor import JanitorStore
+from chasquimq.store.link import Link
+from chasquimq.store.upkeep import UpkeepStore
+from chasquimq.wire.names import check_group_name, check_queue_name
+
+_RELEASE_S = 1.0
+
+
+class Upkeep:
+    """Promotes delayed jobs, fires repeatables and sweeps, without running any job.
+
+    Workers do the same on the side; run one of these where workers come and go, or where
+    the original's workers run with `delayed_enabled=False`. Any number may run: one leads.
+    """
+
+    def __init__(
+        self,
+        queue_name: str,
+        *,
+        redis_url: str = DEFAULT_URL,
+        tls: bool = False,
+        group: str = "default",
+        credential_provider: CredentialProvider | None = None,
+        insecure_tls: bool = False,
+        settings: UpkeepSettings | None = None,
+    ) -> None:
+        self.name = check_queue_name(queue_name)
+        self.holder = f"p-{uuid4()}"
+        self._settings = settings or UpkeepSettings()
+        self._link = Link(
+            ConnectionSettings(
+                url=normal_url(redis_url, tls=tls),
+                insecure_tls=insecure_tls,
+                credential_provider=credential_provider,
+            ),
+            name="chasqui-upkeep",
+        )
+        self._loops = UpkeepLoops(
+            UpkeepStore(self.name, self._link),
+            FiringStore(self.name, self._link),
+            JanitorStore(self.name, check_group_name(group), self._link),
+            self.holder,
+            self._settings,
+        )
+        self._supervisor = Supervisor()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def is_leader(self) -> bool:
+        return self._loops.promoter.is_leader
+
+    @property
+    def loops_down(self) -> dict[str, str]:
+        """Loops that have been failing for more than five seconds, with their last error."""
+        return self._supervisor.loops_down
+
+    async def run(self) -> None:
+        """Run until closed; raises ServerUnreachable when the first dial fails."""
+        await self._link.connection()
+        try:
+            async with asyncio.TaskGroup() as loops:
+                for loop in self._loops.loops:
+                    loops.create_task(self._supervisor.keep(loop), name=f"chasqui-{loop.name}")
+        finally:
+            await self._leave()
+
+    async def close(self) -> None:
+        """Ask `run` to end; it lets another lead at once."""
+        self.request_stop()
+
+    def request_stop(self) -> None:
+        """The same, for signal handlers."""
+        self._loops.stop()
+
+    async def _leave(self) -> None:
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_RELEASE_S):
+                await self._loops.release()
+        await self._link.close()

@@ -1,0 +1,100 @@
+"""Upkeep: queues move on where no worker promotes, fires or sweeps."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from support.waiting import eventually
+
+from chasquimq.engine.janitor import Janitor
+from chasquimq.errors import ServerUnreachable
+from chasquimq.repeat import RepeatPattern
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.janitor import JanitorStore
+from chasquimq.store.link import Link
+from chasquimq.upkeep import Upkeep
+
+
+@asynccontextmanager
+async def running(upkeep: Upkeep):
+    task = asyncio.create_task(upkeep.run())
+    try:
+        yield upkeep
+    finally:
+        await upkeep.close()
+        await task
+
+
+@pytest.fixture
+async def group(raw):
+    """The group that a first worker would have made."""
+    await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
+
+
+@pytest.fixture
+async def janitor(url, queue_name, group):
+    link = Link(ConnectionSettings(url=url))
+    yield Janitor(JanitorStore(queue_name, "default", link), 1, lambda: True)
+    await link.close()
+
+
+async def test_delayed_jobs_become_ready_without_a_worker(url, queue_name, queue):
+    await queue.add("later", 1, delay_ms=50)
+
+    async with running(Upkeep(queue_name, redis_url=url)):
+
+        async def is_ready():
+            return (await queue.counts()).ready == 1
+
+        await eventually(is_ready)
+
+
+async def test_repeatables_fire_without_a_worker(url, queue_name, queue):
+    await queue.upsert_repeatable_job("tick", 1, repeat=RepeatPattern.every(100), limit=3)
+
+    async with running(Upkeep(queue_name, redis_url=url)):
+
+        async def has_fired():
+            return (await queue.counts()).ready == 3
+
+        await eventually(has_fired)
+
+
+async def test_the_second_upkeep_leads_when_the_first_is_closed(url, queue_name):
+    async with running(Upkeep(queue_name, redis_url=url)) as second_to_be:
+        await eventually(lambda: second_to_be.is_leader)
+        async with running(Upkeep(queue_name, redis_url=url)) as second:
+            assert not second.is_leader
+            await second_to_be.close()
+            await eventually(lambda: second.is_leader, within_s=2)
+
+
+async def test_a_server_that_is_not_there_is_told_at_once(queue_name, tmp_path):
+    with pytest.raises(ServerUnreachable, match="chasqui server start"):
+        await Upkeep(queue_name, redis_url=f"unix://{tmp_path}/none.sock").run()
+
+
+async def test_the_janitor_forgets_ghosts_and_only_ghosts(queue, raw, janitor):
+    await queue.add_bulk([{"name": "a", "data": at} for at in range(5)])
+    rows = await raw(
+        "XREADGROUP", "GROUP", "default", "w", "COUNT", 5, "STREAMS", raw.keys.stream, ">"
+    )
+    ids = [row[0] for row in rows[0][1]]
+    await raw("XDEL", raw.keys.stream, ids[0], ids[3])
+
+    await janitor.run_once()
+
+    assert [row[0] for row in await raw.pending()] == [ids[1], ids[2], ids[4]]
+    assert janitor.ghost_count == 2
+
+
+async def test_the_janitor_reaps_only_consumers_that_hold_nothing_for_long(raw, queue, janitor):
+    await queue.add("held", 1)
+    await raw("XREADGROUP", "GROUP", "default", "busy", "STREAMS", raw.keys.stream, ">")
+    await raw("XGROUP", "CREATECONSUMER", raw.keys.stream, "default", "fresh")
+
+    await janitor.run_once()
+
+    assert sorted(await raw.consumers()) == ["busy", "fresh"]
