@@ -46,7 +46,7 @@ class Intake:
 
     def _welcome(self, deliveries: list[Delivery]) -> list[Delivery]:
         # A first delivery that asks for nothing special may always start.
-        if not any(one.spent or one.earlier or one.extras for one in deliveries):
+        if not any(one.spent or one.earlier or one.extras or one.retry for one in deliveries):
             return deliveries
         now_ms = self._now_ms()
         return [one for one in deliveries if self._may_start(one, now_ms)]

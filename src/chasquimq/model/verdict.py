@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -12,6 +13,8 @@ from chasquimq.model.delivery import Delivery
 from chasquimq.model.reason import DlqReason
 
 _DETAIL_CHARS_MAX = 512
+# Due times are floats to the server; beyond this they are no whole milliseconds any more.
+_AFTER_MS_MAX = 2**52
 
 
 class UnknownName(Exception):
@@ -68,8 +71,8 @@ def judge(
     run_number = delivery.run_number
     if isinstance(error, UnknownName):
         return _judge_unknown_name(delivery, policy, now_ms)
-    if isinstance(error, RetryLater):
-        return Retry(max(0, int(error.delay_ms)), run_number - 1)
+    if isinstance(error, RetryLater) and (after_ms := _asked_ms(error)) is not None:
+        return Retry(after_ms, run_number - 1)
     if isinstance(error, UnrecoverableError):
         return Bury(DlqReason.UNRECOVERABLE)
     if isinstance(error, DecodeError):
@@ -77,27 +80,46 @@ def judge(
     if run_number >= delivery.max_attempts(policy.max_attempts):
         return Bury(DlqReason.RETRIES_EXHAUSTED)
     backoff = delivery.retry.backoff if delivery.retry else None
-    return Retry(delay_ms(run_number, backoff, policy.backoff, dice), run_number)
+    after_ms = delay_ms(run_number, backoff, policy.backoff, dice)
+    return Retry(min(after_ms, _AFTER_MS_MAX), run_number)
 
 
 def describe(error: BaseException) -> Failure:
-    """An error as stored text; one whose `str` fails is still described."""
-    # An error of a child process says itself, or by its cause, what was raised over there.
-    remote = error if hasattr(error, "type_name") else error.__cause__
-    type_name, message = getattr(remote, "type_name", None), getattr(remote, "message", None)
-    if isinstance(type_name, str) and isinstance(message, str):
-        return Failure(type_name, message[:_DETAIL_CHARS_MAX])
+    """An error as stored text; one that resists being looked at is still described."""
     try:
-        message = str(error)
+        error_type, message = _remote_words(error) or (type(error).__name__, str(error))
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
-        message = "<exception str() failed>"
-    return Failure(type(error).__name__, message[:_DETAIL_CHARS_MAX])
+        error_type, message = type(error).__name__, "<exception str() failed>"
+    return Failure(_storable(error_type), _storable(message))
 
 
 def unknown_since_ms(delivery: Delivery, now_ms: float) -> int:
     """When a worker first met this job without a handler for it."""
     since = (delivery.extras or {}).get("unknown_since_ms")
     return since if isinstance(since, int) else int(now_ms)
+
+
+def _asked_ms(error: RetryLater) -> int | None:
+    """The wait a handler asked for; None where it is no time, so that it counts as a failure."""
+    asked: object = error.delay_ms
+    if not isinstance(asked, int | float) or math.isnan(asked):
+        return None
+    return int(min(max(0, asked), _AFTER_MS_MAX))
+
+
+def _remote_words(error: BaseException) -> tuple[str, str] | None:
+    """What was raised in a child process; the error over here says it, or its cause does."""
+    for one in (error, error.__cause__):
+        facts = {} if one is None else vars(one)
+        error_type, message = facts.get("type_name"), facts.get("message")
+        if isinstance(error_type, str) and isinstance(message, str):
+            return error_type, message
+    return None
+
+
+def _storable(text: str) -> str:
+    # Half a surrogate pair, as in the name of a file, has no UTF-8.
+    return text[:_DETAIL_CHARS_MAX].encode(errors="backslashreplace").decode()
 
 
 def _judge_unknown_name(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Retry | Bury:
