@@ -170,12 +170,20 @@ class UpkeepSettings:
     lock_ttl_s: int = 5
     run_scheduler: bool = True
     scheduler_tick_ms: int = 1_000
+    # How many due specs are read at once, and under which name the scheduler leads.
+    fire_max: int = 256
+    scheduler_holder: str | None = None
     janitor_ms: int = 60_000
+    # A longer DLQ is reported, never trimmed; None: not watched.
+    dlq_len_max: int | None = None
 
     def __post_init__(self) -> None:
         at_least("scheduler_tick_ms", self.scheduler_tick_ms, 1)
         at_least("poll_ms", self.poll_ms, 1)
         at_least("lock_ttl_s", self.lock_ttl_s, 1)
+        at_least("fire_max", self.fire_max, 1)
+        if self.dlq_len_max is not None:
+            at_least("dlq_max_stream_len", self.dlq_len_max, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

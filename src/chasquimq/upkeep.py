@@ -63,6 +63,7 @@ class Upkeep:
             self._settings,
         )
         self._supervisor = Supervisor()
+        self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,8 +85,15 @@ class Upkeep:
         await self._link.connection()
         try:
             async with asyncio.TaskGroup() as loops:
-                for loop in self._loops.loops:
+                tasks = [
                     loops.create_task(self._supervisor.keep(loop), name=f"chasqui-{loop.name}")
+                    for loop in self._loops.loops
+                ]
+                await self._stopping.wait()
+                # One that waits for a server that is gone would wait for ever.
+                await asyncio.wait(tasks, timeout=_RELEASE_S)
+                for task in tasks:
+                    task.cancel()
         finally:
             await self._leave()
 
@@ -96,6 +104,7 @@ class Upkeep:
     def request_stop(self) -> None:
         """The same, for signal handlers."""
         self._loops.stop()
+        self._stopping.set()
 
     async def _leave(self) -> None:
         with suppress(StoreError, TimeoutError):

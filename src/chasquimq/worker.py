@@ -38,7 +38,7 @@ from chasquimq.store.firing import FiringStore
 from chasquimq.store.inspecting import InspectorStore
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.leasing import LeaseStore
-from chasquimq.store.payloads import decode
+from chasquimq.store.payloads import decode, encode
 from chasquimq.store.upkeep import UpkeepStore
 from chasquimq.wire.names import check_group_name, check_queue_name
 
@@ -54,7 +54,13 @@ class Worker:
 
     A handler takes a `Job`; returning completes the job, raising fails it. `run()` returns
     after `close()`; what has not started by then goes back to the queue at once, uncharged.
+
+    A DLQ longer than `dlq_max_stream_len` is reported once, as a warning, and never trimmed.
+    `events_enabled` is accepted; events are written from the version that brings QueueEvents.
     """
+
+    # How return values become bytes.
+    _encode: Callable[[Any], bytes] = staticmethod(encode)
 
     def __init__(
         self,
@@ -71,6 +77,8 @@ class Worker:
         read_count: int | None = None,
         claim_min_idle_ms: int | None = None,
         max_payload_bytes: int | None = None,
+        dlq_max_stream_len: int | None = None,
+        events_enabled: bool = True,
         delayed_enabled: bool = True,
         run_scheduler: bool = True,
         scheduler_tick_ms: int | None = None,
@@ -112,7 +120,9 @@ class Worker:
             else LeaseSettings(lease_ms=claim_min_idle_ms),
             retry=_retry_settings(retry, max_attempts),
             results=_result_settings(store_results, result_ttl_ms, max_result_bytes),
-            upkeep=_upkeep_settings(delayed_enabled, run_scheduler, scheduler_tick_ms),
+            upkeep=_upkeep_settings(
+                delayed_enabled, run_scheduler, scheduler_tick_ms, dlq_max_stream_len
+            ),
             abilities=abilities or AbilitySettings(),
         )  # fmt: skip
         self._handlers = HandlerSet(handler, self._settings)
@@ -245,6 +255,7 @@ class Worker:
         self._inspector = InspectorStore(self.name, store.writes, self.group)
         return Pipeline(
             store, lease_store, upkeep, self._begin(execute), settings,
+            encode=self._encode,
             listen=self._hooks.listener(self.state),
             on_lease_lost=self._hooks.lease_lost(self.state),
         )  # fmt: skip
@@ -298,9 +309,11 @@ def _result_settings(is_stored: bool, ttl_ms: int | None, max_bytes: int | None)
 
 
 def _upkeep_settings(
-    is_promoting: bool, is_scheduling: bool, tick_ms: int | None
+    is_promoting: bool, is_scheduling: bool, tick_ms: int | None, dlq_len_max: int | None
 ) -> UpkeepSettings:
-    upkeep = UpkeepSettings(delayed_enabled=is_promoting, run_scheduler=is_scheduling)
+    upkeep = UpkeepSettings(
+        delayed_enabled=is_promoting, run_scheduler=is_scheduling, dlq_len_max=dlq_len_max
+    )
     return upkeep if tick_ms is None else replace(upkeep, scheduler_tick_ms=tick_ms)
 
 

@@ -47,6 +47,7 @@ class Pipeline:
         begin: Begin,
         settings: WorkerSettings,
         *,
+        encode: Callable[[Any], bytes] = encode,
         listen: Listen | None = None,
         on_lease_lost: Callable[[Delivery], None] | None = None,
     ) -> None:

@@ -1,9 +1,10 @@
-"""The loops that keep a queue moving without running any job: promoter, scheduler, janitor."""
+"""The loops that keep a queue moving without running any job, and the one that watches its DLQ."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chasquimq.engine.dlq_alarm import DlqAlarm
 from chasquimq.engine.janitor import Janitor
 from chasquimq.engine.promoter import Promoter
 from chasquimq.engine.scheduler import Scheduler
@@ -28,8 +29,11 @@ class UpkeepLoops:
         settings: UpkeepSettings,
     ) -> None:
         self.promoter = Promoter(upkeep, holder, settings)
-        self.scheduler = Scheduler(firing, settings)
+        self.scheduler = Scheduler(
+            firing, settings, holder=settings.scheduler_holder, specs_max=settings.fire_max
+        )
         self.janitor = Janitor(janitor, settings.janitor_ms, lambda: self.promoter.is_leader)
+        self.dlq_alarm = DlqAlarm(upkeep, settings.dlq_len_max or 0)
         self._settings = settings
 
     @property
@@ -40,10 +44,12 @@ class UpkeepLoops:
             loops += (self.promoter, self.janitor)
         if self._settings.run_scheduler:
             loops.append(self.scheduler)
+        if self._settings.dlq_len_max is not None:
+            loops.append(self.dlq_alarm)
         return loops
 
     def stop(self) -> None:
-        for loop in (self.promoter, self.janitor, self.scheduler):
+        for loop in (self.promoter, self.janitor, self.scheduler, self.dlq_alarm):
             loop.stop()
 
     async def release(self) -> None:

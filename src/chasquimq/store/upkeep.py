@@ -62,6 +62,10 @@ class UpkeepStore:
             await self._link.call("DEL", *indexes)
         return Promoted(moved, depth, lag_ms, bad)
 
+    async def dlq_len(self) -> int:
+        """How many jobs were given up and lie in the DLQ."""
+        return await self._link.call("XLEN", self._keys.dlq)
+
     async def _run(self, name: str, keys: list[str], *args: Part) -> Reply:
         connection = await self._link.connection()
         try:
