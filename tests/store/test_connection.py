@@ -75,7 +75,8 @@ async def test_an_error_reply_is_raised_and_the_connection_stays_good(connection
     assert await connection.call("PING") == b"PONG"
 
 
-async def test_megabytes_pass_in_both_directions(connection, raw, queue_name):
+async def test_megabytes_pass_in_both_directions(open_to, proxy):
+    connection = await open_to(proxy.url)
     value = bytes(range(256)) * (32 * 1024)
 
     assert await connection.call("ECHO", value) == value
