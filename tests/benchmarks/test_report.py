@@ -9,6 +9,8 @@ from chasquimq.bench.target import Target
 
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
 
+MACHINE = {"cpu": "a fast one", "cores": 2, "python": "3.11.7"}
+
 
 def figures(*rates: float) -> list[Figures]:
     return [
@@ -25,7 +27,7 @@ def document() -> dict:
         {"ours": figures(100, 50, 80), "limit": figures(200, 100, 100), "original": figures(10, 5, 16)},
         {"original+uvloop": "could not be installed"},
     )  # fmt: skip
-    return make_document(TARGET, BenchSettings(scenarios=[scenario], rounds=3), [measured])
+    return make_document(MACHINE, TARGET, BenchSettings(scenarios=[scenario], rounds=3), [measured])
 
 
 def test_rates_are_medians_with_their_spread(document):

@@ -16,7 +16,7 @@ _PACKAGES = ("hiredis", "msgspec", "redis", "uvloop")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores this process may use, system and how busy it was."""
+    """Processor, cores this process may use, system, and how busy it is before we add to it."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0))

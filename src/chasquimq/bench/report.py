@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.bench.machine import describe_machine, own_versions
+from chasquimq.bench.machine import own_versions
 from chasquimq.bench.rounds import LIMIT, OURS
 from chasquimq.bench.scenario import CONCURRENCY, PAYLOAD
 
@@ -28,12 +28,14 @@ BARS = (
 )
 
 
-def make_document(target: Target, settings: BenchSettings, measured: Sequence[Measured]) -> Row:
+def make_document(
+    machine: Row, target: Target, settings: BenchSettings, measured: Sequence[Measured]
+) -> Row:
     """Everything about one run, raw figures included."""
     scenarios = [_scenario(one) for one in measured]
     return {
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe_machine(),
+        "machine": machine,
         "server": {"kind": target.kind, "version": target.version, "is_private": target.is_private},
         "versions": own_versions(),
         "settings": {

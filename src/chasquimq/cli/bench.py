@@ -53,6 +53,7 @@ def bench(
     Scenarios: add, add-concurrent, add-bulk-50, add-bulk-50x8, add-bulk-1000, consume-100; all of
     them when none is named. The limit is a bare client that replays the commands of our own run.
     """
+    from chasquimq.bench.machine import describe_machine
     from chasquimq.bench.report import make_document
     from chasquimq.bench.rounds import DEFAULT_ROUNDS, QUICK_ROUNDS, Bench, BenchSettings, sized
     from chasquimq.bench.target import open_target
@@ -65,11 +66,12 @@ def bench(
         rounds=rounds or (QUICK_ROUNDS if is_quick else DEFAULT_ROUNDS),
         with_original=not no_original,
     )
+    machine = describe_machine()
     with open_target(binary, redis_url, os.environ) as target:
         prepared = Bench(target, settings, os.environ)
         with _progress(prepared) as on_step:
             measured = prepared.run(on_step)
-        document = make_document(target, settings, measured)
+        document = make_document(machine, target, settings, measured)
     _show(document, json_path)
 
 
