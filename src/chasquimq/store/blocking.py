@@ -49,13 +49,16 @@ class BlockingConnection:
             socket = self._socket()
         try:
             socket.sendall(request)
-            return [self._receive(socket) for _ in range(reply_count)]
-        except OSError as error:
-            raise ConnectionLost(f"the connection to the server broke: {error}") from error
-        finally:
-            # A reply that never came would be taken for the answer to the next question.
-            if self._reader.has_data():
-                self.close()
+            replies = [self._receive(socket) for _ in range(reply_count)]
+        except BaseException as error:
+            # A reply that comes late would be taken for the answer to the next question.
+            self.close()
+            if isinstance(error, OSError | hiredis.ProtocolError):
+                raise ConnectionLost(f"the connection to the server broke: {error}") from error
+            raise
+        if self._reader.has_data():
+            self.close()
+        return replies
 
     def close(self) -> None:
         """Close; a later call dials again."""
@@ -66,20 +69,16 @@ class BlockingConnection:
 
     def _socket(self) -> Any:
         if self._owner is None or self._owner_pid != os.getpid():
-            self._owner = new_blocking_connection(self._settings, name=self._name)
-            self._owner_pid = os.getpid()
-            self._owner.connect()
+            owner = new_blocking_connection(self._settings, name=self._name)
+            owner.connect()
+            self._owner, self._owner_pid = owner, os.getpid()
+            self._reader = hiredis.Reader(replyError=error_from_reply)
         return self._owner._sock  # noqa: SLF001  the one private attribute we rely on
 
     def _receive(self, socket: Any) -> Reply:
         while (reply := self._reader.gets()) is False:
-            try:
-                received = socket.recv(_READ_BYTES)
-            except OSError:
-                self.close()
-                raise
+            received = socket.recv(_READ_BYTES)
             if not received:
-                self.close()
                 raise ConnectionResetError("the server closed the connection")
             self._reader.feed(received)
         return reply
