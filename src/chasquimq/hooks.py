@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chasquimq.engine.listening import Listener
 from chasquimq.job import DeliveredJob, Job
 from chasquimq.model.delivery import Delivery
 from chasquimq.store.payloads import decode
 
 if TYPE_CHECKING:
-    from chasquimq.engine.outcomes import Kind, Listen
+    from chasquimq.model.outcome import Burying, Retrying
 
 # It is handed the worker, which this room does not know.
 WorkerHook = Callable[[Any], Awaitable[None] | None]
@@ -43,18 +44,10 @@ class Hooks:
         if self.on_shutdown is not None:
             await _call(self.on_shutdown, worker)
 
-    def listener(self, state: dict[str, Any]) -> Listen | None:
-        """What the engine tells of outcomes; None when nobody listens."""
-        hooks: dict[str, JobHook] = {
-            kind: hook
-            for kind, hook in (
-                ("completed", self.on_completed),
-                ("failed", self.on_failed),
-                ("dead", self.on_dead),
-            )
-            if hook is not None
-        }
-        return _listener(hooks, state) if hooks else None
+    def listeners(self, state: dict[str, Any]) -> list[Listener]:
+        """Whoever hears of outcomes; empty when no hook does."""
+        hooks = (self.on_completed, self.on_failed, self.on_dead)
+        return [HookListener(*hooks, state)] if any(hooks) else []
 
     def lease_lost(self, state: dict[str, Any]) -> Callable[[Delivery], None] | None:
         hook = self.on_lease_lost
@@ -63,22 +56,36 @@ class Hooks:
         return lambda delivery: _spawn(hook, DeliveredJob(delivery, decode, state))
 
 
-def _listener(hooks: dict[str, JobHook], state: dict[str, Any]) -> Listen:
-    def listen(kind: Kind, moves: Sequence[Any]) -> None:
-        hook = hooks.get(kind)
+class HookListener(Listener):
+    """Calls a hook for each job of a committed batch."""
+
+    def __init__(
+        self,
+        on_completed: JobHook | None,
+        on_failed: JobHook | None,
+        on_dead: JobHook | None,
+        state: dict[str, Any],
+    ) -> None:
+        self._on_completed = on_completed
+        self._on_failed = on_failed
+        self._on_dead = on_dead
+        self._state = state
+
+    def completed(self, deliveries: Sequence[Delivery]) -> None:
+        self._call(self._on_completed, deliveries)
+
+    def retried(self, moves: Sequence[Retrying]) -> None:
+        self._call(self._on_failed, [move.delivery for move in moves if not move.is_snooze])
+
+    def buried(self, moves: Sequence[Burying]) -> None:
+        entries = [move.entry for move in moves]
+        self._call(self._on_dead, [entry for entry in entries if isinstance(entry, Delivery)])
+
+    def _call(self, hook: JobHook | None, deliveries: Sequence[Delivery]) -> None:
         if hook is None:
             return
-        for move in moves:
-            delivery = move if isinstance(move, Delivery) else _delivery_of(move)
-            if delivery is not None:
-                _spawn(hook, DeliveredJob(delivery, decode, state))
-
-    return listen
-
-
-def _delivery_of(move: Any) -> Delivery | None:
-    entry = getattr(move, "delivery", None) or getattr(move, "entry", None)
-    return entry if isinstance(entry, Delivery) else None
+        for delivery in deliveries:
+            _spawn(hook, DeliveredJob(delivery, decode, self._state))
 
 
 _under_way: set[asyncio.Task[None]] = set()

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, replace
 from typing import Any, Self
 
+from chasquimq.engine.listening import Listener, one_of
 from chasquimq.engine.pipeline import Pipeline
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.handlers import Handler, Handlers, HandlerSet
@@ -256,9 +257,12 @@ class Worker:
         return Pipeline(
             store, lease_store, upkeep, self._begin(execute), settings,
             encode=self._encode,
-            listen=self._hooks.listener(self.state),
+            listener=one_of(self._listeners()),
             on_lease_lost=self._hooks.lease_lost(self.state),
         )  # fmt: skip
+
+    def _listeners(self) -> list[Listener]:
+        return self._hooks.listeners(self.state)
 
     def _begin(
         self, execute: Callable[[Any], Awaitable[Any]]
@@ -314,7 +318,7 @@ def _upkeep_settings(
     upkeep = UpkeepSettings(
         delayed_enabled=is_promoting, run_scheduler=is_scheduling, dlq_len_max=dlq_len_max
     )
-    return upkeep if tick_ms is None else replace(upkeep, scheduler_tick_ms=tick_ms)
+    return upkeep if tick_ms is None else replace(upkeep, scheduler_tick_ms=tick_ms or 1)
 
 
 def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:

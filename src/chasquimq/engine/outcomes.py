@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.counters import Counters
-from chasquimq.engine.door import DoorLoop
+from chasquimq.engine.door import DoorLoop, Move
 from chasquimq.errors import PayloadTooLarge, WireError
-from chasquimq.model.fingerprint import fingerprint
+from chasquimq.model.delivery import Delivery
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.model.verdict import (
     Retry,
@@ -23,15 +23,12 @@ from chasquimq.model.verdict import (
 
 if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
-    from chasquimq.model.delivery import Delivery
+    from chasquimq.engine.listening import Listener
     from chasquimq.settings import WorkerSettings
     from chasquimq.store.consuming import ConsumerStore
 
 logger = logging.getLogger(__name__)
 _MOVES_MAX = 256
-Kind = Literal["completed", "failed", "dead"]
-# Told after the state change committed, in batches.
-Listen = Callable[[Kind, Sequence[Any]], None]
 
 
 class Outcomes:
@@ -45,11 +42,11 @@ class Outcomes:
         settings: WorkerSettings,
         *,
         encode: Callable[[Any], bytes],
-        listen: Listen | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._results = settings.results
         self._encode = encode
-        self._listen = listen
+        self._listener = listener
         self._holdings = holdings
         self._policy = policy
         self._now_ms: Callable[[], float] = store.clock.now_ms
@@ -84,12 +81,9 @@ class Outcomes:
         failure = describe(error)
         if isinstance(verdict, Retry):
             extras = self._extras_after(delivery, error, now_ms)
-            self.retrier.put(
-                Retrying(delivery, verdict.after_ms, verdict.spent, extras, failure.text)
-            )
+            self.retrier.put(Retrying(delivery, verdict.after_ms, verdict.spent, extras, failure))
             return
-        mark = fingerprint(failure.error_type, failure.message)
-        self.burier.put(Burying(delivery, verdict.reason, delivery.run_number, failure.text, mark))
+        self.burier.put(Burying(delivery, verdict.reason, delivery.run_number, failure))
 
     def interrupted(self, delivery: Delivery) -> None:
         """Our own deadline ended it: it was started, so it goes back charged."""
@@ -118,37 +112,56 @@ class Outcomes:
         since_ms = unknown_since_ms(delivery, now_ms)
         return {**(delivery.extras or {}), "unknown_since_ms": since_ms}
 
-    def _acked(self, moves: Sequence[Delivery], doors: Sequence[Door], was_resent: bool) -> None:
-        self.counters.completed += self._settle("completed", moves, doors, was_resent)
+    def _acked(self, moves: Sequence[Any], doors: Sequence[Door], was_resent: bool) -> None:
+        done = self._settle(moves, doors, was_resent)
+        self.counters.completed += len(done)
+        if self._listener is not None and done:
+            self._listener.completed([_delivery_of(move) for move in done])
 
     def _retried(self, moves: Sequence[Retrying], doors: Sequence[Door], was_resent: bool) -> None:
-        done = self._settle("failed", moves, doors, was_resent)
-        self.counters.retried += done
-        self.counters.failed += done
+        done = self._settle(moves, doors, was_resent)
+        self.counters.retried += len(done)
+        self.counters.failed += sum([not move.is_snooze for move in done])
+        if self._listener is not None and done:
+            self._listener.retried(done)
 
     def _buried(self, moves: Sequence[Burying], doors: Sequence[Door], was_resent: bool) -> None:
-        done = self._settle("dead", moves, doors, was_resent)
-        self.counters.buried += done
-        self.counters.failed += sum(
-            1 for move, door in zip(moves, doors, strict=True)
-            if door is Door.DONE and move.error
-        )  # fmt: skip
+        done = self._settle(moves, doors, was_resent)
+        self.counters.buried += len(done)
+        self.counters.failed += sum([move.failure is not None for move in done])
+        if self._listener is not None and done:
+            self._listener.buried(done)
 
     def _settle(
-        self, kind: Kind, moves: Sequence[Any], doors: Sequence[Door], was_resent: bool
-    ) -> int:
+        self, moves: Sequence[Move], doors: Sequence[Door], was_resent: bool
+    ) -> Sequence[Move]:
+        """Let go of what went through; the answer is what this worker itself did."""
         self._holdings.release([move.entry_id for move in moves])
-        done = doors.count(Door.DONE)
-        if self._listen is not None and done:
-            self._listen(kind, [m for m, d in zip(moves, doors, strict=True) if d is Door.DONE])
-        if done == len(doors):
-            return done
-        gone = doors.count(Door.GONE)
-        if was_resent:
-            self.counters.unproven_outcomes += gone
-            gone = 0
-        self.counters.stale_outcomes += gone + doors.count(Door.NOT_OWNER)
-        return done
+        if doors.count(Door.DONE) == len(doors):
+            return moves
+        pairs = list(zip(moves, doors, strict=True))
+        gone = [move for move, door in pairs if door is Door.GONE]
+        shut = [move for move, door in pairs if door is Door.NOT_OWNER]
+        self._dispute(gone, is_unproven=was_resent)
+        self._dispute(shut, is_unproven=False)
+        return [move for move, door in pairs if door is Door.DONE]
+
+    def _dispute(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
+        if is_unproven:
+            self.counters.unproven_outcomes += len(moves)
+        else:
+            self.counters.stale_outcomes += len(moves)
+        deliveries = [_delivery_of(move) for move in moves]
+        known = [delivery for delivery in deliveries if isinstance(delivery, Delivery)]
+        if self._listener is not None and known:
+            self._listener.disputed(known, is_unproven=is_unproven)
+
+
+def _delivery_of(move: Any) -> Any:
+    """The delivery of a move; an arrival that never became one stays what it is."""
+    if isinstance(move, Delivery):
+        return move
+    return move.entry if isinstance(move, Burying) else move.delivery
 
 
 def _acking(store: ConsumerStore) -> Callable[[Sequence[Delivery]], Awaitable[list[Door]]]:

@@ -11,7 +11,7 @@ from chasquimq.engine.charger import Charger
 from chasquimq.engine.claimer import Claimer
 from chasquimq.engine.holdings import Holdings
 from chasquimq.engine.lease import Lease
-from chasquimq.engine.outcomes import Listen, Outcomes
+from chasquimq.engine.outcomes import Outcomes
 from chasquimq.engine.reader import Intake, Reader
 from chasquimq.engine.runner import Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
@@ -23,6 +23,7 @@ from chasquimq.store.payloads import encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from chasquimq.engine.listening import Listener
     from chasquimq.engine.loop import Loop
     from chasquimq.engine.upkeep import UpkeepLoops
     from chasquimq.model.delivery import Delivery
@@ -48,7 +49,7 @@ class Pipeline:
         settings: WorkerSettings,
         *,
         encode: Callable[[Any], bytes] = encode,
-        listen: Listen | None = None,
+        listener: Listener | None = None,
         on_lease_lost: Callable[[Delivery], None] | None = None,
     ) -> None:
         self._store = store
@@ -60,7 +61,7 @@ class Pipeline:
         self.supervisor = Supervisor()
         self.holdings = Holdings(settings.concurrency, settings.read)
         self.outcomes = Outcomes(
-            store, self.holdings, policy, settings, encode=encode, listen=listen
+            store, self.holdings, policy, settings, encode=encode, listener=listener
         )
         self._charger = Charger(store, self.holdings, settings.lease.uncharge_after_ms)
         self.runners = Runners(

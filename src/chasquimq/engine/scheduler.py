@@ -76,6 +76,7 @@ class Scheduler:
 
     async def _fire_due(self, agenda: Agenda) -> float:
         next_ms = agenda.next_ms
+        missed_before = self.missed_count
         bad: list[BadSpec] = []
         for page in agenda.pages():
             if self._ticker.is_stopped:
@@ -83,6 +84,11 @@ class Scheduler:
             soonest_ms, found_bad = await self._fire_page(page, agenda.now_ms)
             next_ms = min(next_ms, soonest_ms)
             bad += found_bad
+        if self.missed_count > missed_before:
+            logger.warning(
+                "windows of repeatable jobs passed without a scheduler and were let go",
+                extra={"missed": self.missed_count - missed_before},
+            )
         # Last, so that trouble with the bad ones holds up none of the good.
         for one in bad:
             await self._quarantine(one, agenda.now_ms)
@@ -101,16 +107,8 @@ class Scheduler:
             return _within_bounds(spec, _plan(spec, now_ms, grace_ms, spec.policy))
         # To catch up with ten thousand windows takes a while, which jobs should not feel.
         plan, missed = await asyncio.to_thread(_plan_late, spec, now_ms, grace_ms)
-        if missed:
-            self._note_missed(spec, missed)
-        return plan
-
-    def _note_missed(self, spec: DueSpec, missed: int) -> None:
         self.missed_count += missed
-        logger.warning(
-            "windows of a repeatable job passed without a scheduler and were let go",
-            extra={"spec_key": spec.key, "missed": missed, "policy": spec.policy.kind},
-        )
+        return plan
 
     async def _quarantine(self, bad: BadSpec, now_ms: int) -> None:
         if not await self._store.quarantine(bad, now_ms):

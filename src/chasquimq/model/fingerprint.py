@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 
 _PLACEHOLDERS = (
@@ -24,6 +25,7 @@ def normalise(message: str) -> str:
     return " ".join(message.split())
 
 
+@lru_cache(maxsize=1_024)
 def fingerprint(error_type: str, message: str) -> str:
     """Sixteen hex digits: equal for errors of one kind, whatever their details."""
     text = f"{error_type}\0{normalise(message)}".encode(errors="backslashreplace")

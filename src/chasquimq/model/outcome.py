@@ -9,6 +9,7 @@ import msgspec
 
 from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.reason import DlqReason
+from chasquimq.model.verdict import Failure
 
 
 class Door(IntEnum):
@@ -37,11 +38,16 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
     after_ms: int
     spent: int
     extras: dict[str, Any] | None
-    error: str = ""
+    failure: Failure | None = None
 
     @property
     def entry_id(self) -> bytes:
         return self.delivery.entry_id
+
+    @property
+    def is_snooze(self) -> bool:
+        """Whether it comes back without an attempt spent."""
+        return self.spent < self.delivery.run_number
 
 
 class Burying(msgspec.Struct, frozen=True, gc=False):
@@ -50,8 +56,7 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
     entry: Delivery | Arrival
     reason: DlqReason
     attempt: int
-    error: str = ""
-    fingerprint: str = ""
+    failure: Failure | None = None
 
     @property
     def entry_id(self) -> bytes:

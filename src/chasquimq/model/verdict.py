@@ -11,6 +11,7 @@ import msgspec
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
 from chasquimq.model.backoff import BackoffDefaults, Dice, delay_ms
 from chasquimq.model.delivery import Delivery
+from chasquimq.model.fingerprint import fingerprint
 from chasquimq.model.reason import DlqReason
 
 _DETAIL_CHARS_MAX = 512
@@ -31,6 +32,10 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     @property
     def text(self) -> str:
         return f"{self.error_type}: {self.message}" if self.message else self.error_type
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.error_type, self.message)
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):

@@ -249,10 +249,10 @@ def _spell_bury(move: Burying) -> list[Part]:
         name=entry.name,
         detail=entry.detail if is_broken else None,
         attempt=move.attempt,
-        error=move.error,
-        fingerprint=move.fingerprint,
+        error=move.failure.text if move.failure else "",
+        fingerprint=move.failure.fingerprint if move.failure else "",
     )
-    outcome = encode_dead(move.reason, move.error)
+    outcome = encode_dead(move.reason, move.failure.text if move.failure else "")
     return [entry.entry_id, outcome, len(fields), *fields]
 
 
