@@ -7,42 +7,53 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chasquimq.consumer import Consumer
     from chasquimq.errors import ChasquiError, NotSupportedError, UnrecoverableError
     from chasquimq.job import Job, current_job
     from chasquimq.model.job_state import JobState
+    from chasquimq.producer import Producer
     from chasquimq.queue import Queue
     from chasquimq.repeat import BackoffSpec, MissedFiresPolicy, RepeatableMeta, RepeatPattern
+    from chasquimq.scheduler import Scheduler
     from chasquimq.upkeep import Upkeep
     from chasquimq.worker import Handler, Worker
 
 _HOMES = {
     "BackoffSpec": "repeat",
     "ChasquiError": "errors",
+    "Consumer": "consumer",
     "Handler": "worker",
     "Job": "job",
     "JobState": "model.job_state",
     "MissedFiresPolicy": "repeat",
     "NotSupportedError": "errors",
+    "Producer": "producer",
     "Queue": "queue",
     "RepeatPattern": "repeat",
     "RepeatableMeta": "repeat",
+    "Scheduler": "scheduler",
     "UnrecoverableError": "errors",
     "Upkeep": "upkeep",
     "Worker": "worker",
     "current_job": "job",
 }
+# Callers of the original reach these through the package, without an import of their own.
+_MODULES = {"_native", "errors", "job", "queue", "repeat", "worker"}
 __all__ = [  # noqa: RUF022 - sorted without regard to case
     "BackoffSpec",
     "ChasquiError",
+    "Consumer",
     "current_job",
     "Handler",
     "Job",
     "JobState",
     "MissedFiresPolicy",
     "NotSupportedError",
+    "Producer",
     "Queue",
     "RepeatableMeta",
     "RepeatPattern",
+    "Scheduler",
     "UnrecoverableError",
     "Upkeep",
     "version",
@@ -60,6 +71,8 @@ def version() -> str:
 
 def __getattr__(name: str) -> Any:
     # Names load their module when first used, so that importing the package stays cheap.
+    if name in _MODULES:
+        return importlib.import_module(f"chasquimq.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,55 @@
+"""Scheduler: fires repeatable jobs where no worker does it on the side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chasquimq.settings import CredentialProvider, UpkeepSettings, at_least
+from chasquimq.upkeep import Upkeep
+
+
+class Scheduler:
+    """Turns the plans of a queue into jobs, one leader at a time; see `Upkeep` for all else.
+
+    `max_stream_len` is accepted and changes nothing: it is a cap on adds, and fires are exempt.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        queue_name: str,
+        *,
+        tick_interval_ms: int | None = None,
+        batch: int | None = None,
+        max_stream_len: int | None = None,
+        lock_ttl_secs: int | None = None,
+        holder_id: str | None = None,
+        credential_provider: CredentialProvider | None = None,
+    ) -> None:
+        if max_stream_len is not None:
+            at_least("max_stream_len", max_stream_len, 0)
+        given: dict[str, Any] = {
+            "scheduler_tick_ms": 1 if tick_interval_ms == 0 else tick_interval_ms, "fire_max": batch,
+            "lock_ttl_s": lock_ttl_secs, "scheduler_holder": holder_id or None,
+        }  # fmt: skip
+        settings = UpkeepSettings(
+            delayed_enabled=False,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        self._is_closed = False
+        self._upkeep = Upkeep(
+            queue_name,
+            redis_url=redis_url,
+            credential_provider=credential_provider,
+            settings=settings,
+        )
+
+    async def run(self) -> None:
+        """Run until shut down; afterwards the call returns at once."""
+        if not self._is_closed:
+            await self._upkeep.run()
+
+    def shutdown(self) -> None:
+        """Ask `run` to end; it lets another lead at once."""
+        self._is_closed = True
+        self._upkeep.request_stop()
