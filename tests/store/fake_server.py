@@ -9,7 +9,6 @@ from typing import Self
 import hiredis
 
 OK = b"+OK\r\n"
-NIL = b"$-1\r\n"
 ENTRY_ID = b"$3\r\n1-1\r\n"
 
 # What a server without any native ability says to our handshake and probe.
@@ -17,16 +16,16 @@ OLD = {
     "CLIENT": OK,
     "XACKDEL": b"-ERR unknown command 'XACKDEL'\r\n",
     "XREADGROUP": b"-ERR syntax error\r\n",
-    "XADD": b"-ERR Invalid stream ID specified as stream command argument\r\n",
+    "XCFGSET": b"-ERR unknown command 'XCFGSET'\r\n",
 }
-# What a server with all of them says; the second XADD is the first add.
+# What a server with all of them says.
 NEW = {
     "CLIENT": OK,
     "XACKDEL": b"*1\r\n:-1\r\n",
     "XREADGROUP": b"-NOGROUP No such key\r\n",
-    "XADD": (NIL, ENTRY_ID),
+    "XADD": ENTRY_ID,
     "XGROUP": OK,
-    "XCFGSET": OK,
+    "XCFGSET": (b"-ERR no such key\r\n", OK),
 }
 
 Answers = Mapping[str, bytes | Sequence[bytes]]

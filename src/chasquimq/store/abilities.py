@@ -6,8 +6,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import AbilityMissing, StoreError
+from chasquimq.errors import AbilityMissing, ServerRefused, StoreError
 from chasquimq.store.connection import pack
+from chasquimq.store.server_errors import Action, action_for
 
 if TYPE_CHECKING:
     from chasquimq.settings import AbilitySettings
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from chasquimq.wire.keys import QueueKeys
 
 logger = logging.getLogger(__name__)
+_TROUBLE = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
 _CLAIMING_READ = ("XREADGROUP", "GROUP", "probe", "probe", "COUNT", 1, "CLAIM", 1, "STREAMS")
 
 
@@ -33,13 +35,15 @@ async def probe(connection: Connection, keys: QueueKeys, wanted: AbilitySettings
     replies = await connection.send(
         pack(("XACKDEL", scratch, "probe", "IDS", 1, "0-1"))
         + pack((*_CLAIMING_READ, scratch, ">"))
-        + pack(("XADD", scratch, "NOMKSTREAM", "IDMP", "probe", "probe", "*", "probe", "1")),
+        # Comes with idempotent adds, and is answered even by a server that is out of memory.
+        + pack(("XCFGSET", scratch, "IDMP-MAXSIZE", 100)),
         3,
     )
+    _raise_trouble(replies)
     found = Abilities(
         ack_delete=_choose("ack_delete", wanted.ack_delete, not _is_error(replies[0])),
         claim_on_read=_choose("claim_on_read", wanted.claim_on_read, _is_no_group(replies[1])),
-        idempotent_add=_choose("idempotent_add", wanted.idempotent_add, not _is_error(replies[2])),
+        idempotent_add=_choose("idempotent_add", wanted.idempotent_add, _is_known(replies[2])),
     )
     logger.debug("server abilities", extra={"abilities": found})
     return found
@@ -54,9 +58,20 @@ def _choose(name: str, wanted: bool | None, is_native: bool) -> bool:
     return is_native if wanted is None else wanted
 
 
+def _raise_trouble(replies: list[Reply]) -> None:
+    # A server that is loading, or the wrong one, says nothing about what it can do.
+    for reply in replies:
+        if isinstance(reply, ServerRefused) and action_for(reply) in _TROUBLE:
+            raise reply
+
+
 def _is_error(reply: Reply) -> bool:
     return isinstance(reply, StoreError)
 
 
 def _is_no_group(reply: Reply) -> bool:
-    return isinstance(reply, StoreError) and str(reply).startswith("NOGROUP")
+    return isinstance(reply, ServerRefused) and reply.code == "NOGROUP"
+
+
+def _is_known(reply: Reply) -> bool:
+    return not _is_error(reply) or "no such key" in str(reply)

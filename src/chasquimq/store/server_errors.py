@@ -51,7 +51,7 @@ def error_from_reply(text: str) -> StoreError:
     code = text.split(" ", 1)[0]
     if code == "OOM" or "OOM command not allowed" in text:
         return ServerOutOfMemory(f"the server must have memory for the write, it says: {text}")
-    if "user_script" in text and code not in _ACTIONS:
+    if "user_script" in text and code == "ERR":
         return ScriptFailed(text)
     return ServerRefused(text, code=code)
 
