@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Call = tuple[list[str], list["Part"]]
 
-FIRES_PER_CALL_MAX = 1_000
+# A call of this many keeps the server from everyone else for about three milliseconds.
+FIRES_PER_CALL_MAX = 500
 CALLS_PER_WRITE_MAX = 256
 BYTES_PER_WRITE_MAX = 1024 * 1024
 # Markers guard against a score or a clock that is put back: for an hour, but with no more
