@@ -2,7 +2,8 @@
 
     ChasquiError
     ├─ SettingsError(ValueError)        a setting or argument was refused
-    │  └─ LimitExceeded(RuntimeError)   it was refused because it is out of range
+    │  ├─ LimitExceeded(RuntimeError)   it was refused because it is out of range
+    │  └─ ScheduleRefused(RuntimeError) a repeatable job would never fire as asked
     ├─ WireError
     │  ├─ EncodeError(TypeError)        a value has no MessagePack form
     │  ├─ DecodeError(ValueError)       bytes are not what the wire says
@@ -52,6 +53,10 @@ class SettingsError(ChasquiError, ValueError):
 
 class LimitExceeded(SettingsError, RuntimeError):
     """Bring the value into the range that the message names."""
+
+
+class ScheduleRefused(SettingsError, RuntimeError):
+    """Correct the cron expression, the zone or the bounds, so that there is a time to fire."""
 
 
 class WireError(ChasquiError):

@@ -26,12 +26,16 @@ class Scheduler:
         holder_id: str | None = None,
         credential_provider: CredentialProvider | None = None,
     ) -> None:
-        if max_stream_len is not None:
-            at_least("max_stream_len", max_stream_len, 0)
+        _check("tick_interval_ms", tick_interval_ms, 0)
+        _check("batch", batch, 1)
+        _check("max_stream_len", max_stream_len, 0)
+        _check("lock_ttl_secs", lock_ttl_secs, 1)
         given: dict[str, Any] = {
-            "scheduler_tick_ms": 1 if tick_interval_ms == 0 else tick_interval_ms, "fire_max": batch,
-            "lock_ttl_s": lock_ttl_secs, "scheduler_holder": holder_id or None,
-        }  # fmt: skip
+            "scheduler_tick_ms": 1 if tick_interval_ms == 0 else tick_interval_ms,
+            "fire_max": batch,
+            "lock_ttl_s": lock_ttl_secs,
+            "scheduler_holder": holder_id or None,
+        }
         settings = UpkeepSettings(
             delayed_enabled=False,
             **{name: value for name, value in given.items() if value is not None},
@@ -53,3 +57,8 @@ class Scheduler:
         """Ask `run` to end; it lets another lead at once."""
         self._is_closed = True
         self._upkeep.request_stop()
+
+
+def _check(name: str, value: int | None, least: int) -> None:
+    if value is not None:
+        at_least(name, value, least)

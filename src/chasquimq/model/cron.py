@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import ScheduleRefused
 from chasquimq.model.cron_days import DayRule
 from chasquimq.model.cron_fields import (
     HOUR,
@@ -63,26 +63,26 @@ class CronPattern:
         """Read an expression of 5 fields, 6 (seconds first), 7 (year last), or a nickname.
 
         Raises:
-            SettingsError: naming the field at fault.
+            ScheduleRefused: naming the field at fault.
         """
         if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance] user input
-            raise SettingsError("cron", expression, "a text")
+            raise ScheduleRefused("cron", expression, "a text")
         if len(expression) > EXPRESSION_CHARS_MAX or not expression.isascii():
             rule = f"at most {EXPRESSION_CHARS_MAX} characters, all of them ASCII"
-            raise SettingsError("cron", expression, rule)
+            raise ScheduleRefused("cron", expression, rule)
         return _parse(expression)
 
     def next_after(self, instant_ms: int, zone: tzinfo) -> int:
         """The first whole second after the instant at which the pattern fires, in epoch ms.
 
         Raises:
-            SettingsError: nothing matches up to the end of the last year in reach.
+            ScheduleRefused: nothing matches up to the end of the last year in reach.
         """
         after_s = max(instant_ms // 1000, _DAWN_S)
         found_s = self._first_after(after_s, zone) if after_s < _DUSK_S else None
         if found_s is None:
             rule = f"an expression that names a time up to the year {YEAR_MAX}"
-            raise SettingsError("cron", self.expression, rule)
+            raise ScheduleRefused("cron", self.expression, rule)
         return found_s * 1000
 
     def _first_after(self, after_s: int, zone: tzinfo) -> int | None:
@@ -170,7 +170,7 @@ def _split(expression: str) -> list[str]:
     text = expression.upper().strip()
     fields = _NICKNAMES.get(text, text).split()
     if not 5 <= len(fields) <= 7:
-        raise SettingsError("cron", expression, "5 to 7 fields or a nickname such as @daily")
+        raise ScheduleRefused("cron", expression, "5 to 7 fields or a nickname such as @daily")
     if len(fields) == 5:
         fields.insert(0, "0")
     return fields if len(fields) == 7 else [*fields, "*"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import ScheduleRefused
 
 YEAR_MIN = 1970
 YEAR_MAX = 5_000
@@ -24,8 +24,8 @@ class Field:
     high: int
     words: Mapping[str, int]
 
-    def refuse(self, found: str, rule: str) -> SettingsError:
-        return SettingsError(f"cron {self.name}", found, rule)
+    def refuse(self, found: str, rule: str) -> ScheduleRefused:
+        return ScheduleRefused(f"cron {self.name}", found, rule)
 
 
 SECOND = Field("second", 0, 59, {})

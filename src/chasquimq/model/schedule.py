@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Literal, assert_never
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import ScheduleRefused, SettingsError
 from chasquimq.model.cron import CronPattern
 from chasquimq.model.zone import parse_zone
 
@@ -50,7 +50,7 @@ class Cron:
         object.__setattr__(self, "_zone", parse_zone(self.tz))
 
     def next_after(self, instant_ms: int) -> int:
-        """The first window after the instant; SettingsError when there is none."""
+        """The first window after the instant; ScheduleRefused when there is none."""
         return self._pattern.next_after(instant_ms, self._zone)
 
     def next_on_cadence(self, window_ms: int, instant_ms: int) -> int:
@@ -109,14 +109,15 @@ def first_fire(
     """The first window of a new spec.
 
     Raises:
-        SettingsError: the pattern has no window in reach, or none before the end.
+        ScheduleRefused: the pattern has no window in reach, or none before the end.
     """
     for name, instant_ms in (("start_after_ms", start_after_ms), ("end_before_ms", end_before_ms)):
         if instant_ms is not None:
             _check_number(name, instant_ms, 0, INSTANT_MS_MAX)
     first_ms = pattern.next_after(max(now_ms, start_after_ms or 0))
     if end_before_ms is not None and first_ms > end_before_ms:
-        raise SettingsError("end_before_ms", end_before_ms, f"at least the first fire, {first_ms}")
+        rule = f"at least the first fire, {first_ms}"
+        raise ScheduleRefused("end_before_ms", end_before_ms, rule)
     return first_ms
 
 
@@ -170,7 +171,7 @@ def _windows(pattern: Pattern, window_ms: int | None, now_ms: int, count_max: in
 def _next_or_none(pattern: Pattern, window_ms: int, instant_ms: int) -> int | None:
     try:
         return pattern.next_on_cadence(window_ms, instant_ms)
-    except SettingsError:
+    except ScheduleRefused:
         return None
 
 
