@@ -1,0 +1,1 @@
+"""Telemetry: what happened in this process, for whoever wants to count it."""
