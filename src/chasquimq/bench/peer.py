@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,21 +45,29 @@ class Peer:
         if target.kind != "redis" or target.version_numbers < self.redis_min:
             needed = ".".join(map(str, self.redis_min))
             raise PeerMissing(f"needs Redis {needed} or newer, this is {target.title}")
-        python = self._environment(cache_dir(environ) / f"{self.package}-{self.version}")
         # Isolated, so that neither PYTHONPATH nor the working directory brings our package in.
-        return [str(python), "-I", str(_PROGRAMS / self.program)]
+        return [str(self.python(environ)), "-I", str(_PROGRAMS / self.program)]
 
-    def _environment(self, directory: Path) -> Path:
+    def python(self, environ: Mapping[str, str]) -> Path:
+        """The interpreter of its environment, which is made when first asked for.
+
+        Raises:
+            PeerMissing: it could not be installed.
+        """
+        directory = cache_dir(environ) / f"{self.package}-{self.version}"
+        with _alone_in(directory):
+            if not (directory / _STAMP).exists():
+                self._install(directory)
+        return directory / "bin" / "python"
+
+    def _install(self, directory: Path) -> None:
         python = directory / "bin" / "python"
-        if (directory / _STAMP).exists():
-            return python
         shutil.rmtree(directory, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(directory)])
         wanted = [f"{self.package}=={self.version}", "uvloop"]
         _run([str(python), "-m", "pip", "install", "--quiet", *wanted])
         # Written last: an interrupted installation is made again.
         (directory / _STAMP).touch()
-        return python
 
 
 def _original(side: str, loop: LoopKind) -> Peer:
@@ -80,6 +90,15 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
 def last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no word of why"
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Two who want the same environment at once must not both make it."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_name(f"{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _run(command: list[str]) -> None:
