@@ -98,6 +98,8 @@ class ConsumerStore:
 
     async def claim(self, count: int) -> Batch:
         """Take over what has been silent for a lease, where reading cannot do it."""
+        # Lua cannot name more than some thousand ids at once; what is left comes next time.
+        count = min(count, _IDS_PER_CALL_MAX)
         entries = await self._run("claim", self.group, self.consumer, self._lease_ms, count)
         return self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
 
