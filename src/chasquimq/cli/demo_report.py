@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -11,8 +12,8 @@ from chasquimq.cli.render import emit_json, emit_table
 
 NEXT_STEPS = (
     ("docs/tutorial/first-queue.md", "write a queue and a worker of your own"),
-    ("chasqui server start", "keep a server for this directory"),
-    ("chasqui bench", "measure this machine"),
+    ("{chasqui} server start", "keep a server for this directory"),
+    ("{chasqui} bench", "measure this machine"),
 )
 NEXT_STEP_CHARS = max(len(what) for what, _ in NEXT_STEPS)
 
@@ -44,9 +45,7 @@ def print_report(report: Report) -> None:
     emit_table(_table_by_name(report.tally))
     click.echo("\nWhat went to the DLQ, and why")
     emit_table(_table_of_graves(report.tally))
-    click.echo("\nTry next")
-    for what, why in NEXT_STEPS:
-        click.echo(f"  {what:{NEXT_STEP_CHARS}}  {why}")
+    _print_next_steps()
 
 
 def print_json(report: Report) -> None:
@@ -66,6 +65,14 @@ def _print_paces(report: Report) -> None:
     retried_count = report.tally.retried.total()
     click.echo(f"added  {_pace_text(report.adding)}")
     click.echo(f"ran    {_pace_text(report.running)}, {retried_count:,} retries included")
+
+
+def _print_next_steps() -> None:
+    # In a checkout the command is a file of it, and not on PATH.
+    chasqui = "./chasqui" if Path("chasqui").is_file() else "chasqui"
+    click.echo("\nTry next")
+    for what, why in NEXT_STEPS:
+        click.echo(f"  {what.format(chasqui=chasqui):{NEXT_STEP_CHARS}}  {why}")
 
 
 def _pace_text(pace: Pace) -> str:
