@@ -13,7 +13,7 @@ from chasquimq.cli.render import emit_json, emit_table
 NEXT_STEPS = (
     ("docs/tutorial/first-queue.md", "write a queue and a worker of your own"),
     ("{chasqui} server start", "keep a server for this directory"),
-    ("{chasqui} bench", "measure this machine"),
+    ("{chasqui} bench --quick", "measure this machine"),
 )
 NEXT_STEP_CHARS = max(len(what) for what, _ in NEXT_STEPS)
 
