@@ -12,6 +12,7 @@ DEFAULT_URL = "redis://127.0.0.1:6379"
 MIB = 1024 * 1024
 CredentialProvider = Callable[[str], Awaitable[tuple[str | None, str | None]]]
 Pool = Literal["thread", "process"]
+EventLevel = Literal["off", "terminal", "full"]
 
 
 def at_least(name: str, found: float, floor: float) -> None:
@@ -187,6 +188,24 @@ class UpkeepSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventSettings:
+    """What goes to the events stream: nothing, ends, or starts and ends."""
+
+    level: EventLevel = "full"
+    max_stream_len: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.level not in ("off", "terminal", "full"):
+            raise SettingsError("events", self.level, '"off", "terminal" or "full"')
+        at_least("events_max_stream_len", self.max_stream_len, 1)
+
+    @property
+    def waiting_max(self) -> int:
+        """The cap that promotion writes `waiting` under; 0 writes none."""
+        return self.max_stream_len if self.level == "full" else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """Everything a worker needs to know, by concern."""
 
@@ -202,6 +221,7 @@ class WorkerSettings:
     retry: RetrySettings = RetrySettings()
     results: ResultSettings = ResultSettings()
     upkeep: UpkeepSettings = UpkeepSettings()
+    events: EventSettings = EventSettings()
     abilities: AbilitySettings = AbilitySettings()
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, replace
 from typing import Any, Self
 
+from chasquimq.engine.announcer import Announcer
 from chasquimq.engine.listening import Listener, one_of
 from chasquimq.engine.pipeline import Pipeline
 from chasquimq.engine.upkeep import UpkeepLoops
@@ -25,6 +26,8 @@ from chasquimq.settings import (
     AbilitySettings,
     ConnectionSettings,
     CredentialProvider,
+    EventLevel,
+    EventSettings,
     LeaseSettings,
     Pool,
     ReadSettings,
@@ -40,6 +43,7 @@ from chasquimq.store.inspecting import InspectorStore
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.leasing import LeaseStore
 from chasquimq.store.payloads import decode, encode
+from chasquimq.store.recording import EventStore
 from chasquimq.store.upkeep import UpkeepStore
 from chasquimq.wire.names import check_group_name, check_queue_name
 
@@ -57,7 +61,7 @@ class Worker:
     after `close()`; what has not started by then goes back to the queue at once, uncharged.
 
     A DLQ longer than `dlq_max_stream_len` is reported once, as a warning, and never trimmed.
-    `events_enabled` is accepted; events are written from the version that brings QueueEvents.
+    `events` chooses what goes to the events stream; `events_enabled=False` means "off".
     """
 
     # How return values become bytes.
@@ -80,6 +84,7 @@ class Worker:
         max_payload_bytes: int | None = None,
         dlq_max_stream_len: int | None = None,
         events_enabled: bool = True,
+        events: EventLevel = "full",
         delayed_enabled: bool = True,
         run_scheduler: bool = True,
         scheduler_tick_ms: int | None = None,
@@ -121,6 +126,7 @@ class Worker:
             else LeaseSettings(lease_ms=claim_min_idle_ms),
             retry=_retry_settings(retry, max_attempts),
             results=_result_settings(store_results, result_ttl_ms, max_result_bytes),
+            events=EventSettings(level=events if events_enabled else "off"),
             upkeep=_upkeep_settings(
                 delayed_enabled, run_scheduler, scheduler_tick_ms, dlq_max_stream_len
             ),
@@ -247,7 +253,7 @@ class Worker:
         )  # fmt: skip
         lease_store = LeaseStore(self.name, self.group, self.consumer_id, self._connection)
         upkeep = UpkeepLoops(
-            UpkeepStore(self.name, store.writes),
+            UpkeepStore(self.name, store.writes, waiting_events_max=settings.events.waiting_max),
             FiringStore(self.name, store.writes),
             JanitorStore(self.name, self.group, store.writes),
             self.consumer_id,
@@ -257,12 +263,19 @@ class Worker:
         return Pipeline(
             store, lease_store, upkeep, self._begin(execute), settings,
             encode=self._encode,
-            listener=one_of(self._listeners()),
+            listener=one_of(self._listeners(store)),
             on_lease_lost=self._hooks.lease_lost(self.state),
         )  # fmt: skip
 
-    def _listeners(self) -> list[Listener]:
-        return self._hooks.listeners(self.state)
+    def _listeners(self, store: ConsumerStore) -> list[Listener]:
+        return [*self._announcers(store), *self._hooks.listeners(self.state)]
+
+    def _announcers(self, store: ConsumerStore) -> list[Listener]:
+        events = self._settings.events
+        if events.level == "off":
+            return []
+        recorder = EventStore(self.name, self.consumer_id, events.max_stream_len, store.writes)
+        return [Announcer(recorder, tells_starts=events.level == "full")]
 
     def _begin(
         self, execute: Callable[[Any], Awaitable[Any]]

@@ -25,6 +25,9 @@ class Listener:
     def buried(self, moves: Sequence[Burying]) -> None:
         """These lie in the DLQ."""
 
+    def drained(self) -> None:
+        """A read came back empty after one that did not."""
+
     def disputed(self, deliveries: Sequence[Delivery], *, is_unproven: bool) -> None:
         """The door was shut: somebody was first, or our first send may have done it."""
 
@@ -50,6 +53,10 @@ class Chorus(Listener):
     def buried(self, moves: Sequence[Burying]) -> None:
         for listener in self._listeners:
             listener.buried(moves)
+
+    def drained(self) -> None:
+        for listener in self._listeners:
+            listener.drained()
 
     def disputed(self, deliveries: Sequence[Delivery], *, is_unproven: bool) -> None:
         for listener in self._listeners:

@@ -63,6 +63,10 @@ class Outcomes:
     def doors(self) -> tuple[DoorLoop[Any], ...]:
         return (self.acker, self.retrier, self.burier)
 
+    def started(self, delivery: Delivery) -> None:
+        if self._listener is not None:
+            self._listener.started(delivery)
+
     def completed(self, delivery: Delivery, value: Any) -> None:
         if not self._results.is_stored:
             self._put_ack(delivery)

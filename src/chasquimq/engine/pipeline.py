@@ -72,7 +72,8 @@ class Pipeline:
             self.holdings, policy, self.outcomes.burier.put, self.runners.wake,
             store.clock.now_ms, self._charger.correct,
         )  # fmt: skip
-        self.reader = Reader(store, self.holdings, intake, settings.read.block_ms)
+        on_drained = listener.drained if listener is not None else None
+        self.reader = Reader(store, self.holdings, intake, settings.read.block_ms, on_drained)
         self._claimer = Claimer(store, self.holdings, intake, settings.lease.lease_ms)
         self.upkeep = upkeep
         self._loop = asyncio.get_running_loop()

@@ -38,7 +38,7 @@ class Promoter:
         settings = self._settings
         if not await self._lead():
             return False
-        promoted = await self._store.promote(settings.promote_max, 0)
+        promoted = await self._store.promote(settings.promote_max)
         return promoted.is_full
 
     async def _lead(self) -> bool:

@@ -69,12 +69,19 @@ class Reader:
     name = "reader"
 
     def __init__(
-        self, store: ConsumerStore, holdings: Holdings, intake: Intake, block_ms: int
+        self,
+        store: ConsumerStore,
+        holdings: Holdings,
+        intake: Intake,
+        block_ms: int,
+        on_drained: Callable[[], None] | None = None,
     ) -> None:
         self._store: _Source = store
         self._holdings = holdings
         self._intake = intake
         self._block_ms = block_ms
+        self._on_drained = on_drained
+        self._was_empty = True
         self._is_stopping = False
         self.last_read_s = time.monotonic()
 
@@ -96,3 +103,6 @@ class Reader:
         self.last_read_s = time.monotonic()
         if batch.size:
             self._intake.take(batch)
+        elif not self._was_empty and self._on_drained is not None:
+            self._on_drained()
+        self._was_empty = not batch.size

@@ -29,7 +29,9 @@ _FRESH_NS = 200_000_000
 
 
 class Finish(Protocol):
-    """Where an attempt goes when it ended."""
+    """Who is told when an attempt began to wait, and where it goes when it ended."""
+
+    def started(self, delivery: Delivery) -> None: ...
 
     def completed(self, delivery: Delivery, value: Any) -> None: ...
 
@@ -100,7 +102,7 @@ class Runners:
             started_ns = now_ns()
             is_fresh = started_ns - delivery.held_since_ns < _FRESH_NS
             if not (is_fresh and delivery.is_charged) or delivery.is_lease_lost:
-                await self._own(task, delivery, self._charged(delivery))
+                await self._own(task, delivery, self._charged(task, delivery))
                 return
             delivery.started_ns = started_ns
             context = self._base.copy()
@@ -115,7 +117,9 @@ class Runners:
                 ended_ns = _note_end(delivery)
                 finish.failed(delivery, error)
             else:
-                await self._own(task, delivery, _rest(context, coroutine, awaited))
+                await self._own(
+                    task, delivery, self._wait(task, delivery, _rest(context, coroutine, awaited))
+                )
                 return
             if sys.getrefcount(task) != references or task.cancelling():
                 # The job kept our task or cancelled it; what follows must not reach another job.
@@ -134,7 +138,6 @@ class Runners:
         self._holdings.running_count += 1
         self._is_draining = False
         self.wake()
-        timer = self._arm(task, delivery)
         try:
             value = await handler
         except KeyboardInterrupt:
@@ -147,9 +150,19 @@ class Runners:
             if value is not _NOT_STARTED:
                 self._finish.completed(delivery, value)
         finally:
+            self._disown(task)
+
+    async def _wait(
+        self, task: asyncio.Task[None], delivery: Delivery, rest: Awaitable[Any]
+    ) -> Any:
+        """The handler began and waits for something; from here on its time is counted."""
+        self._finish.started(delivery)
+        timer = self._arm(task, delivery)
+        try:
+            return await rest
+        finally:
             if timer is not None:
                 timer.cancel()
-            self._disown(task)
 
     def _disown(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
@@ -159,7 +172,7 @@ class Runners:
         self._holdings.wake()
         self.wake()
 
-    async def _charged(self, delivery: Delivery) -> Any:
+    async def _charged(self, task: asyncio.Task[None], delivery: Delivery) -> Any:
         """Start a delivery that waited long: its charge is confirmed first."""
         if delivery.is_lease_lost or not await self._charge(delivery):
             self._finish.dropped(delivery)
@@ -170,7 +183,7 @@ class Runners:
             coroutine, awaited = context.run(_first_step, self._begin, delivery)
         except StopIteration as stop:
             return stop.value
-        return await _rest(context, coroutine, awaited)
+        return await self._wait(task, delivery, _rest(context, coroutine, awaited))
 
     def _fail(self, task: asyncio.Task[None], delivery: Delivery, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):

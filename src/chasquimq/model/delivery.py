@@ -38,6 +38,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     duration_us: int = 0
     # It runs in a thread, which nobody can stop: no timeout, no hand-back while it runs.
     is_unstoppable: bool = False
+    # The events stream has been told of its start.
+    is_announced: bool = False
     # Its pool ends it at the timeout, after a word of warning.
     has_own_timer: bool = False
 

@@ -34,8 +34,10 @@ class Promoted(msgspec.Struct, frozen=True):
 class UpkeepStore:
     """Leader locks and promotion of one queue, over somebody's link."""
 
-    def __init__(self, queue: str, link: Link) -> None:
+    def __init__(self, queue: str, link: Link, *, waiting_events_max: int = 0) -> None:
+        """`waiting_events_max` caps the events stream; 0 writes no `waiting` events."""
         self._keys = QueueKeys(queue)
+        self._waiting_events_max = waiting_events_max
         self._link = link
 
     async def acquire_promoter_lock(self, holder: str, ttl_s: int) -> bool:
@@ -44,7 +46,7 @@ class UpkeepStore:
     async def release_promoter_lock(self, holder: str) -> bool:
         return await self._run("release_lock", [self._keys.promoter_lock], holder) == 1
 
-    async def promote(self, page_max: int, events_max: int) -> Promoted:
+    async def promote(self, page_max: int) -> Promoted:
         """Move due jobs to the stream, at most a page."""
         keys = self._keys
         moved, depth, lag_ms, bad, job_ids = await self._run(
@@ -52,7 +54,7 @@ class UpkeepStore:
             [keys.delayed, keys.stream, keys.dlq, keys.dix, keys.events],
             page_max,
             _BYTES_PER_PAGE_MAX,
-            events_max,
+            self._waiting_events_max,
         )
         # Made of bytes, because a stranger's id need not be text.
         prefix = keys.didx("").encode()

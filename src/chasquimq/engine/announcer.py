@@ -1,0 +1,59 @@
+"""Committed outcomes → events; never waited for, never before the fact."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chasquimq.engine.listening import Listener
+from chasquimq.model.delivery import Delivery
+
+if TYPE_CHECKING:
+    from chasquimq.model.outcome import Burying, Retrying
+    from chasquimq.store.recording import EventStore
+
+
+class Announcer(Listener):
+    """Writes `active` for handlers that wait at once, for the others along with their end."""
+
+    def __init__(self, store: EventStore, *, tells_starts: bool) -> None:
+        self._store = store
+        self._tells_starts = tells_starts
+        self._starting: list[Delivery] = []
+        self._loop = asyncio.get_running_loop()
+
+    def started(self, delivery: Delivery) -> None:
+        if not self._tells_starts:
+            return
+        if not self._starting:
+            self._loop.call_soon(self._tell_starts)
+        self._starting.append(delivery)
+        delivery.is_announced = True
+
+    def completed(self, deliveries: Sequence[Delivery]) -> None:
+        self._tell_starts()
+        self._store.completed(deliveries, self._untold(deliveries))
+
+    def retried(self, moves: Sequence[Retrying]) -> None:
+        self._tell_starts()
+        self._store.retried(moves, self._untold([move.delivery for move in moves]))
+
+    def buried(self, moves: Sequence[Burying]) -> None:
+        self._tell_starts()
+        failed = [move.entry for move in moves if move.failure is not None]
+        self._store.buried(moves, self._untold([e for e in failed if isinstance(e, Delivery)]))
+
+    def drained(self) -> None:
+        if self._tells_starts:
+            self._store.drained()
+
+    def _untold(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        if not self._tells_starts:
+            return []
+        return [one for one in deliveries if not one.is_announced]
+
+    def _tell_starts(self) -> None:
+        starting, self._starting = self._starting, []
+        if starting:
+            self._store.started(starting)

@@ -1,0 +1,101 @@
+"""Events as XADD commands, byte by byte: two of them follow nearly every job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chasquimq.wire.event_fields import REASON_CHARS_MAX, EventKind
+from chasquimq.wire.resp import bulk
+from chasquimq.wire.stream_entry import safe_text
+
+if TYPE_CHECKING:
+    from chasquimq.model.delivery import Delivery
+    from chasquimq.model.outcome import Burying, Retrying
+    from chasquimq.model.verdict import Failure
+
+# XADD, key, MAXLEN, ~, length, *
+_HEAD_PARTS = 6
+
+
+class EventSpeller:
+    """Spells the events of one worker on one queue."""
+
+    def __init__(self, key: str, max_len: int, worker: str) -> None:
+        xadd = (b"XADD", key.encode(), b"MAXLEN", b"~", b"%d" % max_len, b"*")
+        head = b"".join(map(bulk, xadd))
+        self._heads = {kind: head + _field(b"e", kind.encode()) + bulk(b"id") for kind in EventKind}
+        self._worker = _field(b"w", worker.encode())
+
+    def active(self, delivery: Delivery, ts_ms: int) -> bytes:
+        own = _number(b"attempt", delivery.run_number)
+        return self._of_delivery(EventKind.ACTIVE, delivery, ts_ms, 1, own)
+
+    def completed(self, delivery: Delivery, ts_ms: int) -> bytes:
+        own = _number(b"attempt", delivery.run_number)
+        own += _number(b"duration_us", delivery.duration_us)
+        return self._of_delivery(EventKind.COMPLETED, delivery, ts_ms, 2, own)
+
+    def failed(self, delivery: Delivery, failure: Failure, ts_ms: int) -> bytes:
+        own = b"".join(
+            (
+                _number(b"attempt", delivery.run_number),
+                _text(b"reason", failure.message),
+                _number(b"duration_us", delivery.duration_us),
+                _text(b"ec", failure.error_type),
+                _text(b"fp", failure.fingerprint),
+            )
+        )
+        return self._of_delivery(EventKind.FAILED, delivery, ts_ms, 5, own)
+
+    def retry_scheduled(self, move: Retrying, ts_ms: int) -> bytes:
+        """The attempt is the run that it announces."""
+        own = _number(b"attempt", move.spent + 1) + _number(b"backoff_ms", move.after_ms)
+        return self._of_delivery(EventKind.RETRY_SCHEDULED, move.delivery, ts_ms, 2, own)
+
+    def dlq(self, move: Burying, ts_ms: int) -> bytes:
+        """An entry that could not be read has no id and attempt 0."""
+        own = _number(b"attempt", move.attempt) + _text(b"reason", move.reason)
+        job_id = getattr(move.entry, "job_id", "")
+        return self._spell(EventKind.DLQ, job_id, move.entry.name, ts_ms, 3, own + self._worker)
+
+    def drained(self, ts_ms: int) -> bytes:
+        return self._spell(EventKind.DRAINED, "", "", ts_ms, 1, self._worker)
+
+    def _of_delivery(
+        self, kind: EventKind, delivery: Delivery, ts_ms: int, own_count: int, own: bytes
+    ) -> bytes:
+        about = b"".join(
+            (
+                own,
+                _number(b"enq", delivery.created_at_ms),
+                self._worker,
+                _number(b"dc", delivery.earlier + 1),
+            )
+        )
+        count = own_count + 3
+        if delivery.due_ms is not None:
+            about += _number(b"due", delivery.due_ms)
+            count += 1
+        return self._spell(kind, delivery.job_id, delivery.name, ts_ms, count, about)
+
+    def _spell(
+        self, kind: EventKind, job_id: str, name: str, ts_ms: int, count: int, about: bytes
+    ) -> bytes:
+        identity = bulk(job_id.encode()) + _number(b"ts", ts_ms)
+        fields = 3 + count
+        if name:
+            identity += _field(b"n", name.encode())
+            fields += 1
+        return b"*%d\r\n%b%b%b" % (_HEAD_PARTS + 2 * fields, self._heads[kind], identity, about)
+
+
+def _field(name: bytes, value: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(value), value)
+
+
+def _number(name: bytes, value: int) -> bytes:
+    return _field(name, b"%d" % value)
+
+
+def _text(name: bytes, value: str) -> bytes:
+    return _field(name, safe_text(value, REASON_CHARS_MAX).encode())
