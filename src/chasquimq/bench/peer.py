@@ -6,7 +6,7 @@ import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +93,7 @@ def last_line(text: str) -> str:
 
 
 @contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
+def _alone_in(directory: Path) -> Generator[None]:
     """Two who want the same environment at once must not both make it."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(f"{directory.name}.lock").open("w") as lock:
