@@ -23,7 +23,7 @@ async def test_a_promoted_job_cannot_be_found_by_either_index(upkeep, raw):
     await raw("ZADD", raw.keys.delayed, 1, member)
     await raw("SET", raw.keys.didx("job"), member)
 
-    promoted = await upkeep.promote(256, 0)
+    promoted = await upkeep.promote(256)
 
     assert (promoted.moved, promoted.depth, promoted.bad) == (1, 0, 0)
     assert await raw("EXISTS", raw.keys.didx("job")) == 0
@@ -34,7 +34,7 @@ async def test_an_id_that_is_no_text_stops_nobody(upkeep, raw):
     await raw("ZADD", raw.keys.delayed, 2, encode_member("", encode_envelope("b", b"\x01", 1)))
     await raw("SET", raw.keys.didx("b"), "member")
 
-    promoted = await upkeep.promote(256, 0)
+    promoted = await upkeep.promote(256)
 
     assert promoted.moved == 2
     assert await raw("EXISTS", raw.keys.didx("b")) == 0
@@ -44,4 +44,4 @@ async def test_an_id_that_is_no_text_stops_nobody(upkeep, raw):
 async def test_a_full_page_says_that_more_may_be_due(upkeep, raw, page_max, is_full):
     await raw("ZADD", raw.keys.delayed, 1, b"\0\0\0\0a", 2, b"\0\0\0\0b")
 
-    assert (await upkeep.promote(page_max, 0)).is_full is is_full
+    assert (await upkeep.promote(page_max)).is_full is is_full
