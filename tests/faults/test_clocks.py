@@ -91,7 +91,7 @@ class Sightings:
         self._adding_s = 0.0
         self._not_before_s = {}
         for line in lines:
-            getattr(self, f"_{line.event}", lambda line: None)(line)
+            getattr(self, f"_{line.event}", lambda _: None)(line)
         self._late_ms.sort()
 
     def late_ms(self, share):
