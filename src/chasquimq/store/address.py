@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import warnings
-from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import ServerUnreachable, SettingsError
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
 
 _SCHEMES = ("redis", "rediss", "unix")
 _URL_RULE = "redis://, rediss:// or unix:// followed by an address, or a bare host name"
+_URL_HINT = "write special characters of user and password as %XX"
+_USER = re.compile(r"[\w.+-]*")
+_RELAXED_TLS = {"ssl_cert_reqs": ("none", "optional"), "ssl_check_hostname": ("false", "0", "no")}
 
 
 def normal_url(url: str, *, tls: bool = False) -> str:
     """The URL with a scheme; `tls` turns redis:// into rediss://."""
-    if not isinstance(url, str) or not url.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+        raise SettingsError("redis_url", type(url), _URL_RULE)
+    if not url.strip():
         raise SettingsError("redis_url", url, _URL_RULE)
     url = url.strip()
     if "://" not in url:
@@ -32,33 +38,54 @@ def normal_url(url: str, *, tls: bool = False) -> str:
 
 
 def redact(url: str) -> str:
-    """The URL without its password, safe to print."""
-    try:
-        parts = urlsplit(url if "://" in url else f"redis://{url}")
-    except ValueError:
-        return "<unreadable url>"
-    if "@" not in parts.netloc:
-        return urlunsplit(parts._replace(query=""))
-    user = parts.netloc.rpartition("@")[0].partition(":")[0]
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{user}:***@{host}", query=""))
+    """The URL without its password, safe to print even where the URL is broken."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        scheme, rest = "redis", url
+    credentials, _, place = rest.rpartition("@")
+    place = _without_secrets(place)
+    if not credentials:
+        return f"{scheme}://{place}"
+    user = credentials.partition(":")[0]
+    # What does not look like a user may be the password of a mistyped URL.
+    return f"{scheme}://{user if _USER.fullmatch(user) else ''}:***@{place}"
+
+
+def _without_secrets(place: str) -> str:
+    place = re.split(r"[?#]", place, maxsplit=1)[0]
+    host, slash, path = place.partition("/")
+    name, colon, port = host.partition(":")
+    # Without an `@` a password stands where the port should be.
+    if colon and port and not port.isdigit() and not host.startswith("["):
+        host = f"{name}:***"
+    return host + slash + path
 
 
 def new_async_connection(settings: ConnectionSettings, *, name: str = "") -> AsyncConnection:
     """A connection of the client library, not opened yet."""
     from redis.asyncio.connection import ConnectionPool
 
-    make_pool = cast("Any", ConnectionPool).from_url
-    return make_pool(_url(settings), **_options(settings, name)).make_connection()
+    return _make(ConnectionPool, settings, name)
 
 
 def new_blocking_connection(settings: ConnectionSettings, *, name: str = "") -> Any:
     """The same for a thread that waits, with a read timeout of one command."""
     from redis.connection import ConnectionPool
 
-    options = _options(settings, name) | {"socket_timeout": settings.command_timeout_ms / 1000}
-    make_pool = cast("Any", ConnectionPool).from_url
-    return make_pool(_url(settings), **options).make_connection()
+    timeout_s = settings.command_timeout_ms / 1000
+    return _make(ConnectionPool, settings, name, socket_timeout=timeout_s)
+
+
+def _make(pool_class: Any, settings: ConnectionSettings, name: str, **options: Any) -> Any:
+    url = _url(settings)
+    try:
+        pool = pool_class.from_url(url, **_options(settings, name), **options)
+        # In a URL these would win over what we rely on.
+        pool.connection_kwargs |= {"protocol": 2, **_tls_options(settings)}
+        return pool.make_connection()
+    except (TypeError, ValueError) as error:
+        rule = "a URL whose options the client library knows"
+        raise SettingsError("redis_url", redact(url), rule, hint=str(error)) from None
 
 
 def _url(settings: ConnectionSettings) -> str:
@@ -70,7 +97,6 @@ def _options(settings: ConnectionSettings, name: str) -> dict[str, Any]:
     from redis.retry import Retry
 
     options: dict[str, Any] = {
-        "protocol": 2,
         "socket_connect_timeout": settings.connect_timeout_ms / 1000,
         "client_name": name or None,
         "retry": Retry(NoBackoff(), 0),
@@ -79,7 +105,7 @@ def _options(settings: ConnectionSettings, name: str) -> dict[str, Any]:
         options |= {"socket_keepalive": True, "socket_keepalive_options": _keepalive()}
     if settings.credential_provider is not None:
         options["credential_provider"] = _Provider(settings)
-    return options | _tls_options(settings)
+    return options
 
 
 def _keepalive() -> dict[int, int]:
@@ -95,15 +121,24 @@ def _tls_options(settings: ConnectionSettings) -> dict[str, Any]:
     if settings.insecure_tls:
         warnings.warn("insecure_tls: the server's certificate is not checked", stacklevel=2)
         return {"ssl_cert_reqs": ssl.CERT_NONE, "ssl_check_hostname": False}
+    _refuse_relaxed_tls(_url(settings))
     return {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
+
+
+def _refuse_relaxed_tls(url: str) -> None:
+    given = parse_qs(urlsplit(url).query)
+    for name, refused in _RELAXED_TLS.items():
+        if given.get(name, [""])[0].lower() in refused:
+            hint = "pass insecure_tls=True to connect without checking"
+            raise SettingsError("redis_url", redact(url), f"a URL without {name}", hint=hint)
 
 
 def _check(url: str) -> None:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise SettingsError("redis_url", redact(url), _URL_RULE, hint=str(error)) from None
+    except ValueError:
+        raise SettingsError("redis_url", redact(url), _URL_RULE, hint=_URL_HINT) from None
     if parts.scheme not in _SCHEMES:
         raise SettingsError("redis_url", redact(url), _URL_RULE)
     if parts.scheme == "unix" and not parts.path:
@@ -124,7 +159,14 @@ class _Provider:
         self._address = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
 
     async def get_credentials_async(self) -> tuple[str, ...]:
-        user, password = await self._ask(self._address)
+        try:
+            user, password = await self._ask(self._address)
+        except Exception as error:
+            # The provider is a user's own code, and may raise anything.
+            raise ServerUnreachable(
+                f"the credential provider must give user and password for {self._address}, it "
+                f"failed with {type(error).__name__}; the next dial asks it again"
+            ) from error
         return tuple(part for part in (user, password) if part is not None)
 
     def get_credentials(self) -> tuple[str, ...]:
