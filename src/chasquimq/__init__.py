@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from chasquimq.model.job_state import JobState
     from chasquimq.producer import Producer
     from chasquimq.queue import Queue
+    from chasquimq.queue_events import QueueEvent, QueueEvents
     from chasquimq.repeat import BackoffSpec, MissedFiresPolicy, RepeatableMeta, RepeatPattern
     from chasquimq.scheduler import Scheduler
     from chasquimq.upkeep import Upkeep
@@ -29,6 +30,8 @@ _HOMES = {
     "NotSupportedError": "errors",
     "Producer": "producer",
     "Queue": "queue",
+    "QueueEvent": "queue_events",
+    "QueueEvents": "queue_events",
     "RepeatPattern": "repeat",
     "RepeatableMeta": "repeat",
     "Scheduler": "scheduler",
@@ -51,6 +54,8 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "NotSupportedError",
     "Producer",
     "Queue",
+    "QueueEvent",
+    "QueueEvents",
     "RepeatableMeta",
     "RepeatPattern",
     "Scheduler",

@@ -1,0 +1,168 @@
+"""QueueEvents: async iteration over what happens on one queue or on several."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from chasquimq.errors import ConnectionLost, SettingsError
+from chasquimq.settings import DEFAULT_URL, ConnectionSettings, CredentialProvider
+from chasquimq.store.address import normal_url
+from chasquimq.store.tailing import EventTail, TailedEntry
+
+_NUMBERS = frozenset({"attempt", "backoff_ms", "delay_ms", "duration_us", "ts", "enq", "dc", "due"})
+Callback = Callable[["QueueEvent"], Awaitable[None] | None]
+
+
+@dataclass(frozen=True)
+class QueueEvent:
+    """One event: its name, whose it is, and everything else it says.
+
+    `fields` holds the rest as the stream has it, numbers as int. `entry_id` is where to
+    resume after this event.
+    """
+
+    name: str
+    job_id: str | None
+    job_name: str
+    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    queue: str = ""
+    entry_id: str = ""
+
+    @property
+    def ts_ms(self) -> int | None:
+        """The emitter's clock."""
+        return self.fields.get("ts")
+
+    @property
+    def attempt(self) -> int | None:
+        """The run it is about, counted from 1."""
+        return self.fields.get("attempt")
+
+    @property
+    def reason(self) -> str | None:
+        return self.fields.get("reason")
+
+    @property
+    def duration_us(self) -> int | None:
+        return self.fields.get("duration_us")
+
+    @property
+    def worker(self) -> str | None:
+        return self.fields.get("w")
+
+
+class QueueEvents:
+    """Follows the events stream: `async for event in QueueEvents("emails")`.
+
+    `last_event_id` is where to begin: `$` for what comes from now on, `0` for all that is
+    kept, or the `entry_id` of the last event seen. Connections that break are opened again.
+    """
+
+    def __init__(
+        self,
+        queue_name: str | Sequence[str],
+        *,
+        redis_url: str = DEFAULT_URL,
+        tls: bool = False,
+        last_event_id: str = "$",
+        block_ms: int = 5_000,
+        count: int = 100,
+        credential_provider: CredentialProvider | None = None,
+        insecure_tls: bool = False,
+    ) -> None:
+        queues = [queue_name] if isinstance(queue_name, str) else list(queue_name)
+        if not queues:
+            raise SettingsError("queue_name", queues, "one name or several")
+        self.name = queues[0]
+        self._tail = EventTail(
+            queues,
+            ConnectionSettings(
+                url=normal_url(redis_url, tls=tls),
+                insecure_tls=insecure_tls,
+                credential_provider=credential_provider,
+            ),
+            after_id=_checked_id(last_event_id),
+            block_ms=_positive("block_ms", block_ms),
+            count=_positive("count", count),
+        )
+        self._ready: deque[QueueEvent] = deque()
+        self._callbacks: list[tuple[str | None, Callback]] = []
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> QueueEvent:
+        while not self._ready:
+            if self._is_closed:
+                raise StopAsyncIteration
+            await self._fill()
+        return self._ready.popleft()
+
+    @property
+    def last_event_ids(self) -> dict[str, str]:
+        """Where to resume each queue."""
+        return self._tail.last_ids
+
+    def on(self, event_name: str | None, callback: Callback) -> None:
+        """Call the function for each event of that name, or for every one with None."""
+        self._callbacks.append((event_name, callback))
+
+    async def run(self) -> None:
+        """Call the callbacks until closed."""
+        async for event in self:
+            for name, callback in self._callbacks:
+                if name is None or name == event.name:
+                    answer = callback(event)
+                    if inspect.isawaitable(answer):
+                        await answer
+
+    async def close(self) -> None:
+        """End the iteration."""
+        self._is_closed = True
+        await self._tail.close()
+
+    async def _fill(self) -> None:
+        try:
+            self._ready.extend(map(_event, await self._tail.read()))
+        except ConnectionLost:
+            if not self._is_closed:
+                raise
+
+
+def _event(entry: TailedEntry) -> QueueEvent:
+    fields: dict[str, Any] = dict(entry.fields)
+    name, job_id = fields.pop("e", ""), fields.pop("id", "")
+    job_name = fields.pop("n", "")
+    for key in _NUMBERS & fields.keys():
+        fields[key] = _number(fields[key])
+    return QueueEvent(name, job_id or None, job_name, fields, entry.queue, entry.entry_id)
+
+
+def _number(text: str) -> int | str:
+    # A foreign writer's words are passed on as they are.
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+def _checked_id(text: str) -> str:
+    ms, _, seq = text.partition("-") if isinstance(text, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+    is_id = ms.isascii() and ms.isdigit() and (not seq or (seq.isascii() and seq.isdigit()))
+    if text != "$" and not is_id:
+        raise SettingsError("last_event_id", text, '"$", "0" or an entry id like "1700000000000-0"')
+    return text
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise SettingsError(name, value, "at least 1")
+    return value

@@ -1,0 +1,105 @@
+"""Follows events streams: nothing between two reads is missed, and a broken connection resumes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
+from chasquimq.store.connection import pack
+from chasquimq.store.link import Link
+from chasquimq.store.server_errors import Action, action_for
+from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.stream_entry import first_values, read_text
+
+if TYPE_CHECKING:
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.store.connection import Reply
+
+_NEWEST = "$"
+_PAUSE_S = 0.2
+
+
+class TailedEntry(msgspec.Struct, frozen=True, gc=False):
+    """One entry of an events stream, as text."""
+
+    queue: str
+    entry_id: str
+    fields: dict[str, str]
+
+
+class EventTail:
+    """Reads the events of some queues from a place on."""
+
+    def __init__(
+        self,
+        queues: Sequence[str],
+        connection: ConnectionSettings,
+        *,
+        after_id: str,
+        block_ms: int,
+        count: int,
+    ) -> None:
+        self._queues = {QueueKeys(queue).events: queue for queue in queues}
+        self._after = dict.fromkeys(self._queues, after_id)
+        self._block_ms = block_ms
+        self._count = count
+        self._link = Link(connection, name="chasqui-events")
+
+    @property
+    def last_ids(self) -> dict[str, str]:
+        """Where a later tail would go on, for each queue."""
+        return {queue: self._after[key] for key, queue in self._queues.items()}
+
+    async def read(self) -> list[TailedEntry]:
+        """The next entries; an empty list when none came while blocking, or after trouble."""
+        try:
+            await self._settle_newest()
+            return self._entries(await self._read())
+        except StoreError as error:
+            self._link.heed(error)
+            if not _may_heal(error):
+                raise
+            await asyncio.sleep(_PAUSE_S)
+            return []
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _settle_newest(self) -> None:
+        """Turn `$` into the id it means now, once: sent again it would skip what came between."""
+        newest = [key for key, after in self._after.items() if after == _NEWEST]
+        if not newest:
+            return
+        request = b"".join([pack(("XREVRANGE", key, "+", "-", "COUNT", 1)) for key in newest])
+        for key, reply in zip(newest, await self._link.ask(request, len(newest)), strict=True):
+            if isinstance(reply, StoreError):
+                raise reply
+            self._after[key] = reply[0][0].decode() if reply else "0-0"
+
+    async def _read(self) -> Reply:
+        keys, ids = list(self._after), list(self._after.values())
+        return await self._link.call(
+            "XREAD", "COUNT", self._count, "BLOCK", self._block_ms, "STREAMS", *keys, *ids,
+            block_ms=self._block_ms,
+        )  # fmt: skip
+
+    def _entries(self, reply: Reply) -> list[TailedEntry]:
+        entries: list[TailedEntry] = []
+        for key, rows in reply or ():
+            key_text = key.decode()
+            for entry_id, fields in rows:
+                self._after[key_text] = entry_id.decode()
+                found = first_values(fields)
+                text = {read_text(name): read_text(value) for name, value in found.items()}
+                entries.append(TailedEntry(self._queues[key_text], entry_id.decode(), text))
+        return entries
+
+
+def _may_heal(error: StoreError) -> bool:
+    if isinstance(error, ConnectionLost):
+        return error.outcome == "unknown"
+    return not (isinstance(error, ServerRefused) and action_for(error) is Action.RAISE)
