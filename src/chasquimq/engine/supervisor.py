@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from chasquimq.engine.loop import Loop
 
 logger = logging.getLogger(__name__)
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 2.0
+# A loop is back within two seconds of its cure, which a last long pause must leave time for.
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
 _DOWN_S = 5.0
 _UP_S = 1.0
 
