@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from chasquimq.engine.announcer import Announcer
 from chasquimq.engine.listening import Listener, one_of
+from chasquimq.engine.meter import Meter
 from chasquimq.engine.pipeline import Pipeline
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.handlers import Handler, Handlers, HandlerSet
@@ -45,6 +46,8 @@ from chasquimq.store.leasing import LeaseStore
 from chasquimq.store.payloads import decode, encode
 from chasquimq.store.recording import EventStore
 from chasquimq.store.upkeep import UpkeepStore
+from chasquimq.telemetry.dispatch import SafeSink
+from chasquimq.telemetry.sink import MetricsSink, is_noop
 from chasquimq.wire.names import check_group_name, check_queue_name
 
 __all__ = ["CredentialProvider", "Handler", "Worker"]
@@ -85,6 +88,7 @@ class Worker:
         dlq_max_stream_len: int | None = None,
         events_enabled: bool = True,
         events: EventLevel = "full",
+        metrics: MetricsSink | None = None,
         delayed_enabled: bool = True,
         run_scheduler: bool = True,
         scheduler_tick_ms: int | None = None,
@@ -137,6 +141,8 @@ class Worker:
             on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
             on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,
         )  # fmt: skip
+        # A sink that listens to nothing costs nothing.
+        self._sink = None if metrics is None or is_noop(metrics) else SafeSink(metrics)
         self._pipeline: Pipeline | None = None
         self._is_closed = False
         self._is_urgent = False
@@ -258,6 +264,7 @@ class Worker:
             JanitorStore(self.name, self.group, store.writes),
             self.consumer_id,
             settings.upkeep,
+            self._sink,
         )
         self._inspector = InspectorStore(self.name, store.writes, self.group)
         return Pipeline(
@@ -268,7 +275,8 @@ class Worker:
         )  # fmt: skip
 
     def _listeners(self, store: ConsumerStore) -> list[Listener]:
-        return [*self._announcers(store), *self._hooks.listeners(self.state)]
+        meters = [] if self._sink is None else [Meter(self._sink, store.clock.at_ms)]
+        return [*self._announcers(store), *meters, *self._hooks.listeners(self.state)]
 
     def _announcers(self, store: ConsumerStore) -> list[Listener]:
         events = self._settings.events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
@@ -25,10 +25,16 @@ class Listener:
     def buried(self, moves: Sequence[Burying]) -> None:
         """These lie in the DLQ."""
 
+    def lease_lost(self) -> None:
+        """A job that is held here may run elsewhere now."""
+
     def drained(self) -> None:
         """A read came back empty after one that did not."""
 
-    def disputed(self, deliveries: Sequence[Delivery], *, is_unproven: bool) -> None:
+    def read(self, size: int, reclaimed: int) -> None:
+        """A read brought so many entries, some of them delivered before."""
+
+    def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
         """The door was shut: somebody was first, or our first send may have done it."""
 
 
@@ -58,9 +64,17 @@ class Chorus(Listener):
         for listener in self._listeners:
             listener.drained()
 
-    def disputed(self, deliveries: Sequence[Delivery], *, is_unproven: bool) -> None:
+    def read(self, size: int, reclaimed: int) -> None:
         for listener in self._listeners:
-            listener.disputed(deliveries, is_unproven=is_unproven)
+            listener.read(size, reclaimed)
+
+    def lease_lost(self) -> None:
+        for listener in self._listeners:
+            listener.lease_lost()
+
+    def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
+        for listener in self._listeners:
+            listener.disputed(moves, is_unproven=is_unproven)
 
 
 def one_of(listeners: Sequence[Listener]) -> Listener | None:

@@ -155,10 +155,8 @@ class Outcomes:
             self.counters.unproven_outcomes += len(moves)
         else:
             self.counters.stale_outcomes += len(moves)
-        deliveries = [_delivery_of(move) for move in moves]
-        known = [delivery for delivery in deliveries if isinstance(delivery, Delivery)]
-        if self._listener is not None and known:
-            self._listener.disputed(known, is_unproven=is_unproven)
+        if self._listener is not None and moves:
+            self._listener.disputed(moves, is_unproven=is_unproven)
 
 
 def _delivery_of(move: Any) -> Any:

@@ -55,6 +55,7 @@ class Pipeline:
         self._store = store
         self._settings = settings
         self._on_lease_lost = on_lease_lost
+        self._listener = listener
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_reading = False
         policy = _policy(settings.retry)
@@ -72,8 +73,7 @@ class Pipeline:
             self.holdings, policy, self.outcomes.burier.put, self.runners.wake,
             store.clock.now_ms, self._charger.correct,
         )  # fmt: skip
-        on_drained = listener.drained if listener is not None else None
-        self.reader = Reader(store, self.holdings, intake, settings.read.block_ms, on_drained)
+        self.reader = Reader(store, self.holdings, intake, settings.read.block_ms, listener)
         self._claimer = Claimer(store, self.holdings, intake, settings.lease.lease_ms)
         self.upkeep = upkeep
         self._loop = asyncio.get_running_loop()
@@ -194,6 +194,8 @@ class Pipeline:
         if self.holdings.get(delivery.entry_id) is None:
             return  # its ack was on the way
         self.outcomes.counters.leases_lost += 1
+        if self._listener is not None:
+            self._listener.lease_lost()
         if self._on_lease_lost is not None:
             self._on_lease_lost(delivery)
 

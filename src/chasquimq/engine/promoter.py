@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from chasquimq.engine.leadership import Leadership
 from chasquimq.engine.loop import Ticker
+from chasquimq.telemetry.sink import PromoterTick
 
 if TYPE_CHECKING:
     from chasquimq.settings import UpkeepSettings
     from chasquimq.store.upkeep import UpkeepStore
+    from chasquimq.telemetry.sink import MetricsSink
 
 
 class Promoter:
-    """The lock only spares work: two promoters at once would still move each job once."""
+    """Two promoters at once would still move each job once."""
 
     name = "promoter"
 
-    def __init__(self, store: UpkeepStore, holder: str, settings: UpkeepSettings) -> None:
+    def __init__(
+        self,
+        store: UpkeepStore,
+        holder: str,
+        settings: UpkeepSettings,
+        sink: MetricsSink | None = None,
+    ) -> None:
         self._store = store
-        self._holder = holder
         self._settings = settings
+        self._sink = sink
         self._ticker = Ticker()
-        self._renewed_s = 0.0
-        self.is_leader = False
+        self._leadership = Leadership("promoter", store, holder, settings.lock_ttl_s, sink)
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leadership.is_held
 
     def stop(self) -> None:
         self._ticker.stop()
@@ -35,25 +46,15 @@ class Promoter:
 
     async def run_once(self) -> bool:
         """Promote a page, if we lead; True: more is due already."""
-        settings = self._settings
-        if not await self._lead():
+        if not await self._leadership.hold():
             return False
-        promoted = await self._store.promote(settings.promote_max)
+        promoted = await self._store.promote(self._settings.promote_max)
+        if self._sink is not None:
+            self._sink.promoter_tick(
+                PromoterTick(promoted.moved, promoted.depth, promoted.oldest_lag_ms)
+            )
         return promoted.is_full
-
-    async def _lead(self) -> bool:
-        """Take or keep the lock; a fresh one need not be asked for again while draining."""
-        now_s = time.monotonic()
-        if self.is_leader and now_s - self._renewed_s < self._settings.lock_ttl_s / 10:
-            return True
-        self.is_leader = await self._store.acquire_promoter_lock(
-            self._holder, self._settings.lock_ttl_s
-        )
-        self._renewed_s = now_s
-        return self.is_leader
 
     async def release(self) -> None:
         """Let another lead at once."""
-        if self.is_leader:
-            self.is_leader = False
-            await self._store.release_promoter_lock(self._holder)
+        await self._leadership.release()

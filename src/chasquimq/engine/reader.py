@@ -11,6 +11,7 @@ from chasquimq.model.verdict import RetryPolicy, judge_arrival
 
 if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
+    from chasquimq.engine.listening import Listener
     from chasquimq.model.delivery import Delivery
     from chasquimq.store.arrivals import Batch
     from chasquimq.store.consuming import ConsumerStore
@@ -74,13 +75,13 @@ class Reader:
         holdings: Holdings,
         intake: Intake,
         block_ms: int,
-        on_drained: Callable[[], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._store: _Source = store
         self._holdings = holdings
         self._intake = intake
         self._block_ms = block_ms
-        self._on_drained = on_drained
+        self._listener = listener
         self._was_empty = True
         self._is_stopping = False
         self.last_read_s = time.monotonic()
@@ -103,6 +104,12 @@ class Reader:
         self.last_read_s = time.monotonic()
         if batch.size:
             self._intake.take(batch)
-        elif not self._was_empty and self._on_drained is not None:
-            self._on_drained()
+        if self._listener is not None:
+            self._tell(self._listener, batch)
+
+    def _tell(self, listener: Listener, batch: Batch) -> None:
+        if batch.size:
+            listener.read(batch.size, sum([one.earlier > 0 for one in batch.deliveries]))
+        elif not self._was_empty:
+            listener.drained()
         self._was_empty = not batch.size

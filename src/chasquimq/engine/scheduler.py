@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from chasquimq.engine.leadership import Leadership
 from chasquimq.engine.loop import Ticker
 from chasquimq.model.schedule import FIRES_PER_TICK_MAX, MissedFires, Plan, plan_fires
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from chasquimq.settings import UpkeepSettings
     from chasquimq.store.due_spec import Agenda, BadSpec, DueSpec, Slot
     from chasquimq.store.firing import FiringStore
+    from chasquimq.telemetry.sink import MetricsSink
 
 logger = logging.getLogger(__name__)
 SPECS_PER_TICK_MAX = 256
@@ -33,16 +35,21 @@ class Scheduler:
         *,
         holder: str | None = None,
         specs_max: int = SPECS_PER_TICK_MAX,
+        sink: MetricsSink | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._specs_max = specs_max
         self._ticker = Ticker()
         self.holder = holder or f"s-{uuid4()}"
-        self.is_leader = False
+        self._leadership = Leadership("scheduler", store, self.holder, settings.lock_ttl_s, sink)
         self.fired_count = 0
         self.missed_count = 0
         self.quarantined_count = 0
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leadership.is_held
 
     def stop(self) -> None:
         self._ticker.stop()
@@ -56,8 +63,7 @@ class Scheduler:
     async def run_once(self) -> float:
         """Fire what has come, if we lead; the answer is how long nothing more will, in ms."""
         settings = self._settings
-        self.is_leader = await self._store.acquire_lock(self.holder, settings.lock_ttl_s)
-        if not self.is_leader:
+        if not await self._leadership.hold():
             return settings.scheduler_tick_ms
         began_s = time.monotonic()
         agenda = await self._store.agenda(self._specs_max)
@@ -70,9 +76,7 @@ class Scheduler:
 
     async def release(self) -> None:
         """Let another lead at once."""
-        if self.is_leader:
-            self.is_leader = False
-            await self._store.release_lock(self.holder)
+        await self._leadership.release()
 
     async def _fire_due(self, agenda: Agenda) -> float:
         next_ms = agenda.next_ms

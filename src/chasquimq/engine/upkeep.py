@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chasquimq.store.firing import FiringStore
     from chasquimq.store.janitor import JanitorStore
     from chasquimq.store.upkeep import UpkeepStore
+    from chasquimq.telemetry.sink import MetricsSink
 
 
 class UpkeepLoops:
@@ -27,11 +28,13 @@ class UpkeepLoops:
         janitor: JanitorStore,
         holder: str,
         settings: UpkeepSettings,
+        sink: MetricsSink | None = None,
     ) -> None:
-        self.promoter = Promoter(upkeep, holder, settings)
+        self.promoter = Promoter(upkeep, holder, settings, sink)
         self.scheduler = Scheduler(
-            firing, settings, holder=settings.scheduler_holder, specs_max=settings.fire_max
-        )
+            firing, settings, holder=settings.scheduler_holder, specs_max=settings.fire_max,
+            sink=sink,
+        )  # fmt: skip
         self.janitor = Janitor(janitor, settings.janitor_ms, lambda: self.promoter.is_leader)
         self.dlq_alarm = DlqAlarm(upkeep, settings.dlq_len_max or 0)
         self._settings = settings

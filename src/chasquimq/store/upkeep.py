@@ -40,10 +40,10 @@ class UpkeepStore:
         self._waiting_events_max = waiting_events_max
         self._link = link
 
-    async def acquire_promoter_lock(self, holder: str, ttl_s: int) -> bool:
+    async def acquire_lock(self, holder: str, ttl_s: int) -> bool:
         return await self._run("acquire_lock", [self._keys.promoter_lock], holder, ttl_s) == 1
 
-    async def release_promoter_lock(self, holder: str) -> bool:
+    async def release_lock(self, holder: str) -> bool:
         return await self._run("release_lock", [self._keys.promoter_lock], holder) == 1
 
     async def promote(self, page_max: int) -> Promoted:
