@@ -28,24 +28,6 @@ R = TypeVar("R", bound=Record)
 Labels = frozenset[tuple[str, str]]
 
 
-class Total(NamedTuple):
-    """What a total counts: a happening, told apart by a detail of it, a job name and labels."""
-
-    of: str
-    detail: str = ""
-    name: str = ""
-    labels: Labels = frozenset()
-
-
-class Memory:
-    """What label sets of one sink share: the last records, and totals since the beginning."""
-
-    def __init__(self, records_max: int) -> None:
-        self.lock = Lock()
-        self.records: deque[tuple[Labels, Record]] = deque(maxlen=records_max)
-        self.totals: Counter[Total] = Counter()
-
-
 class InMemorySink(MetricsSink):
     """Keeps the last records and counts them all; may be read from any thread.
 
@@ -174,3 +156,21 @@ class InMemorySink(MetricsSink):
             and name in (None, total.name)
             and wanted <= total.labels
         )
+
+
+class Total(NamedTuple):
+    """What a total counts: a happening, told apart by a detail of it, a job name and labels."""
+
+    of: str
+    detail: str = ""
+    name: str = ""
+    labels: Labels = frozenset()
+
+
+class Memory:
+    """What label sets of one sink share: the last records, and totals since the beginning."""
+
+    def __init__(self, records_max: int) -> None:
+        self.lock = Lock()
+        self.records: deque[tuple[Labels, Record]] = deque(maxlen=records_max)
+        self.totals: Counter[Total] = Counter()

@@ -1,0 +1,247 @@
+"""Every metric there is: its name, kind, labels, unit and meaning, whoever exports it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FamilyKind = Literal["counter", "gauge", "histogram"]
+Unit = Literal["", "seconds", "ms", "jobs", "entries", "transitions", "outcomes", "rows", "loops"]
+
+
+class Family(msgspec.Struct, frozen=True):
+    """A metric; numbers are kept as integers and divided by `per_unit` when shown.
+
+    `bounds` are the buckets of a histogram, in the integers that are kept. `has_twin`: the same is
+    told by another metric in base units, and this one is here for those who know the original.
+    """
+
+    name: str
+    kind: FamilyKind
+    help: str
+    labels: tuple[str, ...] = ()
+    unit: Unit = ""
+    per_unit: int = 1
+    bounds: tuple[int, ...] = ()
+    has_twin: bool = False
+
+
+_MS, _S, _MINUTE, _HOUR = 1_000, 1_000_000, 60_000_000, 3_600_000_000
+_DURATION_US = (
+    50, 100, 250, 500, 1 * _MS, 2_500, 5 * _MS, 10 * _MS, 25 * _MS, 50 * _MS, 100 * _MS,
+    250 * _MS, 500 * _MS, 1 * _S, 2_500 * _MS, 5 * _S, 10 * _S, 30 * _S, 1 * _MINUTE, 5 * _MINUTE,
+)  # fmt: skip
+_WAIT_US = (
+    1 * _MS, 2_500, 5 * _MS, 10 * _MS, 25 * _MS, 50 * _MS, 100 * _MS, 250 * _MS, 500 * _MS, 1 * _S,
+    2_500 * _MS, 5 * _S, 10 * _S, 30 * _S, 1 * _MINUTE, 5 * _MINUTE, 15 * _MINUTE, 1 * _HOUR,
+)  # fmt: skip
+_BACKOFF_MS = (
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000,
+    3_600_000,
+)  # fmt: skip
+_BATCH_SIZE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
+
+# ── the original's ───────────────────────────────────────────────────────────────────────────
+
+PROMOTED = Family(
+    "chasquimq_promoter_promoted_total",
+    "counter",
+    "Jobs that this process moved from the delayed set to the stream.",
+    unit="jobs",
+)
+ZSET_DEPTH = Family(
+    "chasquimq_delayed_zset_depth",
+    "gauge",
+    "Jobs in the delayed set when this process last promoted.",
+    unit="jobs",
+    has_twin=True,
+)
+OLDEST_LAG_MS = Family(
+    "chasquimq_promoter_oldest_pending_lag_ms",
+    "gauge",
+    "How late the oldest job was that promotion left behind, 0 where none was late.",
+    unit="ms",
+    has_twin=True,
+)
+PROMOTER_LOCK_ACQUIRED = Family(
+    "chasquimq_promoter_lock_acquired_total",
+    "counter",
+    "How often this process began to promote.",
+    unit="transitions",
+)
+PROMOTER_LOCK_LOST = Family(
+    "chasquimq_promoter_lock_lost_total",
+    "counter",
+    "How often this process ceased to promote.",
+    unit="transitions",
+)
+BATCH_SIZE = Family(
+    "chasquimq_consumer_batch_size",
+    "histogram",
+    "Entries in one read; reads that brought nothing are left out.",
+    unit="entries",
+    bounds=_BATCH_SIZE,
+)
+RECLAIMED = Family(
+    "chasquimq_consumer_reclaimed_total",
+    "counter",
+    "Entries taken over from a worker that died or went silent.",
+    unit="entries",
+)
+DURATION = Family(
+    "chasquimq_handler_duration_seconds",
+    "histogram",
+    "How long a handler ran, waiting included.",
+    ("name",),
+    unit="seconds",
+    per_unit=_S,
+    bounds=_DURATION_US,
+)
+COMPLETED = Family(
+    "chasquimq_jobs_completed_total",
+    "counter",
+    "Runs whose handler returned.",
+    ("name",),
+    unit="jobs",
+)
+FAILED = Family(
+    "chasquimq_jobs_failed_total",
+    "counter",
+    "Runs whose handler raised (error) or whose process died (panic).",
+    ("kind", "name"),
+    unit="jobs",
+)
+RETRIES = Family(
+    "chasquimq_retries_scheduled_total",
+    "counter",
+    "Failed jobs that were given another run.",
+    ("name",),
+    unit="jobs",
+)
+BACKOFF = Family(
+    "chasquimq_retry_backoff_seconds",
+    "histogram",
+    "How long a failed job waits for its next run.",
+    ("name",),
+    unit="seconds",
+    per_unit=1_000,
+    bounds=_BACKOFF_MS,
+)
+DLQ = Family(
+    "chasquimq_dlq_routed_total",
+    "counter",
+    "Jobs that were moved to the DLQ.",
+    ("reason", "name"),
+    unit="jobs",
+)
+
+# ── ours ─────────────────────────────────────────────────────────────────────────────────────
+
+DEPTH = Family(
+    "chasquimq_promoter_depth",
+    "gauge",
+    "Jobs in the delayed set when this process last promoted.",
+    unit="jobs",
+)
+OLDEST_LAG = Family(
+    "chasquimq_promoter_oldest_lag_seconds",
+    "gauge",
+    "How late the oldest job was that promotion left behind, 0 where none was late.",
+    unit="seconds",
+    per_unit=1_000,
+)
+SCHEDULER_LOCK_ACQUIRED = Family(
+    "chasquimq_scheduler_lock_acquired_total",
+    "counter",
+    "How often this process began to fire repeatable jobs.",
+    unit="transitions",
+)
+SCHEDULER_LOCK_LOST = Family(
+    "chasquimq_scheduler_lock_lost_total",
+    "counter",
+    "How often this process ceased to fire repeatable jobs.",
+    unit="transitions",
+)
+WAIT = Family(
+    "chasquimq_job_wait_seconds",
+    "histogram",
+    "How long a job was ready before its run began.",
+    ("name",),
+    unit="seconds",
+    per_unit=_S,
+    bounds=_WAIT_US,
+)
+LEASES_LOST = Family(
+    "chasquimq_leases_lost_total",
+    "counter",
+    "Jobs held here that another worker may run.",
+    unit="jobs",
+)
+STALE = Family(
+    "chasquimq_stale_outcomes_total",
+    "counter",
+    "Outcomes that came after another outcome of the same job, and changed nothing.",
+    unit="outcomes",
+)
+UNPROVEN = Family(
+    "chasquimq_unproven_outcomes_total",
+    "counter",
+    "Outcomes sent twice over a broken link, of which nobody can tell whether they counted.",
+    unit="outcomes",
+)
+EVENTS_DROPPED = Family(
+    "chasquimq_events_dropped_total",
+    "counter",
+    "Lines of the events stream that were given up.",
+    unit="rows",
+)
+HISTORY_DROPPED = Family(
+    "chasquimq_history_rows_dropped_total",
+    "counter",
+    "Rows of the history that were given up.",
+    unit="rows",
+)
+CONSUMING = Family(
+    "chasquimq_worker_consuming",
+    "gauge",
+    "1 while the worker reads and runs jobs, else 0.",
+)
+LEASES_TRUSTED = Family(
+    "chasquimq_worker_leases_trusted",
+    "gauge",
+    "1 while leases are renewed in time; at 0 nothing new is started.",
+)
+LOOPS_DOWN = Family(
+    "chasquimq_worker_loops_down",
+    "gauge",
+    "Loops of the worker that have been failing for more than five seconds.",
+    unit="loops",
+)
+WAITING = Family(
+    "chasquimq_worker_jobs_waiting",
+    "gauge",
+    "Jobs that the worker holds and has not started.",
+    unit="jobs",
+)
+RUNNING = Family(
+    "chasquimq_worker_jobs_running",
+    "gauge",
+    "Jobs whose handlers are running.",
+    unit="jobs",
+)
+UNCONFIRMED = Family(
+    "chasquimq_worker_outcomes_unconfirmed",
+    "gauge",
+    "Outcomes that the server has not confirmed yet.",
+    unit="outcomes",
+)
+LAST_READ_AGE = Family(
+    "chasquimq_worker_last_read_age_seconds",
+    "gauge",
+    "How long ago the last read ended.",
+    unit="seconds",
+    per_unit=1_000,
+)
+
+FAMILIES = tuple(family for family in list(globals().values()) if isinstance(family, Family))

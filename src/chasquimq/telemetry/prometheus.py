@@ -1,0 +1,125 @@
+"""Numbers for Prometheus: sums of our own, shown to its client library when it asks.
+
+A call into the client for every job would cost more than the job, so it sees whole series only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from chasquimq.errors import SettingsError
+from chasquimq.telemetry.buckets import Histogram
+from chasquimq.telemetry.families import FAMILIES, Family
+from chasquimq.telemetry.tally import NAMES_MAX, Labels, Series, Tallies, Tally
+from chasquimq.telemetry.tally_sink import TallySink
+
+
+class PrometheusSink(TallySink[Histogram]):
+    """One for a process, shared by its workers; `QueueLabeled` tells their numbers apart.
+
+    At most `names_max` job names have series of their own, later ones are shown as `other`.
+    """
+
+    def __init__(
+        self, *, registry: CollectorRegistry = REGISTRY, names_max: int = NAMES_MAX
+    ) -> None:
+        super().__init__(Tallies(_new_histogram, names_max=names_max))
+        self._registry = registry
+        self._collector = _Collector(self._tallies)
+        try:
+            registry.register(self._collector)
+        except ValueError as error:
+            raise SettingsError(
+                "registry", registry, "one without a PrometheusSink",
+                hint="share the first one between workers, each in a QueueLabeled",
+            ) from error  # fmt: skip
+
+    def exposition(self) -> bytes:
+        """Everything in the registry, in the text format that a scrape expects."""
+        return generate_latest(self._registry)
+
+    def close(self) -> None:
+        """Leave the registry; what is counted from now on is shown to nobody."""
+        self._registry.unregister(self._collector)
+
+
+class _Copy(NamedTuple):
+    """The numbers of one label set at one moment."""
+
+    labels: Labels
+    counts: dict[Series, int]
+    gauges: dict[Family, int]
+    histograms: dict[Series, Histogram]
+
+
+class _Collector(Collector):
+    def __init__(self, tallies: Tallies[Histogram]) -> None:
+        self._tallies = tallies
+
+    def describe(self) -> Iterator[Metric]:
+        return map(_metric, FAMILIES)
+
+    def collect(self) -> Iterator[Metric]:
+        page = {family: _metric(family) for family in FAMILIES}
+        for copy in self._copies():
+            _draw(copy, page)
+        return (metric for metric in page.values() if metric.samples)
+
+    def _copies(self) -> list[_Copy]:
+        # In one go: workers wait for the lock, and drawing samples takes its time.
+        with self._tallies.lock:
+            return [_copy(tally) for tally in self._tallies.in_use()]
+
+
+def _new_histogram(family: Family, labels: Labels) -> Histogram:
+    return Histogram(family.bounds)
+
+
+def _metric(family: Family) -> Metric:
+    return Metric(family.name.removesuffix("_total"), family.help, family.kind)
+
+
+def _copy(tally: Tally[Histogram]) -> _Copy:
+    histograms = {series: histogram.copy() for series, histogram in tally.histograms.items()}
+    return _Copy(tally.labels, tally.counts.copy(), tally.gauges.copy(), histograms)
+
+
+def _draw(copy: _Copy, page: Mapping[Family, Metric]) -> None:
+    # A counter that starts at 0 and not at its first number has a rate from the beginning.
+    counts = {(family, ()): 0 for family in FAMILIES if _is_plain_counter(family)} | copy.counts
+    for (family, values), count in counts.items():
+        labels = _labels(copy, family, values)
+        page[family].samples.append(Sample(family.name, labels, count))
+    for family, number in copy.gauges.items():
+        shown = number / family.per_unit
+        page[family].samples.append(Sample(family.name, dict(copy.labels), shown))
+    for (family, values), histogram in copy.histograms.items():
+        page[family].samples += _buckets(family, _labels(copy, family, values), histogram)
+
+
+def _buckets(family: Family, labels: dict[str, str], histogram: Histogram) -> Iterator[Sample]:
+    name = f"{family.name}_bucket"
+    cumulative = histogram.cumulative()
+    for le, count in zip(_les(family), cumulative, strict=True):
+        yield Sample(name, {**labels, "le": le}, count)
+    yield Sample(f"{family.name}_count", labels, cumulative[-1])
+    yield Sample(f"{family.name}_sum", labels, histogram.total / family.per_unit)
+
+
+@cache
+def _les(family: Family) -> list[str]:
+    return [*(repr(bound / family.per_unit) for bound in family.bounds), "+Inf"]
+
+
+def _labels(copy: _Copy, family: Family, values: tuple[str, ...]) -> dict[str, str]:
+    return {**copy.labels, **dict(zip(family.labels, values, strict=True))}
+
+
+def _is_plain_counter(family: Family) -> bool:
+    return family.kind == "counter" and not family.labels

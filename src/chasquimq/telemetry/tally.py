@@ -1,0 +1,163 @@
+"""Adds records up, per label set and batch by batch, for exporters that are asked for numbers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Generic, Protocol, TypeVar
+
+from chasquimq.telemetry import families as f
+from chasquimq.telemetry.families import Family
+from chasquimq.telemetry.sink import DlqRouted, JobOutcome, RetryScheduled
+
+NAMES_MAX = 1_000
+OTHER_NAME = "other"
+# A millisecond's work, and less than a megabyte.
+UNFOLDED_MAX = 4_096
+# A metric and the values of its labels, in their order.
+Series = tuple[Family, tuple[str, ...]]
+Labels = Mapping[str, str]
+
+
+class Numbers(Protocol):
+    """Where the numbers of a histogram go."""
+
+    def add_many(self, numbers: Sequence[int]) -> None: ...
+
+
+H = TypeVar("H", bound=Numbers)
+NewHistogram = Callable[[Family, Labels], H]
+
+
+class JobNames:
+    """The names that have a series of their own; those that come too late share one."""
+
+    def __init__(self, names_max: int = NAMES_MAX) -> None:
+        self._names_max = names_max
+        self._labels: dict[str, str] = {}
+
+    def label(self, name: str) -> str:
+        known = self._labels.get(name)
+        if known is not None:
+            return known
+        if len(self._labels) >= self._names_max:
+            return OTHER_NAME
+        # A lone surrogate has no UTF-8 form and would spoil the whole page.
+        return self._labels.setdefault(name, name.encode(errors="backslashreplace").decode())
+
+
+class Tally(Generic[H]):
+    """The numbers of one label set.
+
+    Runs are kept until there are `unfolded_max` and then added up together: the same work for
+    one job costs a tenth when it is done for a thousand, whatever the size of their batches.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        names: JobNames,
+        new_histogram: NewHistogram[H],
+        *,
+        unfolded_max: int = UNFOLDED_MAX,
+    ) -> None:
+        self.labels = labels
+        self._unfolded_max = unfolded_max
+        self._unfolded: list[JobOutcome] = []
+        self._names = names
+        self._new_histogram = new_histogram
+        self.counts: defaultdict[Series, int] = defaultdict(int)
+        self.gauges: dict[Family, int] = {}
+        self.histograms: dict[Series, H] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.counts or self.gauges or self.histograms)
+
+    def count(self, family: Family, number: int, *values: str) -> None:
+        self.counts[family, values] += number
+
+    def observe(self, family: Family, numbers: Sequence[int], *values: str) -> None:
+        histogram = self.histograms.get((family, values))
+        if histogram is None:
+            labels = {**self.labels, **dict(zip(family.labels, values, strict=True))}
+            histogram = self.histograms[family, values] = self._new_histogram(family, labels)
+        histogram.add_many(numbers)
+
+    def add_runs(self, batch: Sequence[JobOutcome]) -> None:
+        self._unfolded += batch
+        if len(self._unfolded) >= self._unfolded_max:
+            self.fold()
+
+    def fold(self) -> None:
+        """Add up the runs that were only kept so far."""
+        runs, self._unfolded = self._unfolded, []
+        for name, runs_of_name in _by_name(runs).items():
+            self._add_runs_of(self._names.label(name), runs_of_name)
+
+    def _add_runs_of(self, name: str, runs: Sequence[JobOutcome]) -> None:
+        self.observe(f.DURATION, [run.handler_duration_us for run in runs], name)
+        waits_us = [run.wait_us for run in runs if run.wait_us is not None]
+        if waits_us:
+            self.observe(f.WAIT, waits_us, name)
+        kinds = [run.kind for run in runs]
+        completed = kinds.count("ok")
+        if completed:
+            self.count(f.COMPLETED, completed, name)
+        if completed == len(kinds):
+            return
+        for kind, label in (("err", "error"), ("panic", "panic")):
+            if kind in kinds:
+                self.count(f.FAILED, kinds.count(kind), label, name)
+
+    def add_retries(self, batch: Sequence[RetryScheduled]) -> None:
+        for retry in batch:
+            name = self._names.label(retry.name)
+            self.count(f.RETRIES, 1, name)
+            self.observe(f.BACKOFF, (retry.backoff_ms,), name)
+
+    def add_burials(self, batch: Sequence[DlqRouted]) -> None:
+        for burial in batch:
+            self.count(f.DLQ, 1, str(burial.reason), self._names.label(burial.name))
+
+
+def _by_name(batch: Sequence[JobOutcome]) -> dict[str, list[JobOutcome]]:
+    groups: defaultdict[str, list[JobOutcome]] = defaultdict(list)
+    for run in batch:
+        groups[run.name].append(run)
+    return groups
+
+
+class Tallies(Generic[H]):
+    """The tallies of all label sets, behind one lock: exporters may ask from another thread."""
+
+    def __init__(
+        self,
+        new_histogram: NewHistogram[H],
+        *,
+        names_max: int = NAMES_MAX,
+        unfolded_max: int = UNFOLDED_MAX,
+    ) -> None:
+        self._new_histogram = new_histogram
+        self._names = JobNames(names_max)
+        self._unfolded_max = unfolded_max
+        self._by_labels: dict[frozenset[tuple[str, str]], Tally[H]] = {}
+        self.lock = Lock()
+
+    def of(self, labels: Labels) -> Tally[H]:
+        """The tally of these labels; asked twice, it is the same."""
+        key = frozenset(labels.items())
+        with self.lock:
+            if key not in self._by_labels:
+                self._by_labels[key] = self._new_tally(dict(labels))
+            return self._by_labels[key]
+
+    def _new_tally(self, labels: Labels) -> Tally[H]:
+        return Tally(labels, self._names, self._new_histogram, unfolded_max=self._unfolded_max)
+
+    def in_use(self) -> list[Tally[H]]:
+        """Tallies with something to show: labelled ones from the start, the other once filled."""
+        for tally in self._by_labels.values():
+            tally.fold()
+        return [tally for tally in self._by_labels.values() if tally.labels or not tally.is_empty]

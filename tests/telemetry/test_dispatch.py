@@ -1,0 +1,99 @@
+"""A sink that raises harms nobody and does not fill the log."""
+
+import asyncio
+import logging
+
+import pytest
+
+from chasquimq.telemetry.dispatch import SafeSink
+from chasquimq.telemetry.pace import Pace
+from chasquimq.telemetry.sink import JobOutcome, MetricsSink, ReaderBatch
+
+OK = JobOutcome("ok", 1, 5, "mail")
+BATCH = ReaderBatch(1, 0)
+
+
+class Raising(MetricsSink):
+    """Raises what it is told to, but for names it likes."""
+
+    def __init__(self, error=ValueError, likes=()):
+        self.error = error
+        self.likes = likes
+        self.heard = []
+
+    def job_outcome(self, outcome):
+        self.heard.append(outcome)
+        if outcome.name not in self.likes:
+            raise self.error("no")
+
+    def reader_batch(self, batch):
+        raise self.error("no")
+
+
+class Batched(MetricsSink):
+    def __init__(self):
+        self.heard = []
+
+    def job_outcomes(self, batch):
+        self.heard.append(batch)
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, RecursionError])
+def test_what_a_sink_raises_ends_at_the_sink(error):
+    safe = SafeSink(Raising(error))
+
+    safe.reader_batch(BATCH)
+    safe.job_outcomes([OK])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_the_wish_to_leave_is_not_swallowed(error):
+    with pytest.raises(error):
+        SafeSink(Raising(error)).reader_batch(BATCH)
+
+
+def test_a_sink_that_raises_for_one_record_hears_the_rest_of_the_batch():
+    sink = Raising(likes=("mail",))
+
+    SafeSink(sink).job_outcomes([OK, JobOutcome("ok", 1, 5, "bad"), OK])
+
+    assert [outcome.name for outcome in sink.heard] == ["mail", "bad", "mail"]
+
+
+def test_a_sink_that_takes_batches_gets_them_whole():
+    sink = Batched()
+
+    SafeSink(sink).job_outcomes([OK, OK])
+
+    assert sink.heard == [[OK, OK]]
+
+
+def test_a_raising_sink_is_logged_once(caplog):
+    safe = SafeSink(Raising())
+
+    with caplog.at_level(logging.DEBUG, "chasquimq"):
+        safe.job_outcomes([OK] * 1_000)
+        safe.reader_batch(BATCH)
+
+    (line,) = caplog.records
+    assert (line.sink, line.happening, line.untold) == ("Raising", "job_outcomes", 0)
+    assert line.exc_info[0] is ValueError
+
+
+def test_a_sink_that_goes_on_raising_is_logged_at_a_slower_pace(caplog):
+    clock = Clock()
+    safe = SafeSink(Raising(), pace=Pace(clock))
+
+    for _ in range(4 * 3_600):
+        safe.reader_batch(BATCH)
+        clock.now_s += 1
+
+    told = [line.untold for line in caplog.records]
+    assert told == [0, 59, 119, 239, 479, 959, 1_919, 3_599, 3_599]
