@@ -217,6 +217,27 @@ async def test_a_write_that_reached_the_server_in_part_is_added_once(queue_at, p
     assert await raw("XLEN", raw.keys.stream) == 1_001
 
 
+async def test_a_cut_while_a_new_connection_is_made_ready_costs_only_time(queue_at, proxy, raw):
+    queue = queue_at(proxy.url)
+    await queue.counts()
+    store = queue._store()
+    make_ready, cuts = store._widen_memory, []
+
+    async def cut_once(connection) -> None:
+        if not cuts:
+            cuts.append(proxy.cut())
+            await eventually(lambda: not connection.is_open)
+            await connection.call("PING")
+        await make_ready(connection)
+
+    store._widen_memory = cut_once
+
+    await asyncio.wait_for(queue.add_bulk(bulk(2)), 10)
+
+    assert cuts
+    assert await raw("XLEN", raw.keys.stream) == 2
+
+
 async def test_a_server_that_forgot_the_scripts_is_told_them_again(queue_at, raw, url):
     queue = queue_at(url, max_stream_len=100)
     await queue.add("n", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from contextlib import suppress
 from typing import Self
@@ -17,11 +18,12 @@ class FaultProxy:
 
     It passes everything on until told otherwise, and what it is told holds for the connections
     that are open as well as for those to come. `accept_count` counts dials, `write_count` what
-    the client sent in one piece.
+    the client sent in one piece. With `tls` it ends the client's TLS and talks plainly behind.
     """
 
-    def __init__(self, target_url: str) -> None:
+    def __init__(self, target_url: str, tls: ssl.SSLContext | None = None) -> None:
         self._target = urlsplit(target_url)
+        self._tls = tls
         self._port = 0
         self._listener: asyncio.Server | None = None
         self._pipes: set[_Pipe] = set()
@@ -45,7 +47,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._port}"
+        return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self._port}"
 
     @property
     def open_count(self) -> int:
@@ -86,7 +88,9 @@ class FaultProxy:
 
     async def accept(self) -> None:
         """Accept connections, on the same port as before."""
-        self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", self._port)
+        self._listener = await asyncio.start_server(
+            self._accepted, "127.0.0.1", self._port, ssl=self._tls
+        )
         self._port = self._listener.sockets[0].getsockname()[1]
 
     async def request(self, chunk: bytes, pipe: _Pipe) -> bytes:
@@ -140,6 +144,7 @@ class _Pipe:
     def __init__(self, proxy: FaultProxy, client: tuple, server: tuple) -> None:
         self._client_reader, self._client = client
         self._server_reader, self._server = server
+        self._socket = self._client.get_extra_info("socket")
         self._ways = [
             asyncio.create_task(self._pump(self._client_reader, self._server, proxy.request)),
             asyncio.create_task(self._pump(self._server_reader, self._client, proxy.reply)),
@@ -159,9 +164,7 @@ class _Pipe:
     def reset(self) -> None:
         with suppress(OSError):
             # Closing with nothing to linger for sends a reset instead of an end.
-            self._client.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._client.transport.abort()
         self.finish()
 

@@ -212,7 +212,7 @@ class ProducerStore:
 
     async def _connect(self, jobs: Sequence[NewJob]) -> None:
         try:
-            await self._connection(self._settings.resend_within_ms / 1000 + 0.05)
+            await self.link.connection(within_s=self._settings.resend_within_ms / 1000 + 0.05)
         except StoreError as error:
             raise about(error, _ids(jobs)) from error.__cause__
 

@@ -1,0 +1,144 @@
+"""TLS: a server is believed when an authority we trust vouches for its name, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+
+import pytest
+
+from chasquimq import Queue
+from chasquimq.errors import ServerUnreachable, SettingsError
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.connection import open_connection
+from store.certificates import Authority
+from support.faultproxy import FaultProxy
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def bad_certificates(authority) -> dict:
+    return {
+        "self-signed": authority.self_signed("self"),
+        "wrong host": authority.server("other", host="DNS:other.example"),
+        "expired": authority.server("expired", days=-1),
+    }
+
+
+@pytest.fixture
+async def good(url, authority):
+    """A server with a certificate that the authority signed for its address."""
+    async with FaultProxy(url, authority.server("good")) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def add_at(queue_name):
+    queues = []
+
+    async def add(url, **options) -> Queue:
+        queues.append(Queue(queue_name, redis_url=url, **options))
+        await asyncio.wait_for(queues[-1].add("n", 1), 10)
+        return queues[-1]
+
+    yield add
+    for queue in queues:
+        await queue.close()
+
+
+async def test_an_authority_named_in_the_url_is_trusted(add_at, good, authority, raw):
+    await add_at(f"{good.url}?ssl_ca_certs={authority.certificate}")
+
+    assert await raw("XLEN", raw.keys.stream) == 1
+
+
+async def test_an_authority_named_in_the_environment_is_trusted(
+    add_at, good, authority, monkeypatch
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+
+    await add_at(good.url)
+
+
+async def test_the_tls_option_turns_a_plain_address_into_a_safe_one(add_at, good, authority):
+    plain = good.url.replace("rediss://", "redis://")
+
+    await add_at(f"{plain}?ssl_ca_certs={authority.certificate}", tls=True)
+
+
+async def test_bulks_larger_than_a_tls_record_pass(add_at, good, authority, raw):
+    queue = await add_at(f"{good.url}?ssl_ca_certs={authority.certificate}")
+
+    await queue.add_bulk([{"name": "n", "data": "x" * 1_000}] * 2_000)
+
+    assert await raw("XLEN", raw.keys.stream) == 2_001
+
+
+async def test_a_cut_tls_connection_is_dialled_again(add_at, good, authority, raw):
+    queue = await add_at(f"{good.url}?ssl_ca_certs={authority.certificate}")
+
+    good.cut()
+
+    await asyncio.wait_for(queue.add("n", 2), 10)
+    assert await raw("XLEN", raw.keys.stream) == 2
+
+
+async def test_a_thread_checks_certificates_the_same_way(good, authority):
+    trusting = BlockingConnection(
+        ConnectionSettings(url=f"{good.url}?ssl_ca_certs={authority.certificate}")
+    )
+    doubting = BlockingConnection(ConnectionSettings(url=good.url))
+
+    assert await asyncio.to_thread(trusting.call, "PING") == b"PONG"
+    with pytest.raises(ServerUnreachable, match="certificate"):
+        await asyncio.to_thread(doubting.call, "PING")
+    trusting.close()
+
+
+@pytest.mark.parametrize("flaw", ["self-signed", "wrong host", "expired"])
+async def test_a_certificate_that_does_not_hold_is_refused(
+    add_at, url, authority, bad_certificates, flaw, snapshot
+):
+    async with FaultProxy(url, bad_certificates[flaw]) as proxy:
+        with pytest.raises(ServerUnreachable, match="certificate"):
+            await add_at(f"{proxy.url}?ssl_ca_certs={authority.certificate}")
+
+    assert await snapshot() == {}
+
+
+async def test_an_authority_that_nobody_named_is_not_trusted(add_at, good):
+    with pytest.raises(ServerUnreachable, match="certificate"):
+        await add_at(good.url)
+
+
+@pytest.mark.parametrize("flaw", ["self-signed", "wrong host", "expired"])
+async def test_insecure_tls_connects_to_anyone_and_warns(add_at, url, bad_certificates, flaw):
+    async with FaultProxy(url, bad_certificates[flaw]) as proxy:
+        with pytest.warns(UserWarning, match="insecure_tls: the server's certificate is not"):
+            await add_at(proxy.url, insecure_tls=True)
+
+
+@pytest.mark.parametrize("option", ["ssl_cert_reqs=none", "ssl_check_hostname=false"])
+async def test_a_url_cannot_turn_the_checks_off(add_at, url, bad_certificates, option):
+    async with FaultProxy(url, bad_certificates["wrong host"]) as proxy:
+        with pytest.raises(SettingsError, match="insecure_tls=True"):
+            await add_at(f"{proxy.url}?{option}")
+
+
+async def test_a_safe_address_never_falls_back_to_plain_talk(proxy):
+    safe = proxy.url.replace("redis://", "rediss://")
+
+    with pytest.raises(ServerUnreachable):
+        await open_connection(ConnectionSettings(url=safe, connect_timeout_ms=300))
+
+
+async def test_a_plain_address_warns_of_nothing(add_at, proxy):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        await add_at(proxy.url, insecure_tls=True)
