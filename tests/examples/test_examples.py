@@ -15,6 +15,7 @@ RUN_S_MAX = 40
 
 PRINTED = {
     "credentials.py": ["report May"],
+    "flask_style.py": ["202 welcome, a mail is on its way", "mail to ada@example.org"],
     "graceful_stop.py": [
         "page 1 started",
         "page 1 done",
