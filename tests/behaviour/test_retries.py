@@ -334,6 +334,34 @@ async def test_no_error_is_too_strange_to_be_kept_and_the_next_job_runs(
     assert len(fields[b"fp"]) == 16
 
 
+class ClosedRow(dict):
+    """Like a row of a session that is over: it cannot be read any more."""
+
+    def __iter__(self):
+        raise LookupError("the session is closed")
+
+    items = keys = values = __iter__
+
+
+@pytest.mark.parametrize("suspends", [False, True], ids=["at once", "after a wait"])
+async def test_a_result_that_cannot_be_read_counts_as_a_failure_and_the_next_job_runs(
+    queue, raw, running_worker, suspends
+):
+    async def handler(job):
+        if suspends:
+            await asyncio.sleep(0)
+        return ClosedRow(a=1) if job.data == "bad" else job.data
+
+    running = await running_worker(handler, concurrency=1, store_results=True)
+    await queue.add("bad", "bad", attempts=1)
+    good = await queue.add("good", "good", attempts=1)
+
+    (fields,) = await dead(raw)
+    assert fields[b"error"] == b"LookupError: the session is closed"
+    assert await good.wait_for_result(timeout=5) == "good"
+    assert running.worker.health().running == 0
+
+
 HUGE = 2**64 - 1
 FAR_RULES = [["fixed", HUGE, HUGE, None, HUGE], ["exponential", 2**53, HUGE, 1e308, 0]]
 

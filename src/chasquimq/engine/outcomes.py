@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.counters import Counters
 from chasquimq.engine.door import DoorLoop, Move
-from chasquimq.errors import PayloadTooLarge, WireError
+from chasquimq.errors import PayloadTooLarge
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.model.verdict import (
@@ -73,7 +73,7 @@ class Outcomes:
             return
         try:
             result = None if value is None else self._spell_result(value)
-        except WireError as error:
+        except Exception as error:  # noqa: BLE001 - a user's value may raise anything
             self.failed(delivery, error)
             return
         self._put_ack(Completing(delivery, result))

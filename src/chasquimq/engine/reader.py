@@ -53,6 +53,8 @@ class Intake:
         return [one for one in deliveries if self._may_start(one, now_ms)]
 
     def _may_start(self, delivery: Delivery, now_ms: float) -> bool:
+        if self._holdings.get(delivery.entry_id) is not None:
+            return True  # it runs or waits here already: holdings admit it once
         verdict = judge_arrival(delivery, self._policy, now_ms)
         if verdict is None:
             return True
