@@ -1,0 +1,362 @@
+"""History entries: round trips, golden bytes, strangers, and what a row weighs."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chasquimq.errors import DecodeError, EncodeError
+from chasquimq.model.attempt_row import AttemptOutcome, AttemptRow, outcome_label
+from chasquimq.model.delivery import Arrival, Delivery
+from chasquimq.model.reason import DlqReason
+from chasquimq.model.verdict import Failure
+from chasquimq.wire.history import HistoryEntry, decode_history, encode_history
+from chasquimq.wire.history_columns import ERROR_CHARS_MAX
+from chasquimq.wire.history_rows import HistoryRows
+from chasquimq.wire.job_id import new_job_ids
+from wire.vectors import cases, flat, load
+
+GOLDEN = load("history")["entries"]
+OFFSET_US = 1_794_726_955_000_000
+TIMES_US = st.integers(0, 2**60)
+COUNTS = st.integers(0, 2**32)
+TIMES_MS = st.integers(0, 2**64 - 1)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+FAILURES = st.builds(Failure, TEXTS, TEXTS)
+ROWS = st.lists(
+    st.tuples(
+        TEXTS,
+        st.sampled_from(["", "mail", "sms", "naïve"]),
+        COUNTS,
+        st.sampled_from([*AttemptOutcome]).map(int),
+        st.none() | TIMES_MS,
+        st.none() | TIMES_MS,
+        st.none() | TIMES_MS,
+        st.none() | TIMES_US,
+        COUNTS,
+        COUNTS,
+        COUNTS,
+        st.none() | FAILURES,
+    ),
+    max_size=20,
+)
+COLUMNS = (
+    "job_ids", "names", "attempts", "outcomes", "enqueued_ms", "ready_ms", "due_ms", "started_us",
+    "durations_us", "deliveries", "backoffs_ms", "failures",
+)  # fmt: skip
+
+
+def rows_of(drawn):
+    rows = HistoryRows()
+    for values in drawn:
+        for column, value in zip(COLUMNS, values, strict=True):
+            getattr(rows, column).append(value)
+    return rows
+
+
+def attempt_of(values):
+    """The row that a reader should see."""
+    *plain, failure = values
+    fields = [field for field in AttemptRow.__struct_fields__ if "error" not in field]
+    return AttemptRow(
+        **dict(zip(fields, plain, strict=False)),
+        error_type=failure and failure.error_type,
+        error=failure and failure.message,
+        fingerprint=failure and failure.fingerprint,
+    )
+
+
+def delivery(job_id="job-1", **changes):
+    fields = {
+        "entry_id": b"1794726955294-3",
+        "job_id": job_id,
+        "name": "mail",
+        "payload": b"",
+        "created_at_ms": 1_794_726_955_290,
+        "spent": 1,
+        "earlier": 1,
+        "retry": None,
+        "extras": None,
+        "due_ms": None,
+        "envelope": b"",
+        "started_ns": 5_000_000,
+        "duration_us": 42,
+    }
+    return Delivery(**(fields | changes))
+
+
+def encoded(rows, **changes):
+    return encode_history(rows, **({"worker": "w1", "run": "r1", "seq": 7} | changes))
+
+
+def completed(count=1):
+    rows = HistoryRows()
+    rows.add_completed([delivery(f"job-{at}") for at in range(count)], OFFSET_US)
+    return rows
+
+
+def with_field(fields, name, value):
+    """The same entry with one field changed, or left out."""
+    pairs = zip(fields[::2], fields[1::2], strict=True)
+    kept = [part for key, old in pairs if key != name for part in (key, old)]
+    return kept if value is None else [*kept, name, value]
+
+
+def with_columns(fields, change):
+    columns = msgspec.msgpack.decode(fields[-1])
+    change(columns)
+    return with_field(fields, b"b", msgspec.msgpack.encode(columns))
+
+
+@given(ROWS)
+def test_rows_survive_the_wire(drawn):
+    entry = decode_history(encoded(rows_of(drawn)))
+
+    assert entry.rows() == [attempt_of(values) for values in drawn]
+
+
+@given(
+    worker=TEXTS,
+    run=TEXTS,
+    seq=st.integers(0, 2**63),
+    lost=st.integers(0, 2**63),
+    is_last=st.booleans(),
+)
+def test_what_an_entry_says_about_itself_survives_the_wire(**about):
+    entry = decode_history(encode_history(completed(2), **about))
+
+    assert {field: getattr(entry, field) for field in about} == about
+    assert (entry.version, entry.kind, entry.row_count) == (1, "attempts", 2)
+
+
+@pytest.mark.parametrize("golden", cases(GOLDEN))
+def test_an_entry_is_spelled_as_it_always_was(golden):
+    rows = rows_of(
+        [*row[:-1], Failure(*row[-1]) if row[-1] is not None else None] for row in golden["rows"]
+    )
+
+    assert encode_history(rows, **golden["about"]) == flat(golden["fields"])
+
+
+@pytest.mark.parametrize("golden", cases(GOLDEN))
+def test_an_entry_of_old_is_read(golden):
+    entry = decode_history(flat(golden["fields"]))
+
+    assert [msgspec.structs.asdict(row) for row in entry.rows()] == golden["read"]
+
+
+def test_fields_stand_in_their_order_and_only_when_they_say_something():
+    plain = encoded(completed())
+    full = encoded(completed(), lost=3, is_last=True)
+
+    assert b" ".join(plain[::2]) == b"v w r s t n b"
+    assert b" ".join(full[::2]) == b"v w r s end t n lost b"
+
+
+def test_a_completed_delivery_becomes_a_row():
+    (row,) = decode_history(encoded(completed())).rows()
+
+    assert row == AttemptRow(
+        job_id="job-0",
+        name="mail",
+        attempt=3,
+        outcome=AttemptOutcome.COMPLETED,
+        enqueued_at_ms=1_794_726_955_290,
+        ready_at_ms=1_794_726_955_294,
+        due_ms=None,
+        started_at_us=OFFSET_US + 5_000,
+        duration_us=42,
+        deliveries=2,
+        backoff_ms=0,
+    )
+
+
+def test_a_failed_delivery_keeps_its_backoff_and_its_error():
+    rows = HistoryRows()
+    failure = Failure("ValueError", "no order 7")
+
+    rows.add(delivery(due_ms=5), AttemptOutcome.RETRIED, OFFSET_US, backoff_ms=200, failure=failure)
+
+    (row,) = decode_history(encoded(rows)).rows()
+    assert (row.outcome, row.backoff_ms, row.due_ms) == (AttemptOutcome.RETRIED, 200, 5)
+    assert (row.error_type, row.error, row.fingerprint) == (
+        "ValueError",
+        "no order 7",
+        failure.fingerprint,
+    )
+
+
+def test_a_delivery_that_never_started_has_neither_start_nor_attempt():
+    rows = HistoryRows()
+
+    rows.add(delivery(started_ns=0, duration_us=0), AttemptOutcome.DEAD, OFFSET_US)
+
+    (row,) = decode_history(encoded(rows)).rows()
+    assert (row.started_at_us, row.attempt, row.deliveries) == (None, 0, 2)
+
+
+def test_an_entry_that_could_not_be_read_becomes_a_row_without_an_id():
+    rows = HistoryRows()
+
+    rows.add_arrival(Arrival(b"1794726955294-0", DlqReason.MALFORMED, "no d", "mail", b""))
+
+    (row,) = decode_history(encoded(rows)).rows()
+    assert (row.job_id, row.name, row.outcome) == ("", "mail", AttemptOutcome.REJECTED)
+    assert (row.ready_at_ms, row.enqueued_at_ms) == (1_794_726_955_294, None)
+
+
+def test_equal_names_and_errors_are_written_once():
+    rows = HistoryRows()
+    failure = Failure("TimeoutError", "the other side is slow")
+    for at in range(50):
+        rows.add(delivery(f"{at}"), AttemptOutcome.RETRIED, OFFSET_US, failure=failure)
+
+    packed = encoded(rows)[-1]
+
+    assert packed.count(b"the other side is slow") == 1
+    assert packed.count(b"mail") == 1
+
+
+def test_an_error_is_cut_and_always_encodable():
+    rows = HistoryRows()
+    failure = Failure("E" * 900, "\udcff" + "x" * 9_000)
+
+    rows.add(delivery(), AttemptOutcome.DEAD, OFFSET_US, failure=failure)
+
+    (row,) = decode_history(encoded(rows)).rows()
+    assert row.error.startswith("\\udcffx")
+    assert len(row.error) == ERROR_CHARS_MAX + len("\\udcff") - 1
+    assert len(row.error_type) == 256
+
+
+def test_an_entry_without_rows_can_say_that_it_is_the_last():
+    entry = decode_history(encoded(HistoryRows(), is_last=True))
+
+    assert (entry.rows(), entry.row_count, entry.is_last) == ([], 0, True)
+
+
+def test_fields_and_columns_of_a_later_version_are_let_be():
+    later = with_columns(encoded(completed()), lambda columns: columns.append([{"deep": [1]}]))
+    later = with_field(later, b"mood", b"good")
+
+    assert decode_history(later).rows() == decode_history(encoded(completed())).rows()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(b"t", b"fires"), (b"v", b"2")], ids=["kind", "version"]
+)
+def test_an_unknown_kind_or_version_is_named_but_not_read(field, value):
+    strange = with_field(with_field(encoded(completed()), field, value), b"b", b"\xc1")
+
+    entry = decode_history(strange)
+
+    assert (entry.columns, entry.rows(), entry.row_count, entry.seq) == (None, [], 1, 7)
+
+
+def test_an_outcome_of_a_later_version_is_shown_by_its_number():
+    def change(columns):
+        columns[5] = [9]
+
+    (row,) = decode_history(with_columns(encoded(completed()), change)).rows()
+
+    assert (row.outcome, outcome_label(row.outcome)) == (9, "outcome-9")
+
+
+def test_every_outcome_has_its_number_and_its_word():
+    assert [(int(one), outcome_label(one)) for one in AttemptOutcome] == [
+        (0, "completed"),
+        (1, "retried"),
+        (2, "dead"),
+        (3, "rejected"),
+        (4, "snoozed"),
+        (5, "stale"),
+        (6, "unproven"),
+    ]
+
+
+@pytest.mark.parametrize("field", [b"v", b"w", b"r", b"s", b"t", b"n", b"b"])
+def test_an_entry_without_a_field_it_needs_is_refused(field):
+    with pytest.raises(DecodeError, match="history entry must"):
+        decode_history(with_field(encoded(completed()), field, None))
+
+
+@pytest.mark.parametrize("field", [b"v", b"s", b"n"])
+def test_a_number_that_is_none_is_refused(field):
+    with pytest.raises(DecodeError, match="must have a number"):
+        decode_history(with_field(encoded(completed()), field, b"-1"))
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"", b"\xc1", b"\x90", msgspec.msgpack.encode({"a": 1}), msgspec.msgpack.encode([0] * 15)],
+    ids=["nothing", "noise", "empty", "map", "numbers"],
+)
+def test_columns_that_are_none_are_refused(packed):
+    with pytest.raises(DecodeError, match="columns of a history entry"):
+        decode_history(with_field(encoded(completed()), b"b", packed))
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14])
+def test_a_column_that_is_longer_than_the_others_is_refused(at):
+    def change(columns):
+        columns[at].append("job" if at == 1 else 0)
+
+    with pytest.raises(DecodeError, match="rows"):
+        decode_history(with_columns(encoded(completed(2)), change))
+
+
+@pytest.mark.parametrize("place", [1, -1], ids=["beyond", "below"])
+@pytest.mark.parametrize("at", [3, 14], ids=["name", "error"])
+def test_an_index_that_points_nowhere_is_refused(at, place):
+    def change(columns):
+        columns[at] = [place]
+
+    with pytest.raises(DecodeError, match="an index of a history entry"):
+        decode_history(with_columns(encoded(completed()), change))
+
+
+def test_a_count_that_does_not_fit_the_rows_is_refused():
+    with pytest.raises(DecodeError, match="must have 3 rows, got 2"):
+        decode_history(with_field(encoded(completed(2)), b"n", b"3"))
+
+
+@given(st.lists(st.binary(max_size=6) | st.sampled_from([b"v", b"1", b"t", b"b"]), max_size=20))
+def test_any_fields_are_an_entry_or_a_decode_error(fields):
+    try:
+        entry = decode_history(fields)
+    except DecodeError:
+        return
+    assert isinstance(entry, HistoryEntry)
+
+
+@given(st.binary(max_size=60))
+def test_any_columns_are_rows_or_a_decode_error(packed):
+    try:
+        entry = decode_history(with_field(encoded(HistoryRows()), b"b", packed))
+    except DecodeError:
+        return
+    assert entry.rows() == []
+
+
+def test_a_number_beyond_64_bits_is_refused_by_the_writer():
+    rows = HistoryRows()
+    rows.add_completed([delivery(created_at_ms=2**64)], OFFSET_US)
+
+    with pytest.raises(EncodeError, match="rows of the history"):
+        encoded(rows)
+
+
+@pytest.mark.parametrize(("count", "bytes_max"), [(10, 68), (100, 60), (1_000, 60)])
+def test_a_row_weighs_little(count, bytes_max):
+    rows = HistoryRows()
+    rows.add_completed(
+        [
+            delivery(job_id, started_ns=at * 250_000 + 1, duration_us=200)
+            for at, job_id in enumerate(new_job_ids(count, 1_794_726_955_290))
+        ],
+        OFFSET_US,
+    )
+
+    fields = encoded(rows, worker="worker-host-01:12345:a1b2c3", run="01J8ZQ5T9W4R7N2B6M3C")
+
+    assert sum(map(len, fields)) / count <= bytes_max
