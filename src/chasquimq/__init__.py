@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chasquimq.consumer import Consumer
-    from chasquimq.errors import ChasquiError, NotSupportedError, UnrecoverableError
+    from chasquimq.errors import ChasquiError, NotSupportedError, RetryLater, UnrecoverableError
     from chasquimq.job import Job, current_job
     from chasquimq.model.job_state import JobState
     from chasquimq.producer import Producer
@@ -35,13 +35,14 @@ _HOMES = {
     "RepeatPattern": "repeat",
     "RepeatableMeta": "repeat",
     "Scheduler": "scheduler",
+    "RetryLater": "errors",
     "UnrecoverableError": "errors",
     "Upkeep": "upkeep",
     "Worker": "worker",
     "current_job": "job",
 }
 # Callers of the original reach these through the package, without an import of their own.
-_MODULES = {"_native", "errors", "job", "queue", "repeat", "worker"}
+_MODULES = {"_native", "errors", "job", "queue", "queue_events", "repeat", "worker"}
 __all__ = [  # noqa: RUF022 - sorted without regard to case
     "BackoffSpec",
     "ChasquiError",
@@ -59,6 +60,7 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "RepeatableMeta",
     "RepeatPattern",
     "Scheduler",
+    "RetryLater",
     "UnrecoverableError",
     "Upkeep",
     "version",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from chasquimq.engine.pools import ProcessPool, ThreadPool
 from chasquimq.errors import SettingsError
@@ -24,7 +24,7 @@ class HandlerSet:
     """What a worker runs: one handler, or one for each name."""
 
     def __init__(self, handlers: Handlers, settings: WorkerSettings) -> None:
-        self._handlers = _checked(handlers)
+        self._routes, self._all = _checked(handlers)
         self._settings = settings
         self._threads: ThreadPool | None = None
         self._processes: ProcessPool | None = None
@@ -42,10 +42,9 @@ class HandlerSet:
         if self._settings.pool == "process" and self._has_sync:
             self._processes = ProcessPool(self._sync, self._pool_size)
             await self._processes.start()
-        if isinstance(self._handlers, Mapping):
-            routes = {name: self._awaitable(one) for name, one in self._handlers.items()}
-            return _router(routes)
-        return self._awaitable(self._handlers)
+        if self._routes is not None:
+            return _router({name: self._awaitable(one) for name, one in self._routes.items()})
+        return self._awaitable(self._all[0])
 
     async def close(self, grace_s: float) -> None:
         if self._threads is not None:
@@ -54,20 +53,14 @@ class HandlerSet:
             await self._processes.close(grace_s)
 
     @property
-    def _all(self) -> list[Handler]:
-        if isinstance(self._handlers, Mapping):
-            return list(self._handlers.values())
-        return [self._handlers]
-
-    @property
     def _has_sync(self) -> bool:
         return not all(_is_async(handler) for handler in self._all)
 
     @property
     def _sync(self) -> Handlers:
-        if not isinstance(self._handlers, Mapping):
-            return self._handlers
-        return {name: one for name, one in self._handlers.items() if not _is_async(one)}
+        if self._routes is None:
+            return self._all[0]
+        return {name: one for name, one in self._routes.items() if not _is_async(one)}
 
     @property
     def _pool_size(self) -> int:
@@ -122,26 +115,30 @@ def _router(routes: Mapping[str, _Async]) -> _Async:
     return route
 
 
+def _are_routes(handlers: Handlers) -> TypeGuard[Mapping[str, Handler]]:
+    return isinstance(handlers, Mapping)
+
+
 def _is_async(handler: Handler) -> bool:
     if inspect.iscoroutinefunction(handler):
         return True
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-def _checked(handlers: Handlers) -> Handlers:
-    if isinstance(handlers, Mapping):
-        if not handlers:
-            raise SettingsError("handler", {}, "a function, or a mapping with at least one name")
-        for name, handler in handlers.items():
-            _check_callable(f"handler[{name!r}]", handler)
-        return dict(handlers)
-    _check_callable("handler", handlers)
-    return handlers
+def _checked(handlers: Handlers) -> tuple[dict[str, Handler] | None, list[Handler]]:
+    """The routes by name, or None for a handler of every name; and all handlers."""
+    if not _are_routes(handlers):
+        return None, [_check_callable("handler", handlers)]
+    if not handlers:
+        raise SettingsError("handler", {}, "a function, or a mapping with at least one name")
+    routes = {name: _check_callable(f"handler[{name!r}]", one) for name, one in handlers.items()}
+    return routes, list(routes.values())
 
 
-def _check_callable(what: str, handler: object) -> None:
+def _check_callable(what: str, handler: Any) -> Handler:
     if not callable(handler):
         raise SettingsError(what, handler, "a function that takes a job")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         # Calling it would only make the generator, and the job would count as done.
         raise SettingsError(what, handler, "a function that returns, without `yield`")
+    return handler

@@ -16,6 +16,7 @@ from chasquimq.store.payloads import decode
 
 if TYPE_CHECKING:
     from chasquimq.model.outcome import Burying, Retrying
+    from chasquimq.model.verdict import Failure
 
 # It is handed the worker, which this room does not know.
 WorkerHook = Callable[[Any], Awaitable[None] | None]
@@ -72,20 +73,29 @@ class HookListener(Listener):
         self._state = state
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
-        self._call(self._on_completed, deliveries)
+        if self._on_completed is not None:
+            for delivery in deliveries:
+                _spawn(self._on_completed, self._job(delivery))
 
     def retried(self, moves: Sequence[Retrying]) -> None:
-        self._call(self._on_failed, [move.delivery for move in moves if not move.is_snooze])
+        if self._on_failed is not None:
+            for move in moves:
+                if not move.is_snooze:
+                    _spawn(self._on_failed, self._job(move.delivery, move.failure))
 
     def buried(self, moves: Sequence[Burying]) -> None:
-        entries = [move.entry for move in moves]
-        self._call(self._on_dead, [entry for entry in entries if isinstance(entry, Delivery)])
+        if self._on_dead is not None:
+            for move in moves:
+                if isinstance(move.entry, Delivery):
+                    _spawn(self._on_dead, self._job(move.entry, move.failure, move.reason))
 
-    def _call(self, hook: JobHook | None, deliveries: Sequence[Delivery]) -> None:
-        if hook is None:
-            return
-        for delivery in deliveries:
-            _spawn(hook, DeliveredJob(delivery, decode, self._state))
+    def _job(
+        self, delivery: Delivery, failure: Failure | None = None, reason: str = ""
+    ) -> DeliveredJob:
+        job = DeliveredJob(delivery, decode, self._state)
+        job.error = failure.text if failure else ""
+        job.reason = str(reason)
+        return job
 
 
 _under_way: set[asyncio.Task[None]] = set()

@@ -29,6 +29,10 @@ class Job:
     _queue: Any = field(default=None, repr=False, compare=False)
     is_duplicate: bool = field(default=False, repr=False, compare=False)
 
+    # Set for the hooks on_failed and on_dead: what was raised, and why it was given up.
+    error: str = field(default="", init=False, repr=False, compare=False)
+    reason: str = field(default="", init=False, repr=False, compare=False)
+
     @property
     def attempts_made(self) -> int:
         return self.attempt
@@ -36,6 +40,11 @@ class Job:
     @property
     def run_number(self) -> int:
         return self.attempt + 1
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The worker's own dict, filled by `on_startup`; empty outside a worker."""
+        return {}
 
     @property
     def redelivered(self) -> bool:
@@ -77,7 +86,7 @@ class DeliveredJob(Job):
         self.attempt = delivery.spent + delivery.earlier
         self.created_at_ms = delivery.created_at_ms
         self.delivery = delivery
-        self.state = state
+        self._state = state
         self._decode = decode
 
     def __getattr__(self, name: str) -> Any:
@@ -94,6 +103,10 @@ class DeliveredJob(Job):
             self.id, self.name, delivery.payload, self.attempt,
             self.created_at_ms, delivery.run_number, delivery.was_redelivered,
         )  # fmt: skip
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return self._state
 
     @property
     def redelivered(self) -> bool:

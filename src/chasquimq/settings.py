@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from chasquimq.errors import LimitExceeded, SettingsError
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
 MIB = 1024 * 1024
+MAX_ATTEMPTS = 25
 CredentialProvider = Callable[[str], Awaitable[tuple[str | None, str | None]]]
 Pool = Literal["thread", "process"]
 EventLevel = Literal["off", "terminal", "full"]
+Settings = TypeVar("Settings")
 
 
 def at_least(name: str, found: float, floor: float) -> None:
     """Refuse a number below its floor."""
     if found < floor:
         raise LimitExceeded(name, found, f"at least {floor}")
+
+
+def given(kind: type[Settings], **values: Any) -> Settings:
+    """Settings of that kind; a value of None leaves its default."""
+    return kind(**{name: value for name, value in values.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +94,13 @@ class ReadSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckSettings:
-    """Ceilings of a group commit."""
+    """The ceiling of a group commit; acks leave at the end of each turn of the event loop."""
 
     batch_max: int = 256
-    idle_ms: int = 5
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_max <= 1_000:
             raise SettingsError("ack.batch_max", self.batch_max, "between 1 and 1000")
-        at_least("ack.idle_ms", self.idle_ms, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +130,7 @@ class LeaseSettings:
 class RetrySettings:
     """What a failed attempt costs when the job itself does not say."""
 
-    max_attempts: int = 25
+    max_attempts: int = MAX_ATTEMPTS
     initial_backoff_ms: int = 100
     max_backoff_ms: int = 30_000
     multiplier: float = 2.0

@@ -6,24 +6,23 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Self
 
-from chasquimq.engine.announcer import Announcer
-from chasquimq.engine.listening import Listener, one_of
-from chasquimq.engine.meter import Meter
+from chasquimq.assembly import Assembly
 from chasquimq.engine.pipeline import Pipeline
-from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.handlers import Handler, Handlers, HandlerSet
 from chasquimq.health import Health
 from chasquimq.hooks import Hooks, JobHook, WorkerHook
-from chasquimq.job import DeliveredJob, current_job, enter_job
-from chasquimq.model.delivery import Delivery
+from chasquimq.job import current_job
 from chasquimq.settings import (
     DEFAULT_URL,
+    MAX_ATTEMPTS,
     AbilitySettings,
     ConnectionSettings,
     CredentialProvider,
@@ -36,16 +35,11 @@ from chasquimq.settings import (
     RetrySettings,
     UpkeepSettings,
     WorkerSettings,
+    given,
 )
 from chasquimq.store.address import normal_url
-from chasquimq.store.consuming import ConsumerStore
-from chasquimq.store.firing import FiringStore
 from chasquimq.store.inspecting import InspectorStore
-from chasquimq.store.janitor import JanitorStore
-from chasquimq.store.leasing import LeaseStore
-from chasquimq.store.payloads import decode, encode
-from chasquimq.store.recording import EventStore
-from chasquimq.store.upkeep import UpkeepStore
+from chasquimq.store.payloads import encode
 from chasquimq.telemetry.dispatch import SafeSink
 from chasquimq.telemetry.sink import MetricsSink, is_noop
 from chasquimq.wire.names import check_group_name, check_queue_name
@@ -78,7 +72,7 @@ class Worker:
         redis_url: str = DEFAULT_URL,
         tls: bool = False,
         concurrency: int = 100,
-        max_attempts: int = 25,
+        max_attempts: int = MAX_ATTEMPTS,
         group: str = "default",
         consumer_id: str | None = None,
         read_block_ms: int | None = None,
@@ -125,14 +119,26 @@ class Worker:
             pool_size=pool_size,
             timeout_ms=timeout_ms,
             shutdown_deadline_ms=shutdown_deadline_ms,
-            read=_read_settings(read_count, read_block_ms, max_payload_bytes),
-            lease=LeaseSettings() if claim_min_idle_ms is None
-            else LeaseSettings(lease_ms=claim_min_idle_ms),
+            read=given(
+                ReadSettings,
+                count=1 if read_count == 0 else read_count,
+                block_ms=None if read_block_ms is None
+                else min(read_block_ms, _READ_BLOCK_MS_MAX) or 1,
+                max_payload_bytes=max_payload_bytes,
+            ),
+            lease=given(LeaseSettings, lease_ms=claim_min_idle_ms),
             retry=_retry_settings(retry, max_attempts),
-            results=_result_settings(store_results, result_ttl_ms, max_result_bytes),
+            results=given(
+                ResultSettings,
+                is_stored=store_results, ttl_ms=result_ttl_ms, max_bytes=max_result_bytes,
+            ),
             events=EventSettings(level=events if events_enabled else "off"),
-            upkeep=_upkeep_settings(
-                delayed_enabled, run_scheduler, scheduler_tick_ms, dlq_max_stream_len
+            upkeep=given(
+                UpkeepSettings,
+                delayed_enabled=delayed_enabled,
+                run_scheduler=run_scheduler,
+                scheduler_tick_ms=1 if scheduler_tick_ms == 0 else scheduler_tick_ms,
+                dlq_len_max=dlq_max_stream_len,
             ),
             abilities=abilities or AbilitySettings(),
         )  # fmt: skip
@@ -149,7 +155,7 @@ class Worker:
         self._closing = asyncio.Event()
         self._finished: asyncio.Future[None] | None = None
         self._deadline_s: float | None = None
-        self._inspector: InspectorStore | None = None
+        self._last_health = Health()
 
     @property
     def is_running(self) -> bool:
@@ -165,8 +171,12 @@ class Worker:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def run(self) -> None:
-        """Run until closed; a second call joins the first."""
+    async def run(self, *, handle_signals: bool = False) -> None:
+        """Run until closed; a second call joins the first.
+
+        With `handle_signals` the first SIGINT or SIGTERM begins to stop, the second gives back
+        whatever still runs.
+        """
         if self._finished is not None:
             await asyncio.shield(self._finished)
             return
@@ -174,7 +184,8 @@ class Worker:
             return
         self._finished = asyncio.get_running_loop().create_future()
         try:
-            await self._run()
+            with self._signals() if handle_signals else nullcontext():
+                await self._run()
         finally:
             self._finished.set_result(None)
 
@@ -210,10 +221,10 @@ class Worker:
             await running
 
     def health(self) -> Health:
-        """How the worker is doing now."""
+        """How the worker is doing now, or how it was doing when it stopped."""
         pipeline = self._pipeline
         if pipeline is None:
-            return Health()
+            return self._last_health
         holdings = pipeline.holdings
         read_age_s = time.monotonic() - pipeline.reader.last_read_s
         return Health(
@@ -230,7 +241,8 @@ class Worker:
 
     async def _run(self) -> None:
         try:
-            pipeline = self._new_pipeline(await self._handlers.open())
+            execute = await self._handlers.open()
+            pipeline = self._assembly().pipeline(execute, self._handlers.running_max)
             await pipeline.start()
         except BaseException:
             await self._handlers.close(0)
@@ -242,7 +254,19 @@ class Worker:
             await self._closing.wait()
         finally:
             await self._stop(pipeline)
+            self._last_health = replace(self.health(), is_running=False, is_consuming=False)
             self._pipeline = None
+
+    @contextmanager
+    def _signals(self) -> Generator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.request_stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
 
     async def _stop(self, pipeline: Pipeline) -> None:
         # A cancelled run has no time to wait for handlers, but still gives back what it holds.
@@ -251,100 +275,36 @@ class Worker:
         await self._hooks.shutdown(self)
         await self._handlers.close(0)
 
-    def _new_pipeline(self, execute: Callable[[Any], Awaitable[Any]]) -> Pipeline:
-        settings = replace(self._settings, concurrency=self._handlers.running_max)
-        store = ConsumerStore(
-            self.name, self.group, self.consumer_id, self._connection,
-            settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
-        )  # fmt: skip
-        lease_store = LeaseStore(self.name, self.group, self.consumer_id, self._connection)
-        upkeep = UpkeepLoops(
-            UpkeepStore(self.name, store.writes, waiting_events_max=settings.events.waiting_max),
-            FiringStore(self.name, store.writes),
-            JanitorStore(self.name, self.group, store.writes),
-            self.consumer_id,
-            settings.upkeep,
-            self._sink,
-        )
-        self._inspector = InspectorStore(self.name, store.writes, self.group)
-        return Pipeline(
-            store, lease_store, upkeep, self._begin(execute), settings,
+    def _assembly(self) -> Assembly:
+        return Assembly(
+            queue=self.name,
+            group=self.group,
+            consumer=self.consumer_id,
+            connection=self._connection,
+            settings=self._settings,
+            hooks=self._hooks,
+            sink=self._sink,
+            state=self.state,
             encode=self._encode,
-            listener=one_of(self._listeners(store)),
-            on_lease_lost=self._hooks.lease_lost(self.state),
-        )  # fmt: skip
-
-    def _listeners(self, store: ConsumerStore) -> list[Listener]:
-        meters = [] if self._sink is None else [Meter(self._sink, store.clock.at_ms)]
-        return [*self._announcers(store), *meters, *self._hooks.listeners(self.state)]
-
-    def _announcers(self, store: ConsumerStore) -> list[Listener]:
-        events = self._settings.events
-        if events.level == "off":
-            return []
-        recorder = EventStore(self.name, self.consumer_id, events.max_stream_len, store.writes)
-        return [Announcer(recorder, tells_starts=events.level == "full")]
-
-    def _begin(
-        self, execute: Callable[[Any], Awaitable[Any]]
-    ) -> Callable[[Delivery], Coroutine[Any, Any, Any]]:
-        state = self.state
-
-        def begin(delivery: Delivery) -> Coroutine[Any, Any, Any]:
-            job = DeliveredJob(delivery, decode, state)
-            enter_job(job)
-            return execute(job)  # pyright: ignore[reportReturnType]  handlers are coroutines
-
-        return begin
+        )
 
     async def _is_idle(self, delayed_within_ms: int) -> bool:
-        pipeline, inspector = self._pipeline, self._inspector
-        if pipeline is None or inspector is None or pipeline.holdings.held_count:
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.holdings.held_count:
             return False
+        inspector = InspectorStore(self.name, pipeline.store.writes, self.group)
         counts = await inspector.counts()
         if counts.ready or counts.running:
             return False
         return not await inspector.delayed_due_within(delayed_within_ms)
 
 
+def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
+    """An explicit `max_attempts` wins over the one in `retry`."""
+    if retry is not None and max_attempts == MAX_ATTEMPTS:
+        return retry
+    return replace(retry or RetrySettings(), max_attempts=max_attempts)
+
+
 def _consumer_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def _read_settings(
-    count: int | None, block_ms: int | None, max_payload_bytes: int | None
-) -> ReadSettings:
-    given: dict[str, int] = {}
-    if count is not None:
-        given["count"] = max(1, count) if count >= 0 else count
-    if block_ms is not None:
-        given["block_ms"] = min(block_ms, _READ_BLOCK_MS_MAX) or 1
-    if max_payload_bytes is not None:
-        given["max_payload_bytes"] = max_payload_bytes
-    return ReadSettings(**given)
-
-
-def _result_settings(is_stored: bool, ttl_ms: int | None, max_bytes: int | None) -> ResultSettings:
-    given: dict[str, int] = {}
-    if ttl_ms is not None:
-        given["ttl_ms"] = ttl_ms
-    if max_bytes is not None:
-        given["max_bytes"] = max_bytes
-    return ResultSettings(is_stored=is_stored, **given)
-
-
-def _upkeep_settings(
-    is_promoting: bool, is_scheduling: bool, tick_ms: int | None, dlq_len_max: int | None
-) -> UpkeepSettings:
-    upkeep = UpkeepSettings(
-        delayed_enabled=is_promoting, run_scheduler=is_scheduling, dlq_len_max=dlq_len_max
-    )
-    return upkeep if tick_ms is None else replace(upkeep, scheduler_tick_ms=tick_ms or 1)
-
-
-def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
-    return (
-        replace(retry, max_attempts=max_attempts)
-        if retry
-        else RetrySettings(max_attempts=max_attempts)
-    )

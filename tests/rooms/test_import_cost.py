@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
 
 HEAVY = ("redis", "hiredis", "rich", "click", "pyspark", "uvloop", "prometheus_client")
 
 
 def run(code: str) -> str:
     answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
-    )
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, timeout=30,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
     return answer.stdout.strip()
 
 

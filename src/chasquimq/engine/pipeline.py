@@ -52,7 +52,7 @@ class Pipeline:
         listener: Listener | None = None,
         on_lease_lost: Callable[[Delivery], None] | None = None,
     ) -> None:
-        self._store = store
+        self.store = store
         self._settings = settings
         self._on_lease_lost = on_lease_lost
         self._listener = listener
@@ -84,9 +84,9 @@ class Pipeline:
     async def start(self) -> None:
         """Connect, then start every loop but the reader."""
         try:
-            await self._store.open()
+            await self.store.open()
         except BaseException:
-            await self._store.close()
+            await self.store.close()
             raise
         if self._settings.lease.enabled:
             self.lease.start()
@@ -121,7 +121,7 @@ class Pipeline:
         for part in (self._claimer, self._charger, self.upkeep):
             part.stop()
         limit_s = max(deadline_s, self._loop.time() + _FAREWELL_S / 2)
-        await self._within(limit_s, self._store.unblock_reader())
+        await self._within(limit_s, self.store.unblock_reader())
         await self._within(limit_s, self._gone("chasqui-reader", "chasqui-claimer"))
         await self._within(limit_s, self._hand_back(_uncharged(self.holdings.take_all())))
 
@@ -143,7 +143,7 @@ class Pipeline:
     async def _leave(self) -> None:
         await self._hand_back(self.outcomes.interrupted_counts)
         await self._hand_back(await self._unknown())
-        await self._store.remove_consumer()
+        await self.store.remove_consumer()
         await self.upkeep.release()
 
     async def _unknown(self) -> list[tuple[bytes, int]]:
@@ -151,13 +151,13 @@ class Pipeline:
         running = set(self.holdings.ids())
         return [
             (entry_id, max(0, count - 1))
-            for entry_id, count in await self._store.pending()
+            for entry_id, count in await self.store.pending()
             if entry_id not in running
         ]
 
     async def _hand_back(self, counts: list[tuple[bytes, int]]) -> None:
         if counts:
-            self.outcomes.counters.handed_back += await self._store.hand_back(counts)
+            self.outcomes.counters.handed_back += await self.store.hand_back(counts)
             self.holdings.release([entry_id for entry_id, _ in counts])
 
     async def _end(self, limit_s: float) -> None:
@@ -166,7 +166,7 @@ class Pipeline:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=max(0.05, limit_s - self._loop.time()))
-        await self._store.close()
+        await self.store.close()
 
     async def _gone(self, *names: str) -> None:
         while waiting := [task for task in self._tasks if task.get_name() in names]:

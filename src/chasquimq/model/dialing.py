@@ -7,7 +7,7 @@ from collections.abc import Callable
 # Dense at first, so that a server restart costs under two seconds; sparse later, so that
 # an outage of a minute costs at most fifteen dials for each connection.
 _CEILINGS_MS = (200, 400, 800, 1_600)
-_LONG_MS_MIN, _LONG_MS_MAX = 5_000, 6_000
+_LONG_MS_MIN, _LONG_MS_MAX = 5_400, 6_000
 
 
 def dial_delay_ms(failures: int, uniform: Callable[[float, float], float]) -> float:

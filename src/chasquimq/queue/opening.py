@@ -13,6 +13,7 @@ from chasquimq.settings import (
     ConnectionSettings,
     CredentialProvider,
     ProducerSettings,
+    given,
 )
 from chasquimq.store.address import normal_url
 from chasquimq.store.inspecting import Counts, InspectorStore
@@ -50,20 +51,20 @@ class Opening:
         durability: DurabilityLike | None = None,
     ) -> None:
         self._name = check_queue_name(name)
-        self._settings = ProducerSettings(
+        self._settings = given(
+            ProducerSettings,
             max_stream_len=max_stream_len,
             resend=resend,
-            **_given(
-                max_delay_secs=max_delay_secs,
-                max_payload_bytes=max_payload_bytes,
-                unique_for_ms=unique_for_ms,
-            ),
+            max_delay_secs=max_delay_secs,
+            max_payload_bytes=max_payload_bytes,
+            unique_for_ms=unique_for_ms,
         )
-        self._connection = ConnectionSettings(
+        self._connection = given(
+            ConnectionSettings,
             url=normal_url(redis_url, tls=tls),
             insecure_tls=insecure_tls,
             credential_provider=credential_provider,
-            **_given(command_timeout_ms=command_timeout_ms),
+            command_timeout_ms=command_timeout_ms,
         )
         self._abilities = abilities or AbilitySettings()
         self._durability = parse_durability(durability)
@@ -113,7 +114,3 @@ class Opening:
                 settings.max_payload_bytes, settings.max_delay_secs, self._encode
             )
         return self._known_speller
-
-
-def _given(**values: int | None) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}

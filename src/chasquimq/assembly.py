@@ -1,0 +1,92 @@
+"""Puts the parts of a worker together: stores, loops, and who listens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chasquimq.engine.announcer import Announcer
+from chasquimq.engine.listening import Listener, one_of
+from chasquimq.engine.meter import Meter
+from chasquimq.engine.pipeline import Pipeline
+from chasquimq.engine.upkeep import UpkeepLoops
+from chasquimq.hooks import Hooks
+from chasquimq.job import DeliveredJob, enter_job
+from chasquimq.model.delivery import Delivery
+from chasquimq.settings import ConnectionSettings, WorkerSettings
+from chasquimq.store.consuming import ConsumerStore
+from chasquimq.store.firing import FiringStore
+from chasquimq.store.janitor import JanitorStore
+from chasquimq.store.leasing import LeaseStore
+from chasquimq.store.payloads import decode
+from chasquimq.store.recording import EventStore
+from chasquimq.store.upkeep import UpkeepStore
+from chasquimq.telemetry.sink import MetricsSink
+
+Execute = Callable[[Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """Everything a pipeline is made from, but for the handler."""
+
+    queue: str
+    group: str
+    consumer: str
+    connection: ConnectionSettings
+    settings: WorkerSettings
+    hooks: Hooks
+    sink: MetricsSink | None
+    state: dict[str, Any]
+    encode: Callable[[Any], bytes]
+
+    def pipeline(self, execute: Execute, concurrency: int) -> Pipeline:
+        """A pipeline that is not running yet; call it inside the loop that will run it."""
+        settings = replace(self.settings, concurrency=concurrency)
+        store = ConsumerStore(
+            self.queue, self.group, self.consumer, self.connection,
+            settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
+        )  # fmt: skip
+        return Pipeline(
+            store,
+            LeaseStore(self.queue, self.group, self.consumer, self.connection),
+            self._upkeep(store),
+            _begin(execute, self.state),
+            settings,
+            encode=self.encode,
+            listener=one_of(self._listeners(store)),
+            on_lease_lost=self.hooks.lease_lost(self.state),
+        )
+
+    def _upkeep(self, store: ConsumerStore) -> UpkeepLoops:
+        link, settings = store.writes, self.settings
+        return UpkeepLoops(
+            UpkeepStore(self.queue, link, waiting_events_max=settings.events.waiting_max),
+            FiringStore(self.queue, link),
+            JanitorStore(self.queue, self.group, link),
+            self.consumer,
+            settings.upkeep,
+            self.sink,
+        )
+
+    def _listeners(self, store: ConsumerStore) -> list[Listener]:
+        listeners: list[Listener] = []
+        events = self.settings.events
+        if events.level != "off":
+            recorder = EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)
+            listeners.append(Announcer(recorder, tells_starts=events.level == "full"))
+        if self.sink is not None:
+            listeners.append(Meter(self.sink, store.clock.at_ms))
+        return [*listeners, *self.hooks.listeners(self.state)]
+
+
+def _begin(
+    execute: Execute, state: dict[str, Any]
+) -> Callable[[Delivery], Coroutine[Any, Any, Any]]:
+    def begin(delivery: Delivery) -> Coroutine[Any, Any, Any]:
+        job = DeliveredJob(delivery, decode, state)
+        enter_job(job)
+        return execute(job)  # pyright: ignore[reportReturnType]  handlers are coroutines
+
+    return begin
