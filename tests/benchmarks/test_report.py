@@ -2,7 +2,7 @@
 
 import pytest
 
-from chasquimq.bench.report import make_document, notes, table_rows
+from chasquimq.bench.report import _verdict, make_document, notes, table_rows
 from chasquimq.bench.rounds import BenchSettings, Measured
 from chasquimq.bench.scenario import SCENARIOS, Figures
 from chasquimq.bench.target import Target
@@ -44,10 +44,18 @@ def test_ratios_are_paired_round_by_round(document):
 
 
 def test_bars_say_whether_they_were_met(document):
-    met = {bar["side"]: bar["is_met"] for bar in document["bars"]}
+    verdicts = {bar["side"]: bar["verdict"] for bar in document["bars"]}
 
-    assert met == {"limit": False, "original": True}
-    assert "bar not met: consume-100 is 50% of limit, wanted 60%" in notes(document)
+    # One round in three reached the limit's bar, two in three the original's.
+    assert verdicts == {"limit": "unclear", "original": "unclear"}
+    assert "bar unclear: consume-100 is 50% (50% … 80%) of limit, wanted 60%" in notes(document)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(5, 7, "not met"), (8, 9, "met"), (7, 9, "unclear")]
+)
+def test_a_bar_is_met_only_when_every_round_reaches_it(low, high, verdict):
+    assert _verdict({"min": low, "max": high}, 8) == verdict
 
 
 def test_a_missing_peer_is_named_with_its_reason(document):
@@ -55,4 +63,8 @@ def test_a_missing_peer_is_named_with_its_reason(document):
 
 
 def test_the_limit_is_a_share_and_a_peer_a_multiple(document):
-    assert [row["ours to this"] for row in table_rows(document)] == ["", "50%", "10.0x"]
+    assert [row["ours to this"] for row in table_rows(document)] == [
+        "",
+        "50% (50% … 80%)",
+        "10.0x (5.0x … 10.0x)",
+    ]
