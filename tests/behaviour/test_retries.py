@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import msgspec
 import pytest
@@ -279,6 +280,35 @@ async def test_a_dead_job_says_how_often_when_and_of_what_it_died(queue, raw, ru
     assert fields[b"fp"].decode() == fingerprint("LookupError", "order 8 not found")
 
 
+# What the original refused on arrival, with the reason it gave; its worker had these limits.
+REFUSED = [
+    entry
+    for entry in load("dlq_and_retries")["dlq"]["entries"]
+    if (entry["made_by"] or "").startswith("raw XADD")
+]
+LIMITS = {"max_attempts": 2, "max_payload_bytes": 500}
+
+
+@pytest.mark.parametrize("entry", cases(REFUSED))
+async def test_what_the_original_buries_is_buried_for_the_same_reason_with_its_bytes(
+    raw, running_worker, entry
+):
+    async def handler(job):
+        raise AssertionError("it must not start")
+
+    pairs = json.loads(entry["made_by"].partition("fields ")[2])
+    await running_worker(handler, **LIMITS)
+    source_id = await raw(
+        "XADD", raw.keys.stream, "*",
+        *[part for name, value in pairs for part in (name, bytes.fromhex(value))],
+    )  # fmt: skip
+
+    (found,) = await dead(raw)
+    assert found[b"reason"].decode() == entry["reason"]
+    assert found[b"d"] == golden_bytes(entry["d_hex"])
+    assert found[b"source_id"] == source_id
+
+
 class Unprintable(Exception):
     def __str__(self):
         raise RuntimeError("not even this")
@@ -308,8 +338,9 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("suspends", [False, True], ids=["at once", "after a wait"])
-@pytest.mark.parametrize("keeps_results", [False, True], ids=["plain", "with results"])
+@pytest.mark.parametrize(
+    ("suspends", "keeps_results"), [(False, False), (True, True)], ids=["at once", "after a wait"]
+)
 @pytest.mark.parametrize(("error", "text"), HOSTILE)
 async def test_no_error_is_too_strange_to_be_kept_and_the_next_job_runs(
     queue, raw, running_worker, error, text, keeps_results, suspends
