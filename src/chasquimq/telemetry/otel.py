@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from opentelemetry.metrics import (
-    CallbackOptions,
-    Histogram,
-    Meter,
-    MeterProvider,
-    Observation,
-    get_meter_provider,
-)
+try:
+    from opentelemetry.metrics import (
+        CallbackOptions,
+        Histogram,
+        Meter,
+        MeterProvider,
+        Observation,
+        get_meter_provider,
+    )
+except ModuleNotFoundError as missing:
+    missing.add_note("OtelSink needs an extra: pip install 'chasquimq-py[otel]'")
+    raise
 
 from chasquimq.errors import SettingsError
 from chasquimq.telemetry.families import FAMILIES, Family

@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+    from prometheus_client.registry import Collector
+    from prometheus_client.samples import Sample
+except ModuleNotFoundError as missing:
+    missing.add_note("PrometheusSink needs an extra: pip install 'chasquimq-py[prometheus]'")
+    raise
 
 from chasquimq.errors import SettingsError
 from chasquimq.telemetry.buckets import Histogram

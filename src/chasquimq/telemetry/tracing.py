@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 TRACER_NAME = "chasquimq"
 TRACEPARENT = "traceparent"
 _SYSTEM = "chasquimq"
+# A process has one, as a rule; a new tracer for each span would make it a third dearer.
+_PROVIDERS_MAX = 8
 
 
 class RunningJob(Protocol):
@@ -34,11 +37,12 @@ def inject_traceparent() -> str | None:
     # Who never imported OpenTelemetry has no span, and should not pay for finding that out.
     if "opentelemetry.trace" not in sys.modules:
         return None
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from opentelemetry.trace import get_current_span
 
-    carrier: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(carrier)
-    return carrier.get(TRACEPARENT)
+    current = get_current_span().get_span_context()
+    if not current.is_valid:
+        return None
+    return f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.trace_flags:02x}"
 
 
 @contextmanager
@@ -90,6 +94,7 @@ def consumer_span(
         yield span
 
 
+@lru_cache(maxsize=_PROVIDERS_MAX)
 def _tracer(provider: TracerProvider | None) -> Tracer:
     from opentelemetry.trace import get_tracer
 
