@@ -10,6 +10,7 @@ from chasquimq.engine.announcer import Announcer
 from chasquimq.engine.listening import Listener, one_of
 from chasquimq.engine.meter import Meter
 from chasquimq.engine.pipeline import Pipeline
+from chasquimq.engine.runner import Begin
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.hooks import Hooks
 from chasquimq.job import DeliveredJob, enter_job
@@ -81,12 +82,11 @@ class Assembly:
         return [*listeners, *self.hooks.listeners(self.state)]
 
 
-def _begin(
-    execute: Execute, state: dict[str, Any]
-) -> Callable[[Delivery], Coroutine[Any, Any, Any]]:
-    def begin(delivery: Delivery) -> Coroutine[Any, Any, Any]:
+def _begin(execute: Execute, state: dict[str, Any]) -> Begin:
+    def begin(delivery: Delivery) -> tuple[Coroutine[Any, Any, Any], Any]:
         job = DeliveredJob(delivery, decode, state)
         enter_job(job)
-        return execute(job)  # pyright: ignore[reportReturnType]  handlers are coroutines
+        coroutine: Any = execute(job)
+        return coroutine, coroutine.send(None)
 
     return begin

@@ -52,6 +52,13 @@ class DoorLoop(Generic[Move]):
             self._is_awake = True
             self._wake.set()
 
+    def put_first(self, move: Move, _value: object) -> None:
+        """The same for callers that also bring a value nobody keeps."""
+        self._ready.append(move)
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake.set()
+
     def stop(self) -> None:
         """End `run` as soon as nothing is left."""
         self._is_stopping = True

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
     from chasquimq.model.delivery import Delivery
 
-Begin = Callable[["Delivery"], Coroutine[Any, Any, Any]]
+# Makes the job's coroutine and its first step: the coroutine, and what it waits for.
+# A handler that never waits ends in StopIteration, with its value.
+Begin = Callable[["Delivery"], tuple[Coroutine[Any, Any, Any], Any]]
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 _SLICE_NS = 5_000_000
 # A delivery that waited longer may have been uncharged, or claimed while this process slept.
@@ -33,7 +35,8 @@ class Finish(Protocol):
 
     def started(self, delivery: Delivery) -> None: ...
 
-    def completed(self, delivery: Delivery, value: Any) -> None: ...
+    @property
+    def complete(self) -> Callable[[Delivery, Any], None]: ...
 
     def failed(self, delivery: Delivery, error: BaseException) -> None: ...
 
@@ -94,7 +97,8 @@ class Runners:
     async def _drain(self) -> None:  # noqa: C901, PLR0915 - a frame less per job is the point
         task = asyncio.current_task()
         assert task is not None, "runners are tasks"
-        waiting, finish, now_ns = self._holdings.waiting, self._finish, time.monotonic_ns
+        waiting, finish, begin = self._holdings.waiting, self._finish, self._begin
+        copy_context, complete, now_ns = self._base.copy, finish.complete, time.monotonic_ns
         references = sys.getrefcount(task)
         slice_ends_ns = now_ns() + _SLICE_NS
         while waiting and not self._held_back_by:
@@ -105,12 +109,14 @@ class Runners:
                 await self._own(task, delivery, self._charged(task, delivery))
                 return
             delivery.started_ns = started_ns
-            context = self._base.copy()
+            context = copy_context()
             try:
-                coroutine, awaited = context.run(_first_step, self._begin, delivery)
+                coroutine, awaited = context.run(begin, delivery)
             except StopIteration as stop:
-                ended_ns = _note_end(delivery)
-                finish.completed(delivery, stop.value)
+                ended_ns = now_ns()
+                delivery.duration_us = (ended_ns - started_ns) // 1000
+                delivery.is_finished = True
+                complete(delivery, stop.value)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - a user's handler may raise anything
@@ -148,7 +154,7 @@ class Runners:
         else:
             _note_end(delivery)
             if value is not _NOT_STARTED:
-                self._finish.completed(delivery, value)
+                self._finish.complete(delivery, value)
         finally:
             self._disown(task)
 
@@ -180,7 +186,7 @@ class Runners:
         delivery.started_ns = time.monotonic_ns()
         context = self._base.copy()
         try:
-            coroutine, awaited = context.run(_first_step, self._begin, delivery)
+            coroutine, awaited = context.run(self._begin, delivery)
         except StopIteration as stop:
             return stop.value
         return await self._wait(task, delivery, _rest(context, coroutine, awaited))
@@ -207,13 +213,6 @@ class Runners:
 
 
 _NOT_STARTED = object()
-
-
-def _first_step(
-    begin: Begin, delivery: Delivery
-) -> tuple[Coroutine[Any, Any, Any], asyncio.Future[Any] | None]:
-    coroutine = begin(delivery)
-    return coroutine, coroutine.send(None)
 
 
 @types.coroutine

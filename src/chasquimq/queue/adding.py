@@ -19,6 +19,8 @@ from chasquimq.wire.new_job import JobSpec, NewJob
 OnConflict = Literal["keep", "raise"]
 DelayMsLike = int | float | datetime
 DelayLike = DelayMsLike
+_OPTIONS = ("delay_ms", "delay", "attempts", "backoff", "job_id", "expires_ms", "timeout_ms")
+_NO_OPTIONS = (None,) * len(_OPTIONS)
 
 
 class Adding(Repeating):
@@ -61,11 +63,10 @@ class Adding(Repeating):
                 timeout_ms=timeout_ms, unique_for_ms=unique_for_ms, durability=durability,
             )  # fmt: skip
             return await self._add_repeating(name, data, repeat, missed_fires, attempts, backoff)
-        spec: dict[str, Any] = {
-            "name": name, "data": data, "delay_ms": delay_ms, "delay": delay,
-            "attempts": attempts, "backoff": backoff, "job_id": job_id,
-            "expires_ms": expires_ms, "timeout_ms": timeout_ms,
-        }  # fmt: skip
+        spec: dict[str, Any] = {"name": name, "data": data}
+        options = (delay_ms, delay, attempts, backoff, job_id, expires_ms, timeout_ms)
+        if options != _NO_OPTIONS:
+            spec.update(zip(_OPTIONS, options, strict=True))
         now_ms = _now_ms()
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
@@ -138,6 +139,7 @@ class Adding(Repeating):
         ]
 
     def _spell_all(self, jobs: Sequence[JobSpec], now_ms: int) -> list[NewJob]:
+        _check_mappings(jobs)
         spell = self._speller().spell
         new: list[NewJob] = []
         for spec, fresh_id in zip(jobs, new_job_ids(len(jobs), now_ms), strict=True):
@@ -164,6 +166,14 @@ def _refuse_with_repeat(on_conflict: OnConflict, **useless: object) -> None:
         if value is not None:
             hint = "each fire is a job of its own"
             raise SettingsError(name, value, "left out where a job repeats", hint=hint)
+
+
+def _check_mappings(jobs: Sequence[JobSpec]) -> None:
+    if {type(spec) for spec in jobs} <= {dict}:
+        return
+    for at, spec in enumerate(jobs):
+        if not isinstance(spec, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+            raise SettingsError(f"jobs[{at}]", spec, "a mapping with at least name and data")
 
 
 def _check_on_conflict(on_conflict: OnConflict) -> None:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _TIME_CHARS = 10
 _RANDOM_CHARS = 16
+_POOLED = 256
 _TIME_BITS = 48
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _DIGITS = {char: digit for digit, char in enumerate(_ALPHABET)}
@@ -17,7 +18,13 @@ _CHAR_OF_BYTE = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
 
 def new_job_id(now_ms: int) -> str:
     """Return one fresh id stamped with `now_ms`."""
-    return new_job_ids(1, now_ms)[0]
+    # Asking the kernel for each id costs more than the rest of an add's spelling.
+    try:
+        noise = _pool.pop()
+    except IndexError:
+        _refill()
+        noise = _pool.pop()
+    return _spell_time(now_ms) + noise
 
 
 def new_job_ids(count: int, now_ms: int) -> list[str]:
@@ -47,3 +54,15 @@ def ulid_ms(job_id: str) -> int | None:
 def _spell_time(now_ms: int) -> str:
     assert 0 <= now_ms < 1 << _TIME_BITS, "a ULID holds 48 bits of milliseconds"
     return "".join([_PAIRS[now_ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
+
+
+_pool: list[str] = []
+
+
+def _refill() -> None:
+    noise = os.urandom(_POOLED * _RANDOM_CHARS).translate(_CHAR_OF_BYTE).decode("ascii")
+    _pool.extend(noise[at : at + _RANDOM_CHARS] for at in range(0, len(noise), _RANDOM_CHARS))
+
+
+# A forked child must not hand out the ids that its parent will.
+os.register_at_fork(after_in_child=_pool.clear)

@@ -50,8 +50,6 @@ class JobSpeller:
 
     def spell(self, spec: JobSpec, fresh_id: str, now_ms: int) -> NewJob:
         """One job from a mapping of at least name and data; KeyError names what is missing."""
-        if type(spec) is not dict and not isinstance(spec, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
-            raise SettingsError("a job", spec, "a mapping with at least name and data")
         # Nearly every bulk is made of plain names and data.
         if len(spec) == 2:
             return self._plain(spec["name"], spec["data"], fresh_id, now_ms)
