@@ -6,11 +6,11 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.listening import Listener
-from chasquimq.job import DeliveredJob, Job
+from chasquimq.job import DeliveredJob, Job, enter_job
 from chasquimq.model.delivery import Delivery
 from chasquimq.store.payloads import decode
 
@@ -23,6 +23,28 @@ WorkerHook = Callable[[Any], Awaitable[None] | None]
 JobHook = Callable[[Job], Awaitable[None] | None]
 
 logger = logging.getLogger(__name__)
+_POLL_S = 0.05
+
+
+class HookCalls:
+    """Hooks under way, each in a task of its own."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, hook: JobHook, job: Job) -> None:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(_call_for_job(hook, job), name="chasqui-hook")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self, deadline_s: Callable[[], float]) -> None:
+        """Wait for all of them until the deadline, which may move closer; then cancel."""
+        loop = asyncio.get_running_loop()
+        while self._tasks and (left_s := deadline_s() - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=min(_POLL_S, left_s))
+        for task in self._tasks:
+            task.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +57,7 @@ class Hooks:
     on_failed: JobHook | None
     on_dead: JobHook | None
     on_lease_lost: JobHook | None
+    calls: HookCalls = field(default_factory=HookCalls)
 
     async def startup(self, worker: object) -> None:
         """Raises what the hook raises: a worker that cannot start must not run."""
@@ -48,13 +71,13 @@ class Hooks:
     def listeners(self, state: dict[str, Any]) -> list[Listener]:
         """Whoever hears of outcomes; empty when no hook does."""
         hooks = (self.on_completed, self.on_failed, self.on_dead)
-        return [HookListener(*hooks, state)] if any(hooks) else []
+        return [HookListener(*hooks, state, self.calls)] if any(hooks) else []
 
     def lease_lost(self, state: dict[str, Any]) -> Callable[[Delivery], None] | None:
         hook = self.on_lease_lost
         if hook is None:
             return None
-        return lambda delivery: _spawn(hook, DeliveredJob(delivery, decode, state))
+        return lambda delivery: self.calls.start(hook, DeliveredJob(delivery, decode, state))
 
 
 class HookListener(Listener):
@@ -66,7 +89,9 @@ class HookListener(Listener):
         on_failed: JobHook | None,
         on_dead: JobHook | None,
         state: dict[str, Any],
+        calls: HookCalls,
     ) -> None:
+        self._calls = calls
         self._on_completed = on_completed
         self._on_failed = on_failed
         self._on_dead = on_dead
@@ -75,19 +100,24 @@ class HookListener(Listener):
     def completed(self, deliveries: Sequence[Delivery]) -> None:
         if self._on_completed is not None:
             for delivery in deliveries:
-                _spawn(self._on_completed, self._job(delivery))
+                self._calls.start(self._on_completed, self._job(delivery))
 
     def retried(self, moves: Sequence[Retrying]) -> None:
         if self._on_failed is not None:
             for move in moves:
                 if not move.is_snooze:
-                    _spawn(self._on_failed, self._job(move.delivery, move.failure))
+                    self._calls.start(self._on_failed, self._job(move.delivery, move.failure))
 
     def buried(self, moves: Sequence[Burying]) -> None:
-        if self._on_dead is not None:
-            for move in moves:
-                if isinstance(move.entry, Delivery):
-                    _spawn(self._on_dead, self._job(move.entry, move.failure, move.reason))
+        for move in moves:
+            if not isinstance(move.entry, Delivery):
+                continue
+            job = self._job(move.entry, move.failure, move.reason)
+            # The last attempt failed like those before it; what never started did not.
+            if self._on_failed is not None and move.failure is not None:
+                self._calls.start(self._on_failed, job)
+            if self._on_dead is not None:
+                self._calls.start(self._on_dead, job)
 
     def _job(
         self, delivery: Delivery, failure: Failure | None = None, reason: str = ""
@@ -98,13 +128,9 @@ class HookListener(Listener):
         return job
 
 
-_under_way: set[asyncio.Task[None]] = set()
-
-
-def _spawn(hook: JobHook, job: Job) -> None:
-    task = asyncio.get_running_loop().create_task(_call(hook, job), name="chasqui-hook")
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
+async def _call_for_job(hook: JobHook, job: Job) -> None:
+    enter_job(job)
+    await _call(hook, job)
 
 
 async def _call(hook: Callable[[Any], Awaitable[None] | None], subject: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from chasquimq.assembly import Assembly
 from chasquimq.engine.pipeline import Pipeline
+from chasquimq.errors import StoreError
 from chasquimq.handlers import Handler, Handlers, HandlerSet
 from chasquimq.health import Health
 from chasquimq.hooks import Hooks, JobHook, WorkerHook
@@ -48,6 +49,8 @@ __all__ = ["CredentialProvider", "Handler", "Worker"]
 
 logger = logging.getLogger(__name__)
 _IDLE_POLL_S = 0.05
+# What hooks of the last jobs have when the deadline has passed.
+_HOOKS_S_MIN = 0.1
 _READ_BLOCK_MS_MAX = 500
 
 
@@ -154,6 +157,7 @@ class Worker:
         self._is_urgent = False
         self._closing = asyncio.Event()
         self._finished: asyncio.Future[None] | None = None
+        self._run_task: asyncio.Task[Any] | None = None
         self._deadline_s: float | None = None
         self._last_health = Health()
 
@@ -183,6 +187,7 @@ class Worker:
         if self._is_closed:
             return
         self._finished = asyncio.get_running_loop().create_future()
+        self._run_task = asyncio.current_task()
         try:
             with self._signals() if handle_signals else nullcontext():
                 await self._run()
@@ -193,10 +198,11 @@ class Worker:
         """Stop: read nothing more, hand back what has not started, wait for what has.
 
         Returns when `run()` has ended, at the latest one second after the deadline;
-        at once when called by a handler of this worker.
+        at once when called by a handler or a hook of this worker.
         """
         self.request_stop()
-        if self._finished is not None and current_job() is None:
+        is_inside = current_job() is not None or asyncio.current_task() is self._run_task
+        if self._finished is not None and not is_inside:
             await asyncio.shield(self._finished)
 
     def request_stop(self) -> None:
@@ -271,9 +277,15 @@ class Worker:
     async def _stop(self, pipeline: Pipeline) -> None:
         # A cancelled run has no time to wait for handlers, but still gives back what it holds.
         deadline_s = self._deadline_s if self._deadline_s is not None else time.monotonic()
-        await pipeline.stop(lambda: self._deadline_s or deadline_s)
-        await self._hooks.shutdown(self)
-        await self._handlers.close(0)
+        try:
+            await pipeline.stop(lambda: self._deadline_s or deadline_s)
+            hooks_s = time.monotonic() + _HOOKS_S_MIN
+            await self._hooks.calls.settle(lambda: max(self._deadline_s or deadline_s, hooks_s))
+            # Only what has begun to read was started up, and needs to be shut down.
+            if pipeline.is_reading:
+                await self._hooks.shutdown(self)
+        finally:
+            await self._handlers.close(0)
 
     def _assembly(self) -> Assembly:
         return Assembly(
@@ -293,10 +305,15 @@ class Worker:
         if pipeline is None or pipeline.holdings.held_count:
             return False
         inspector = InspectorStore(self.name, pipeline.store.writes, self.group)
-        counts = await inspector.counts()
-        if counts.ready or counts.running:
-            return False
-        return not await inspector.delayed_due_within(delayed_within_ms)
+        try:
+            # Asked before and after: a retry or a promotion may move a job between two looks.
+            if await inspector.delayed_due_within(delayed_within_ms):
+                return False
+            counts = await inspector.counts()
+            is_empty = not counts.ready and not counts.running
+            return is_empty and not await inspector.delayed_due_within(delayed_within_ms)
+        except StoreError:
+            return False  # who cannot look cannot tell
 
 
 def _retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
