@@ -163,8 +163,9 @@ HURT = {
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Health tells of trouble after half a second instead of five."""
+    """Health tells of trouble after half a second instead of five, and of its end as soon."""
     monkeypatch.setattr(supervisor, "_DOWN_S", 0.5)
+    monkeypatch.setattr(supervisor, "_UP_S", 0.3)
 
 
 async def fate(job):
@@ -247,7 +248,7 @@ async def test_a_stream_of_the_wrong_type_is_named_and_work_begins_again_when_it
     assert ran_s <= 2
 
 
-async def load_of(raw, seconds=1.0):
+async def load_of(raw, seconds=0.5):
     """How many calls of workers the server sees in a second."""
     before = await _calls(raw)
     await asyncio.sleep(seconds)
