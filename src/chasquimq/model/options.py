@@ -13,6 +13,8 @@ from chasquimq.errors import LimitExceeded, SettingsError
 from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32_MAX, Backoff, RetryOverride
 
 _U64_MAX = 2**64 - 1
+# The server keeps times as floats; beyond this they are no whole milliseconds any more.
+MS_MAX = 2**52
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _BACKOFF_KEYS = ("delay_ms", "max_delay_ms", "multiplier", "jitter_ms")
 
@@ -35,18 +37,34 @@ def retry_override(
     )
 
 
-def whole_number(name: str, value: Any, least: int, most: int = _U64_MAX) -> int:
-    """The value as an int, refused unless it is a whole number in range."""
+def whole(name: str, value: Any) -> int:
+    """The value as an int, refused unless it is one."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise SettingsError(name, value, "a whole number")
-    if not least <= value <= most:
-        raise LimitExceeded(name, value, f"between {least} and {most}")
     return int(value)
 
 
+def whole_number(name: str, value: Any, least: int, most: int = _U64_MAX) -> int:
+    """The value as an int, refused unless it is a whole number in range."""
+    number = whole(name, value)
+    if not least <= number <= most:
+        raise LimitExceeded(name, value, f"between {least} and {most}")
+    return number
+
+
+def optional_whole(name: str, value: Any) -> int | None:
+    """A whole number, or None."""
+    return None if value is None else whole(name, value)
+
+
+def duration_ms(name: str, value: Any) -> int:
+    """A duration of at least a millisecond that every clock can add to its time."""
+    return whole_number(name, value, 1, MS_MAX)
+
+
 def optional_ms(name: str, value: Any) -> int | None:
-    """A duration of at least a millisecond, or None."""
-    return None if value is None else whole_number(name, value, 1)
+    """Such a duration, or None."""
+    return None if value is None else duration_ms(name, value)
 
 
 def _backoff(backoff: Any) -> Backoff:
@@ -146,7 +164,8 @@ def _timedelta_ms(delay: Any) -> int:
 
 
 def _check_reach(ms: int, delay_s_max: int) -> None:
-    if delay_s_max and ms // 1000 > delay_s_max:
+    reach_s = delay_s_max or MS_MAX // 1000
+    if ms // 1000 > reach_s:
         raise LimitExceeded(
-            "delay", f"{ms // 1000} s", f"at most {delay_s_max} s", hint="raise max_delay_secs"
+            "delay", f"{ms // 1000} s", f"at most {reach_s} s", hint="raise max_delay_secs"
         )

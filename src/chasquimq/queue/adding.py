@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from chasquimq.errors import IdConflict, SettingsError
+from chasquimq.errors import IdConflict, SettingsError, WireError
 from chasquimq.job import Job
-from chasquimq.model.options import BackoffLike, whole_number
+from chasquimq.model.options import BackoffLike, duration_ms
 from chasquimq.queue.opening import DurabilityLike
 from chasquimq.queue.repeating import MissedFiresLike, Repeating, RepeatLike
 from chasquimq.store.add_write import AddMark
@@ -145,8 +145,11 @@ class Adding(Repeating):
         for spec, fresh_id in zip(jobs, new_job_ids(len(jobs), now_ms), strict=True):
             try:
                 new.append(spell(spec, fresh_id, now_ms))
+            except (SettingsError, WireError) as error:
+                error.args = (f"jobs[{len(new)}]: {error}",)
+                raise
             except KeyError as missing:
-                what, found = f"jobs[{len(new)}]", sorted(spec)
+                what, found = f"jobs[{len(new)}]", sorted(map(str, spec))
                 rule = f"a mapping with {missing.args[0]!r}"
                 raise SettingsError(what, found, rule) from None
         return new
@@ -154,7 +157,7 @@ class Adding(Repeating):
     def _unique_ms(self, unique_for_ms: int | None) -> int:
         if unique_for_ms is None:
             return self._settings.unique_for_ms
-        return whole_number("unique_for_ms", unique_for_ms, 1)
+        return duration_ms("unique_for_ms", unique_for_ms)
 
     def _job(self, new: NewJob, data: Any, now_ms: int, mark: AddMark) -> Job:
         return Job(new.job_id, new.name, data, 0, now_ms, self, mark is not AddMark.ADDED)
@@ -169,6 +172,8 @@ def _refuse_with_repeat(on_conflict: OnConflict, **useless: object) -> None:
 
 
 def _check_mappings(jobs: Sequence[JobSpec]) -> None:
+    if not isinstance(jobs, Sequence) or isinstance(jobs, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+        raise SettingsError("jobs", type(jobs).__name__, "a list of mappings")
     if {type(spec) for spec in jobs} <= {dict}:
         return
     for at, spec in enumerate(jobs):

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from chasquimq.errors import StoreError
 from chasquimq.model.durability import Durability, parse_durability
+from chasquimq.model.options import optional_ms, optional_whole
 from chasquimq.settings import (
     DEFAULT_URL,
     AbilitySettings,
@@ -53,18 +54,18 @@ class Opening:
         self._name = check_queue_name(name)
         self._settings = given(
             ProducerSettings,
-            max_stream_len=max_stream_len,
+            max_stream_len=optional_whole("max_stream_len", max_stream_len),
             resend=resend,
-            max_delay_secs=max_delay_secs,
-            max_payload_bytes=max_payload_bytes,
-            unique_for_ms=unique_for_ms,
+            max_delay_secs=optional_whole("max_delay_secs", max_delay_secs),
+            max_payload_bytes=optional_whole("max_payload_bytes", max_payload_bytes),
+            unique_for_ms=optional_ms("unique_for_ms", unique_for_ms),
         )
         self._connection = given(
             ConnectionSettings,
             url=normal_url(redis_url, tls=tls),
             insecure_tls=insecure_tls,
             credential_provider=credential_provider,
-            command_timeout_ms=command_timeout_ms,
+            command_timeout_ms=optional_ms("command_timeout_ms", command_timeout_ms),
         )
         self._abilities = abilities or AbilitySettings()
         self._durability = parse_durability(durability)

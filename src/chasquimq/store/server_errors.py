@@ -50,7 +50,10 @@ def error_from_reply(text: str) -> StoreError:
     """Our error for the text of an error reply."""
     code = text.split(" ", 1)[0]
     if code == "OOM" or "OOM command not allowed" in text:
-        return ServerOutOfMemory(f"the server must have memory for the write, it says: {text}")
+        return ServerOutOfMemory(
+            f"the server must have memory for the write, it says: {text.rstrip('.')}; "
+            "raise maxmemory, or let the workers drain the queue"
+        )
     if "user_script" in text and code == "ERR":
         return ScriptFailed(text)
     return ServerRefused(text, code=code)
