@@ -32,14 +32,32 @@ class LazyCommand(NamedTuple):
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
+    "add": LazyCommand("chasquimq.cli.add:add", "Add a job."),
     "bench": LazyCommand("chasquimq.cli.bench:bench", "Measure this queue beside its peers."),
+    "completion": LazyCommand(
+        "chasquimq.cli.completion:completion", "Teach your shell these commands."
+    ),
+    "delayed": LazyCommand("chasquimq.cli.delayed:delayed", "List or cancel delayed jobs."),
     "demo": LazyCommand("chasquimq.cli.demo:demo", "Watch jobs run, with nothing to set up."),
+    "dlq": LazyCommand("chasquimq.cli.dlq:dlq", "Look at dead jobs, replay or purge them."),
+    "doctor": LazyCommand("chasquimq.cli.doctor:doctor", "Find what is wrong, and what to do."),
+    "events": LazyCommand("chasquimq.cli.events:events", "Follow what happens on a queue."),
+    "inspect": LazyCommand("chasquimq.cli.inspect:inspect", "Show how much of a queue is where."),
+    "job": LazyCommand("chasquimq.cli.job:job", "Show one job."),
+    "metrics": LazyCommand("chasquimq.cli.metrics:metrics", "Print depths for Prometheus."),
+    "queues": LazyCommand("chasquimq.cli.queues:queues", "List all queues."),
+    "repeatable": LazyCommand(
+        "chasquimq.cli.repeatable:repeatable", "List, run or remove repeatable jobs."
+    ),
     "server": LazyCommand(
         "chasquimq.cli.server:server", "Start, stop or show a server of your own."
     ),
     "upkeep": LazyCommand(
         "chasquimq.cli.upkeep:upkeep", "Promote and fire jobs where no worker runs."
     ),
+    "watch": LazyCommand("chasquimq.cli.watch:watch", "Watch a queue change."),
+    "worker": LazyCommand("chasquimq.cli.worker:worker", "Run jobs with a handler of yours."),
+    "workers": LazyCommand("chasquimq.cli.workers:workers", "List who works on a queue."),
 }
 
 

@@ -33,19 +33,35 @@ def emit(answer: Row | Sequence[Row], as_json: bool) -> None:
 
 def emit_json(answer: object) -> None:
     """Print one JSON document; text stays readable, controls are escaped."""
+    click.echo(json_text(answer, indent=2))
+
+
+def emit_json_line(answer: object) -> None:
+    """Print one of many JSON documents, each on a line of its own."""
+    click.echo(json_text(answer))
+
+
+def json_text(answer: object, indent: int | None = None) -> str:
+    """The answer as JSON that is safe to show."""
     # Raw C1 controls and direction marks are legal JSON, so only ASCII leaves nothing to smuggle.
     is_safe = not _UNSAFE.search(json.dumps(answer, default=str, ensure_ascii=False))
-    click.echo(json.dumps(answer, default=str, ensure_ascii=not is_safe, indent=2))
+    return json.dumps(answer, default=str, ensure_ascii=not is_safe, indent=indent)
 
 
 def emit_table(rows: Sequence[Row], *, has_header: bool = True) -> None:
     """Print rows under the names of the first one: drawn on a terminal, plain in a pipe."""
     if not rows:
         return
+    names, cells = table_cells(rows)
+    draw = _draw if sys.stdout.isatty() else _print_plain
+    draw(names if has_header else [], cells)
+
+
+def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Names and cells as text that is safe to show."""
     names = list(rows[0])
     cells = [[clean(_text(row.get(name))) for name in names] for row in rows]
-    draw = _draw if sys.stdout.isatty() else _print_plain
-    draw([clean(name) for name in names] if has_header else [], cells)
+    return [clean(name) for name in names], cells
 
 
 def clean(text: str) -> str:
@@ -84,15 +100,9 @@ def _text(value: object) -> str:
 
 
 def _draw(names: list[str], cells: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from chasquimq.cli.table import print_table
 
-    table = Table(*names, show_header=bool(names), header_style="bold")
-    for row in cells:
-        # Text, not str: square brackets in data are data, not colours.
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    print_table(names, cells)
 
 
 def _print_plain(names: list[str], cells: list[list[str]]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from chasquimq.errors import ServerRefused, StoreError
-from chasquimq.store.connection import Connection, Reply, pack
+from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
+from chasquimq.store.connection import Connection, Part, Reply, pack
+from chasquimq.store.consuming import PARKING
 from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.stream_entry import read_text
 
 if TYPE_CHECKING:
     from chasquimq.store.link import Link
@@ -61,19 +66,114 @@ class InspectorStore:
         now_ms = await server_ms(connection)
         return await self._link.call("ZCOUNT", self._keys.delayed, "-inf", now_ms + ms)
 
+    async def snapshot(self) -> Snapshot:
+        """Everything that is counted, in one round trip."""
+        questions = snapshot_questions(self._keys, self._group)
+        replies = await self._link.ask(b"".join(map(pack, questions)), len(questions))
+        return read_snapshot(self._keys.queue, self._group, replies)
+
+    async def workers(self) -> list[WorkerSnapshot]:
+        """The consumers of the group; none where there is no group."""
+        (reply,) = await self._link.ask(
+            pack(("XINFO", "CONSUMERS", self._keys.stream, self._group))
+        )
+        if is_missing(reply):
+            return []
+        _raise_error(reply)
+        return [_worker(pairs(row)) for row in reply]
+
 
 async def server_ms(connection: Connection) -> int:
     """The server's time of day."""
-    seconds, micros = await connection.call("TIME")
-    return int(seconds) * 1000 + int(micros) // 1000
+    return read_time(await connection.call("TIME"))
+
+
+def snapshot_questions(keys: QueueKeys, group: str) -> list[tuple[Part, ...]]:
+    """What `read_snapshot` needs the answers to."""
+    return [
+        ("TIME",),
+        ("EXISTS", keys.stream, keys.delayed, keys.dlq, keys.events, keys.history, keys.repeat),
+        ("XLEN", keys.stream),
+        ("XPENDING", keys.stream, group),
+        ("XLEN", keys.dlq),
+        ("ZCARD", keys.delayed),
+        ("ZRANGE", keys.delayed, 0, 0, "WITHSCORES"),
+        ("ZCARD", keys.repeat),
+        ("XINFO", "STREAM", keys.stream),
+    ]
+
+
+def read_snapshot(queue: str, group: str, replies: Sequence[Reply]) -> Snapshot:
+    """The picture that the answers make; an error among them is raised."""
+    time, exists, depth, pending, dlq, delayed, oldest, repeatable, about_stream = replies
+    for reply in (time, exists, oldest):
+        _raise_error(reply)
+    now_ms = read_time(time)
+    return Snapshot(
+        queue=queue,
+        group=group,
+        at_ms=now_ms,
+        exists=exists > 0,
+        has_group=not is_missing(pending),
+        stream_depth=_number(depth),
+        pending=_number(pending),
+        dlq_depth=_number(dlq),
+        delayed_depth=_number(delayed),
+        oldest_delayed_lag_ms=_lag_ms(oldest, now_ms),
+        repeatable_count=_number(repeatable),
+        added_total=_added_total(about_stream),
+    )
+
+
+def is_missing(reply: Reply) -> bool:
+    """Whether a question was about a group or a key that is not there."""
+    if not isinstance(reply, ServerRefused):
+        return False
+    return reply.code == "NOGROUP" or "no such key" in str(reply)
+
+
+def pairs(row: Sequence[Reply]) -> dict[bytes, Reply]:
+    """A flat answer as a dict."""
+    return dict(zip(row[::2], row[1::2], strict=True))
+
+
+def read_time(reply: Sequence[bytes]) -> int:
+    """The answer to TIME, in milliseconds."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+def _worker(row: dict[bytes, Reply]) -> WorkerSnapshot:
+    name = read_text(row[b"name"])
+    return WorkerSnapshot(
+        name=name, pending=row[b"pending"], idle_ms=row[b"idle"], is_parking=name == PARKING
+    )
+
+
+def _lag_ms(oldest: Sequence[bytes], now_ms: int) -> int | None:
+    if not oldest:
+        return None
+    # A score may be minus infinity, which no whole number can tell.
+    lag_ms = now_ms - max(0.0, float(oldest[1]))
+    return int(lag_ms) if math.isfinite(lag_ms) and lag_ms > 0 else 0
+
+
+def _added_total(reply: Reply) -> int | None:
+    if isinstance(reply, StoreError):
+        # No stream yet; or a server or an access list that does not tell.
+        return 0 if is_missing(reply) else None
+    return pairs(reply).get(b"entries-added")
 
 
 def _number(reply: Reply) -> int:
-    if isinstance(reply, ServerRefused) and reply.code == "NOGROUP":
+    if is_missing(reply):
         return 0
-    if isinstance(reply, StoreError):
-        raise reply
+    _raise_error(reply)
     if isinstance(reply, int):
         return reply
     # XPENDING's summary begins with the count.
     return cast("int", reply[0])
+
+
+def _raise_error(reply: Reply) -> None:
+    if isinstance(reply, StoreError):
+        raise reply

@@ -1,0 +1,29 @@
+"""Asks before something is lost; whoever does not answer has said no."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+def confirm(question: str) -> None:
+    """Go on after y or yes; anything else ends the command with exit code 1."""
+    if _answer(f"{question} [y/N] ").lower() not in ("y", "yes"):
+        raise click.Abort
+
+
+def confirm_name(question: str, name: str) -> None:
+    """Go on when the name is typed in full."""
+    if _answer(f"{question}\ntype the queue's name to go on: ") != name:
+        raise click.Abort
+
+
+def is_answered_by_a_person() -> bool:
+    return sys.stdin.isatty()
+
+
+def _answer(question: str) -> str:
+    click.echo(question, nl=False, err=True)
+    # Bytes, because a pipe may hold anything.
+    return sys.stdin.buffer.readline().decode(errors="replace").strip()

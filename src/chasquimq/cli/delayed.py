@@ -1,0 +1,98 @@
+"""`chasqui delayed`: jobs that wait for their time, listed or taken back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.asking import confirm
+from chasquimq.cli.moment import iso
+from chasquimq.cli.options import (
+    json_option,
+    limit_option,
+    queue_argument,
+    redis_url_option,
+    yes_option,
+)
+from chasquimq.cli.render import emit_json, emit_table
+from chasquimq.cli.server_choice import running_server
+from chasquimq.cli.visit import run, visit
+
+if TYPE_CHECKING:
+    from chasquimq.model.snapshot import DelayedJob
+
+
+@click.group()
+def delayed() -> None:
+    """List delayed jobs and retries, or cancel some of them."""
+
+
+@delayed.command("list")
+@queue_argument
+@limit_option(20, "How many to show, soonest first.")
+@redis_url_option
+@json_option
+def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
+    """List the delayed jobs of QUEUE that are due first; retries are among them."""
+    jobs = run(_soonest(queue, limit, running_server(redis_url)))
+    if as_json:
+        emit_json([_facts(job) for job in jobs])
+    elif jobs:
+        emit_table([_row(job, queue) for job in jobs])
+    else:
+        click.echo("nothing is delayed", err=True)
+
+
+@delayed.command()
+@queue_argument
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
+@yes_option
+@redis_url_option
+@json_option
+def cancel(
+    queue: str, job_ids: tuple[str, ...], is_sure: bool, redis_url: str | None, as_json: bool
+) -> int:
+    """Remove delayed jobs of QUEUE before they are due; exit code 1 if one was not there."""
+    url = running_server(redis_url)
+    if not is_sure:
+        confirm(f"cancel {len(job_ids)} jobs of {queue}? they will never run")
+    answers = run(_cancel(queue, job_ids, url))
+    outcomes = dict(zip(job_ids, answers, strict=True))
+    if as_json:
+        emit_json({"cancelled": outcomes})
+    else:
+        states = {True: "cancelled", False: "not found"}
+        rows = [{"job": job_id, "state": states[was]} for job_id, was in outcomes.items()]
+        emit_table(rows, has_header=False)
+    return 0 if all(answers) else 1
+
+
+async def _soonest(queue: str, limit: int, url: str) -> list[DelayedJob]:
+    async with visit(queue, url) as seen:
+        return await seen.inspector.delayed(queue, limit)
+
+
+async def _cancel(queue: str, job_ids: tuple[str, ...], url: str) -> list[bool]:
+    async with visit(queue, url) as seen:
+        return await seen.queue.cancel_delayed_bulk(job_ids)
+
+
+def _facts(job: DelayedJob) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "name": job.name,
+        "due_ms": job.due_ms,
+        "attempt": job.attempt,
+        "bytes": job.member_bytes,
+    }
+
+
+def _row(job: DelayedJob, queue: str) -> dict[str, Any]:
+    return {
+        f"delayed: {queue}": job.job_id or "(cannot be read)",
+        "name": job.name or None,
+        "due": iso(job.due_ms),
+        "attempt": job.attempt,
+        "bytes": job.member_bytes,
+    }

@@ -1,0 +1,151 @@
+"""`chasqui dlq`: what was given up, looked at, sent back, deleted or written to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chasquimq.cli.duration import DURATION
+from chasquimq.cli.options import (
+    Command,
+    fingerprint_option,
+    json_option,
+    limit_option,
+    name_option,
+    queue_argument,
+    reason_option,
+    redis_url_option,
+    yes_option,
+)
+from chasquimq.cli.server_choice import running_server
+from chasquimq.cli.visit import run
+
+ids_option = click.option(
+    "--id", "ids", multiple=True, metavar="DLQ_ID", help="Only this entry; may be given twice."
+)
+
+
+def filter_options(command: Command) -> Command:
+    """Which entries are meant; filters that are given together must all match."""
+    for option in (fingerprint_option, reason_option, name_option):
+        command = option(command)
+    return command
+
+
+@click.group()
+def dlq() -> None:
+    """Look at dead jobs, send them back, delete them or write them to a file."""
+
+
+@dlq.command()
+@queue_argument
+@limit_option(20, "How many entries to show, oldest first.")
+@filter_options
+@redis_url_option
+@json_option
+def peek(
+    queue: str, limit: int, redis_url: str | None, as_json: bool, **filters: str | None
+) -> None:
+    """Show the oldest dead jobs of QUEUE, and all of them by reason and fingerprint."""
+    from chasquimq.cli.dlq_peek import peek_at, show_json, show_tables
+
+    peeked = run(peek_at(queue, running_server(redis_url), limit, filters))
+    (show_json if as_json else show_tables)(peeked)
+
+
+@dlq.command()
+@queue_argument
+@limit_option(100, "How many entries to send back at most; --id sends all it names.")
+@ids_option
+@filter_options
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only tell what would be sent back.")
+@click.option(
+    "--max-rate", type=click.FloatRange(0, min_open=True), help="Jobs per second at most."
+)
+@yes_option
+@redis_url_option
+@json_option
+def replay(
+    queue: str,
+    limit: int,
+    ids: tuple[str, ...],
+    is_dry: bool,
+    max_rate: float | None,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Send the oldest dead jobs of QUEUE back to their workers, with all their attempts.
+
+    Asks first, unless --yes is given. Entries that cannot be decoded stay where they are.
+    """
+    from chasquimq.cli.dlq_replay import Request, replay_all, show
+
+    request = Request(
+        queue=queue, limit=limit, ids=ids or None, filters=filters,
+        is_dry=is_dry, is_sure=is_sure, max_rate=max_rate,
+    )  # fmt: skip
+    show(run(replay_all(request, running_server(redis_url))), request, as_json)
+
+
+@dlq.command()
+@queue_argument
+@ids_option
+@filter_options
+@click.option("--older-than", "older_than_ms", type=DURATION, help="Only what lies there longer.")
+@click.option("--all", "is_all", is_flag=True, help="Every entry; not together with filters.")
+@yes_option
+@redis_url_option
+@json_option
+def purge(
+    queue: str,
+    ids: tuple[str, ...],
+    older_than_ms: int | None,
+    is_all: bool,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Delete dead jobs of QUEUE for good: those that match the filters, or --all.
+
+    Asks for the name of the queue, unless --yes is given.
+    """
+    from chasquimq.cli.dlq_purge import purge_all, show
+
+    meant = _meant(filters, ids=ids or None, older_than_ms=older_than_ms)
+    if bool(meant) == is_all:
+        raise click.UsageError("say what to delete: either some filters, or --all.")
+    show(run(purge_all(queue, running_server(redis_url), meant, is_sure)), as_json)
+
+
+@dlq.command()
+@queue_argument
+@filter_options
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write to this file.  [default: stdout]",
+)
+@click.option("--limit", type=click.IntRange(0), help="How many entries at most.")
+@redis_url_option
+@click.option("--json", "as_json", is_flag=True, help="Taken for granted: lines are JSON anyway.")
+def export(
+    queue: str,
+    output: Path | None,
+    limit: int | None,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Write the dead jobs of QUEUE as JSON lines, with their data decoded where possible."""
+    from chasquimq.cli.dlq_export import export_all
+
+    run(export_all(queue, running_server(redis_url), filters, limit, output))
+
+
+def _meant(filters: dict[str, str | None], **more: Any) -> dict[str, Any]:
+    return {name: value for name, value in {**filters, **more}.items() if value is not None}

@@ -1,0 +1,162 @@
+"""The oldest entries of a DLQ, and all of them by reason and fingerprint."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from chasquimq.cli.progress import progress_bar
+from chasquimq.cli.render import emit_json, emit_table, mask_secrets
+from chasquimq.cli.visit import visit
+
+if TYPE_CHECKING:
+    from chasquimq.queue import Queue
+    from chasquimq.queue.dead_letters import DeadLetter
+
+Filters = Mapping[str, str | None]
+
+DETAIL_BYTES_MAX = 60
+CUT_MARK = "…"
+PAGE_MAX = 100
+# Enough to see what went wrong, and no reason to wait.
+GROUPED_MAX = 20_000
+GROUPING_S_MAX = 5.0
+
+
+class Kind(NamedTuple):
+    """What entries of one group have in common."""
+
+    reason: str
+    fingerprint: str | None
+
+
+class Peeked(NamedTuple):
+    """The entries to show, and the groups of the first `grouped` ones of `depth`."""
+
+    queue: str
+    depth: int
+    entries: list[DeadLetter]
+    groups: Counter[Kind]
+    errors: dict[Kind, str]
+
+    @property
+    def grouped(self) -> int:
+        return self.groups.total()
+
+
+async def peek_at(queue: str, url: str, limit: int, filters: Filters) -> Peeked:
+    """Read the oldest entries, and as many more as the groups may look at."""
+    async with visit(queue, url) as seen:
+        depth = (await seen.inspector.snapshot(queue)).dlq_depth
+        peeked = Peeked(queue, depth, [], Counter(), {})
+        until_s = time.monotonic() + GROUPING_S_MAX
+        with progress_bar("reading the DLQ") as advance:
+            async for page in pages(seen.queue, filters, max(limit, GROUPED_MAX)):
+                for letter in page:
+                    _take(peeked, letter, limit)
+                advance(peeked.grouped, depth)
+                if time.monotonic() > until_s and len(peeked.entries) >= min(limit, depth):
+                    break
+    return peeked
+
+
+async def pages(
+    queue: Queue, filters: Filters, limit: int | None = None
+) -> AsyncIterator[list[DeadLetter]]:
+    """The matching entries, oldest first, at most a page at a time."""
+    after: str | None = None
+    left = limit
+    while left is None or left > 0:
+        count = PAGE_MAX if left is None else min(PAGE_MAX, left)
+        page = await queue.peek_dlq(count, after=after, **filters)
+        if page:
+            yield page
+            after = page[-1]["dlq_id"]
+        if len(page) < count:
+            return
+        left = None if left is None else left - len(page)
+
+
+def entry_facts(letter: DeadLetter) -> dict[str, Any]:
+    """An entry for programs, without its payload."""
+    facts: dict[str, Any] = {key: value for key, value in letter.items() if key != "payload"}
+    return facts | {
+        "detail": _masked(letter["detail"]),
+        "error": _masked(letter["error"]),
+        "payload_bytes": len(letter["payload"]),
+    }
+
+
+def show_json(peeked: Peeked) -> None:
+    emit_json(
+        {
+            "queue": peeked.queue,
+            "depth": peeked.depth,
+            "entries": list(map(entry_facts, peeked.entries)),
+            "grouped": peeked.grouped,
+            "groups": _group_rows(peeked),
+        }
+    )
+
+
+def show_tables(peeked: Peeked) -> None:
+    emit_table([_row(letter, peeked.queue) for letter in peeked.entries] or [_empty(peeked.queue)])
+    click.echo()
+    emit_table(_group_rows(peeked) or [{"reason": "(no entries)", "count": 0}])
+    if 0 < peeked.grouped < peeked.depth:
+        of = f"{peeked.grouped:,} of {peeked.depth:,} entries"
+        click.echo(f"the groups are those of {of}", err=True)
+
+
+def _take(peeked: Peeked, letter: DeadLetter, limit: int) -> None:
+    if len(peeked.entries) < limit:
+        peeked.entries.append(letter)
+    kind = Kind(letter["reason"], letter["fingerprint"])
+    peeked.groups[kind] += 1
+    error = letter["error"] or letter["detail"]
+    if error:
+        peeked.errors.setdefault(kind, error)
+
+
+def _row(letter: DeadLetter, queue: str) -> dict[str, Any]:
+    return {
+        f"dlq peek: {queue}": letter["dlq_id"],
+        "source_id": letter["source_id"] or None,
+        "name": letter["name"] or None,
+        "reason": letter["reason"] or None,
+        "detail": _cut(_masked(letter["detail"] or letter["error"])),
+        "payload bytes": len(letter["payload"]),
+    }
+
+
+def _empty(queue: str) -> dict[str, Any]:
+    columns = ("source_id", "name", "reason", "detail", "payload bytes")
+    return {f"dlq peek: {queue}": "(empty)"} | dict.fromkeys(columns)
+
+
+def _group_rows(peeked: Peeked) -> list[dict[str, Any]]:
+    return [
+        {
+            "reason": kind.reason,
+            "count": count,
+            "fingerprint": kind.fingerprint,
+            "an error of it": _cut(_masked(peeked.errors.get(kind))),
+        }
+        for kind, count in peeked.groups.most_common()
+    ]
+
+
+def _masked(text: str | None) -> str | None:
+    return text and mask_secrets(text)
+
+
+def _cut(text: str | None) -> str | None:
+    """At most 60 bytes, never half a character."""
+    raw = (text or "").encode(errors="replace")
+    if len(raw) <= DETAIL_BYTES_MAX:
+        return text
+    return raw[:DETAIL_BYTES_MAX].decode(errors="ignore") + CUT_MARK

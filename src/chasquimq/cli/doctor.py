@@ -1,0 +1,119 @@
+"""`chasqui doctor`: what is wrong with a server or its queues, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.options import group_option, json_option, lease_option, redis_url_option
+from chasquimq.cli.progress import progress_bar
+from chasquimq.cli.render import emit_json, emit_table, mask_secrets
+from chasquimq.cli.server_choice import running_server
+from chasquimq.cli.visit import refuse_unknown, run
+from chasquimq.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from chasquimq.inspector import Inspector
+    from chasquimq.model.finding import Finding
+
+EXIT_FINDINGS = 1
+MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}
+
+
+@click.command()
+@click.argument("queue", required=False)
+@group_option
+@lease_option
+@redis_url_option
+@json_option
+def doctor(
+    queue: str | None, group: str, lease_ms: int, redis_url: str | None, as_json: bool
+) -> int:
+    """Check the server and QUEUE, or all queues; exit code 1 when something should be done.
+
+    Looks only, and changes nothing.
+    """
+    findings = run(_diagnose(queue, group, lease_ms, redis_url))
+    troubles = [finding for finding in findings if finding.is_trouble]
+    if as_json:
+        emit_json({"ok": not troubles, "checks": list(map(_facts, findings))})
+    else:
+        emit_table(list(map(_row, findings)))
+        _show_remedies(troubles)
+    return EXIT_FINDINGS if troubles else 0
+
+
+async def _diagnose(
+    queue: str | None, group: str, lease_ms: int, redis_url: str | None
+) -> list[Finding]:
+    from chasquimq.inspector import Inspector
+
+    try:
+        url = running_server(redis_url)
+        async with Inspector(redis_url=url) as inspector:
+            findings = await inspector.diagnose_server()
+            names = await _names(inspector, queue)
+            return findings + await _check_queues(inspector, names, group, lease_ms)
+    except ConnectionLost as lost:
+        return [_unreachable(lost)]
+
+
+async def _names(inspector: Inspector, queue: str | None) -> list[str]:
+    if queue is not None:
+        await refuse_unknown(inspector, queue)
+        return [queue]
+    with progress_bar("looking for queues") as advance:
+        return await inspector.queues(advance)
+
+
+async def _check_queues(
+    inspector: Inspector, names: Sequence[str], group: str, lease_ms: int
+) -> list[Finding]:
+    findings: list[Finding] = []
+    with progress_bar("checking queues") as advance:
+        for done, name in enumerate(names):
+            advance(done, len(names))
+            findings += await inspector.diagnose_queue(name, group, lease_ms)
+    return findings
+
+
+def _unreachable(lost: ConnectionLost) -> Finding:
+    from chasquimq.model.finding import error
+
+    # Messages of our errors end with what to try.
+    found, _, remedy = str(lost).rpartition("; ")
+    return error("server", found or remedy, remedy)
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    return {
+        "": MARKS[finding.level],
+        "queue": finding.queue,
+        "check": finding.check,
+        "found": mask_secrets(finding.found),
+    }
+
+
+def _show_remedies(troubles: list[Finding]) -> None:
+    if not troubles:
+        click.echo("\nnothing to do")
+        return
+    click.echo("\nto do")
+    rows = [{"check": _title(finding), "remedy": finding.remedy} for finding in troubles]
+    emit_table(rows, has_header=False)
+
+
+def _title(finding: Finding) -> str:
+    return f"{finding.queue}: {finding.check}" if finding.queue else finding.check
+
+
+def _facts(finding: Finding) -> dict[str, Any]:
+    return {
+        "queue": finding.queue,
+        "check": finding.check,
+        "level": finding.level,
+        "found": mask_secrets(finding.found),
+        "remedy": finding.remedy or None,
+    }

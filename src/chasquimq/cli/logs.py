@@ -1,0 +1,59 @@
+"""The log of a command that runs for long: a line each on stderr, for people or for programs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from chasquimq.cli.moment import iso
+from chasquimq.cli.render import clean, json_text, mask_secrets
+
+LEVELS = ("debug", "info", "warning", "error")
+# What every record has; the rest was given as `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def start_logging(level: str, *, as_json: bool) -> None:
+    """Send the log of this process to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if as_json else Lines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class Lines(logging.Formatter):
+    """Time, level, logger, sentence, and what belongs to it; no raw control byte, no password."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        more = "".join(f" {key}={value}" for key, value in _extra(record).items())
+        line = f"{_moment(record)} {record.levelname} {record.name}: {record.getMessage()}{more}"
+        trace = f"\n{self._trace(record)}" if record.exc_info else ""
+        return clean(mask_secrets(line)) + trace
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        assert record.exc_info is not None, "asked only where there is one"
+        lines = mask_secrets(self.formatException(record.exc_info)).split("\n")
+        return "\n".join(map(clean, lines))
+
+
+class JsonLines(logging.Formatter):
+    """The same as one JSON document a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = {
+            "time": _moment(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if record.exc_info:
+            facts["exception"] = self.formatException(record.exc_info)
+        return mask_secrets(json_text(facts))
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return iso(int(record.created * 1000))
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}

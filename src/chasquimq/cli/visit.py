@@ -1,0 +1,70 @@
+"""A look at one queue that is there: opens what a command needs, and names what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from chasquimq.errors import ServerRefused, StoreError
+
+if TYPE_CHECKING:
+    from chasquimq.inspector import Inspector
+    from chasquimq.queue import Queue
+
+QUEUES_SHOWN_MAX = 10
+T = TypeVar("T")
+
+
+class Visit(NamedTuple):
+    """One queue from both sides: to look at, and to act on."""
+
+    inspector: Inspector
+    queue: Queue
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work to its end."""
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def visit(name: str, url: str, *, must_exist: bool = True) -> AsyncGenerator[Visit]:
+    """Open a queue; one that has no keys is refused where it must exist."""
+    from chasquimq.inspector import Inspector
+    from chasquimq.queue import Queue
+
+    async with Inspector(redis_url=url) as inspector, Queue(name, redis_url=url) as queue:
+        if must_exist:
+            await refuse_unknown(inspector, name)
+        try:
+            yield Visit(inspector, queue)
+        except ServerRefused as refused:
+            await _name_wrong_type(inspector, name, refused)
+            raise
+
+
+async def refuse_unknown(inspector: Inspector, name: str) -> None:
+    """Raise a sentence that names the queues there are, the likeliest first."""
+    snapshot = await inspector.snapshot(name)
+    if snapshot.exists:
+        return
+    raise StoreError(f"no queue named {name!r}; {_listing(name, await inspector.queues())}")
+
+
+def _listing(name: str, queues: list[str]) -> str:
+    if not queues:
+        return "this server has no queues"
+    close = get_close_matches(name, queues)
+    shown = [*close, *(one for one in queues if one not in close)][:QUEUES_SHOWN_MAX]
+    more = f" and {len(queues) - len(shown):,} more" if len(shown) < len(queues) else ""
+    return f"queues: {', '.join(shown)}{more}"
+
+
+async def _name_wrong_type(inspector: Inspector, name: str, refused: ServerRefused) -> None:
+    if refused.code != "WRONGTYPE":
+        return
+    for wrong in await inspector.wrong_types(name):
+        raise StoreError(f"{wrong}; rename or delete the key") from refused

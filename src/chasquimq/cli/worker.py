@@ -1,0 +1,161 @@
+"""`chasqui worker`: handlers of yours become running workers, in one process or in many."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from click.core import ParameterSource
+
+from chasquimq.cli.duration import DURATION
+from chasquimq.cli.logs import LEVELS, start_logging
+from chasquimq.cli.options import redis_url_option
+from chasquimq.cli.render import clean, mask_secrets
+from chasquimq.cli.server_choice import any_server
+from chasquimq.errors import ChasquiError
+
+if TYPE_CHECKING:
+    from chasquimq.cli.worker_run import WorkerRun
+
+EXIT_FAILED = 1
+PROCESSES_MAX = 256
+# Child processes are told the server by environment: a command line can be read by everyone.
+URL_VARIABLE = "CHASQUI_REDIS_URL"
+FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:ATTRIBUTE")
+@click.option("--queue", "queue_name", metavar="QUEUE", help="Whose jobs to run.")
+@click.option("--concurrency", type=click.IntRange(1), help="Jobs at once.  [default: 100]")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, PROCESSES_MAX),
+    default=1,
+    show_default=True,
+    help="Worker processes; one that dies is started again.",
+)
+@click.option(
+    "--pool",
+    type=click.Choice(["thread", "process"]),
+    help="Where `def` handlers run.  [default: thread]",
+)
+@click.option("--group", help="The consumer group.  [default: default]")
+@click.option(
+    "--max-attempts", type=click.IntRange(1), help="Runs of a job at most.  [default: 25]"
+)
+@click.option(
+    "--lease",
+    "claim_min_idle_ms",
+    type=DURATION,
+    help="How long a silent worker keeps its jobs.  [default: 30s]",
+)
+@click.option(
+    "--deadline",
+    "shutdown_deadline_ms",
+    type=DURATION,
+    help="How long running jobs may go on after a signal.  [default: 30s]",
+)
+@click.option("--store-results", is_flag=True, default=None, help="Keep what handlers return.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    help="Serve /metrics, /healthz and /readyz on this loopback port; further processes on "
+    "the next ones.",
+)
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."
+)
+@click.option("--check", "is_check", is_flag=True, help="Only see whether all this can be run.")
+@click.option("--lifeline", type=int, hidden=True)
+@redis_url_option
+@click.option("--json", "as_json", is_flag=True, help="Log in JSON, a document a line.")
+def worker(
+    target: str,
+    processes: int,
+    metrics_port: int | None,
+    log_level: str,
+    is_check: bool,
+    lifeline: int | None,
+    redis_url: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run the jobs of a queue with a handler of yours, until a signal.
+
+    MODULE:ATTRIBUTE is a function, a dict of functions by job name, or a Worker. The first
+    SIGTERM or Ctrl+C lets running jobs end, the second gives them back at once.
+    """
+    from chasquimq.cli.worker_run import WorkerRun
+
+    start_logging(log_level, as_json=as_json)
+    options = {name: value for name, value in given.items() if value is not None}
+    one = WorkerRun(target, options, metrics_port=metrics_port, lifeline=lifeline)
+    if is_check:
+        one.check()
+        return 0
+    if processes > 1:
+        return _run_fleet(processes, metrics_port, redis_url)
+    return _leave(_exit_code(one, redis_url))
+
+
+def _exit_code(one: WorkerRun, redis_url: str | None) -> int:
+    try:
+        return one.run(lambda: any_server(redis_url))
+    except click.ClickException as refused:
+        refused.show()
+        return refused.exit_code
+    except ChasquiError as failed:
+        click.echo(f"error: {clean(mask_secrets(str(failed)))}", err=True)
+        return EXIT_FAILED
+
+
+def _leave(exit_code: int) -> NoReturn:
+    # A handler stuck in a thread must not hold the process: its job was given back already.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _run_fleet(processes: int, metrics_port: int | None, redis_url: str | None) -> int:
+    command = [sys.executable, "-m", "chasquimq", *_repeated(click.get_current_context())]
+    # In a process of its own: what handlers import has no business in the one that only watches.
+    refused = subprocess.run([*command, "--check"], check=False).returncode
+    if refused:
+        return refused
+    environ = os.environ | {URL_VARIABLE: any_server(redis_url)}
+    return asyncio.run(_keep_fleet(processes, command, metrics_port, environ))
+
+
+async def _keep_fleet(
+    processes: int, command: list[str], metrics_port: int | None, environ: dict[str, str]
+) -> int:
+    from chasquimq.cli.worker_fleet import WorkerFleet
+
+    def child(number: int, lifeline: int) -> list[str]:
+        port = [] if metrics_port is None else ["--metrics-port", f"{metrics_port + number}"]
+        return [*command, *port, "--lifeline", f"{lifeline}"]
+
+    return await WorkerFleet(processes, child, environ).run()
+
+
+def _repeated(ctx: click.Context) -> list[str]:
+    """The command line of one process, as it was given to us."""
+    words = ["worker", ctx.params["target"]]
+    for option in ctx.command.params:
+        name = option.name or ""
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if isinstance(option, click.Option) and is_given and name not in FOR_THE_FLEET:
+            words += [option.opts[0], *([] if option.is_flag else [_spelled(option, ctx)])]
+    return words
+
+
+def _spelled(option: click.Option, ctx: click.Context) -> str:
+    value = ctx.params[option.name or ""]
+    return f"{value}ms" if option.type is DURATION else str(value)

@@ -1,0 +1,113 @@
+"""Keeps worker processes running: starts another when one dies, and ends when all have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+from collections.abc import Callable, Sequence
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+RESTART_MS_MIN = 200
+RESTART_MS_MAX = 30_000
+# A child that lived this long died of something new.
+SETTLED_S = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+def restart_ms(deaths: int) -> float:
+    """How long to wait after that many deaths in a row, before jitter."""
+    return min(RESTART_MS_MAX, RESTART_MS_MIN * 2 ** min(deaths - 1, 20))
+
+
+class WorkerFleet:
+    """So many processes; `command` makes the command line of each from its number and a pipe.
+
+    The pipe is a file descriptor whose end a child sees when this process is gone, whatever
+    ended it.
+    """
+
+    def __init__(
+        self, size: int, command: Callable[[int, int], Sequence[str]], environ: dict[str, str]
+    ) -> None:
+        self._size = size
+        self._command = command
+        self._environ = environ
+        self._children: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+        self._signal: int | None = None
+        self._exit_code = 0
+        self._lifeline, self._held = os.pipe()
+
+    async def run(self) -> int:
+        """Run until every child has ended after a signal; the answer is the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._forward, number)
+        async with asyncio.TaskGroup() as keeping:
+            for number in range(self._size):
+                keeping.create_task(self._keep(number), name=f"chasqui-child-{number}")
+        if self._exit_code:
+            return self._exit_code
+        return EXIT_INTERRUPTED if self._signal == signal.SIGINT else 0
+
+    async def _keep(self, number: int) -> None:
+        loop, deaths = asyncio.get_running_loop(), 0
+        while not self._stopping.is_set():
+            started_s = loop.time()
+            exit_code = await self._live(number)
+            if self._stopping.is_set():
+                self._note_end(exit_code)
+                return
+            if exit_code == EXIT_USAGE:
+                self._give_up(exit_code)
+                return
+            deaths = 1 if loop.time() - started_s > SETTLED_S else deaths + 1
+            await self._pause(number, exit_code, restart_ms(deaths) * random.uniform(0.5, 1))
+
+    async def _live(self, number: int) -> int:
+        command = self._command(number, self._lifeline)
+        # A group of its own: Ctrl+C reaches this process, which passes it on exactly once.
+        child = await asyncio.create_subprocess_exec(
+            *command, env=self._environ, pass_fds=[self._lifeline], process_group=0,
+            stdin=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        self._children[number] = child
+        if self._signal is not None:
+            child.send_signal(self._signal)
+        logger.info("worker process started", extra={"number": number, "pid": child.pid})
+        exit_code = await child.wait()
+        del self._children[number]
+        return exit_code
+
+    async def _pause(self, number: int, exit_code: int, pause_ms: float) -> None:
+        logger.warning(
+            "a worker process died, starting another",
+            extra={"number": number, "exit_code": exit_code, "in_ms": int(pause_ms)},
+        )
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    def _forward(self, number: int) -> None:
+        self._signal = number
+        self._stopping.set()
+        for child in self._children.values():
+            child.send_signal(number)
+
+    def _give_up(self, exit_code: int) -> None:
+        # It said why, and would say so again for ever.
+        self._exit_code = exit_code
+        self._forward(signal.SIGTERM)
+
+    def _note_end(self, exit_code: int) -> None:
+        # A child that was still starting knows no signals yet, and held nothing.
+        if exit_code not in (0, EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGINT):
+            logger.error("a worker process did not end well", extra={"exit_code": exit_code})
+            self._exit_code = self._exit_code or 1

@@ -1,0 +1,70 @@
+"""What a worker shows to scrapers and probes: /metrics, /healthz and /readyz."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chasquimq.errors import NotSupportedError, StoreError
+from chasquimq.telemetry.http import MetricsServer
+from chasquimq.telemetry.labelled import QueueLabeled
+from chasquimq.telemetry.sink import MetricsSink, WorkerHealth
+
+if TYPE_CHECKING:
+    from chasquimq.telemetry.prometheus import PrometheusSink
+    from chasquimq.worker import Worker
+
+
+class WorkerPages:
+    """The numbers of one process; a Worker that was built elsewhere counts in its own sink."""
+
+    def __init__(self, queue: str) -> None:
+        self._prometheus = _new_prometheus_sink()
+        self.sink: MetricsSink = QueueLabeled(self._prometheus, queue)
+
+    async def open(self, worker: Worker, port: int) -> MetricsServer:
+        """Serve until the answer is stopped.
+
+        Raises:
+            StoreError: nobody can listen on that port.
+        """
+        server = MetricsServer(
+            lambda: self._page(worker),
+            # Alive while this loop turns: a server that is down heals without a restart.
+            is_healthy=lambda: True,
+            is_ready=lambda: worker.health().is_ok,
+            port=port,
+        )
+        try:
+            await server.start()
+        except OSError as error:
+            why = error.strerror or error
+            raise StoreError(f"--metrics-port {port} must be free to listen on: {why}") from error
+        return server
+
+    def _page(self, worker: Worker) -> bytes:
+        self.sink.worker_health(_record(worker))
+        return self._prometheus.exposition()
+
+
+def _record(worker: Worker) -> WorkerHealth:
+    health = worker.health()
+    return WorkerHealth(
+        is_consuming=health.is_consuming,
+        has_trusted_leases=health.has_trusted_leases,
+        loops_down=len(health.loops_down),
+        waiting=health.waiting,
+        running=health.running,
+        unconfirmed=health.unconfirmed,
+        last_read_age_ms=health.last_read_age_ms,
+    )
+
+
+def _new_prometheus_sink() -> PrometheusSink:
+    try:
+        from chasquimq.telemetry.prometheus import PrometheusSink
+    except ModuleNotFoundError as missing:
+        raise NotSupportedError(
+            f"--metrics-port needs the module {missing.name}, which is not installed; "
+            "install it with pip install 'chasquimq-py[prometheus]'"
+        ) from missing
+    return PrometheusSink()

@@ -1,0 +1,153 @@
+"""Runs one worker in this process until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.worker_target import is_worker, load_target, refusal
+from chasquimq.errors import SettingsError
+
+if TYPE_CHECKING:
+    from chasquimq.cli.worker_pages import WorkerPages
+    from chasquimq.worker import Worker
+
+EXIT_INTERRUPTED = 130
+READY_POLL_S = 0.02
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerRun:
+    """One worker, its signals, and its pages for scrapers.
+
+    `options` are what was given on the command line, by the names that Worker knows.
+    `lifeline` is a pipe that closes when whoever started this process is gone.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        options: Mapping[str, Any],
+        *,
+        metrics_port: int | None = None,
+        lifeline: int | None = None,
+    ) -> None:
+        self._target = target
+        self._options = dict(options)
+        self._metrics_port = metrics_port
+        self._lifeline = lifeline
+        self._pages: WorkerPages | None = None
+        self._signal: int | None = None
+
+    def check(self) -> None:
+        """Refuse a target or options that cannot be run; needs no server."""
+        self._worker(load_target(self._target))
+
+    def run(self, find_server: Callable[[], str]) -> int:
+        """Run until asked to stop; the answer is the exit code."""
+        found = load_target(self._target)
+        # A Worker knows its server; a target that cannot be run needs none.
+        if not is_worker(found):
+            self._options["redis_url"] = find_server()
+        worker = self._worker(found)
+        with _runner() as runner:
+            runner.run(self._run(worker))
+        return EXIT_INTERRUPTED if self._signal == signal.SIGINT else 0
+
+    def _worker(self, found: Any) -> Worker:
+        if is_worker(found):
+            return self._ready_made(found)
+        if "queue_name" not in self._options:
+            raise click.UsageError("--queue says whose jobs to run; only a Worker knows by itself.")
+        return self._made(found)
+
+    def _ready_made(self, worker: Worker) -> Worker:
+        if self._options or self._metrics_port is not None:
+            raise refusal(
+                f"{self._target} is a Worker with settings of its own, so options of workers "
+                "cannot be given; set them where it is made"
+            )
+        return worker
+
+    def _made(self, found: Any) -> Worker:
+        from chasquimq.worker import Worker
+
+        options = dict(self._options)
+        if self._metrics_port is not None:
+            self._pages = _new_pages(options["queue_name"])
+            options["metrics"] = self._pages.sink
+        try:
+            return Worker(options.pop("queue_name"), found, **options)
+        except SettingsError as refused:
+            raise refusal(str(refused)) from None
+
+    async def _run(self, worker: Worker) -> None:
+        self._hear_signals(worker)
+        self._watch_lifeline(worker)
+        async with self._served(worker):
+            telling = asyncio.create_task(_tell_when_ready(worker), name="chasqui-ready")
+            try:
+                await worker.run()
+            finally:
+                telling.cancel()
+
+    @asynccontextmanager
+    async def _served(self, worker: Worker) -> AsyncGenerator[None]:
+        if self._pages is None:
+            yield
+            return
+        server = await self._pages.open(worker, self._metrics_port or 0)
+        logger.info("serving /metrics, /healthz and /readyz", extra={"port": server.port})
+        try:
+            yield
+        finally:
+            await server.stop()
+
+    def _hear_signals(self, worker: Worker) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, worker, number)
+
+    def _stop(self, worker: Worker, number: int) -> None:
+        is_first, self._signal = self._signal is None, number
+        logger.info("stopping when running jobs have ended" if is_first else "stopping at once")
+        worker.request_stop()
+
+    def _watch_lifeline(self, worker: Worker) -> None:
+        if self._lifeline is None:
+            return
+        loop, pipe = asyncio.get_running_loop(), self._lifeline
+
+        def end() -> None:
+            loop.remove_reader(pipe)
+            logger.warning("whoever started this worker is gone, stopping")
+            worker.request_stop()
+
+        loop.add_reader(pipe, end)
+
+
+def _new_pages(queue: str) -> WorkerPages:
+    from chasquimq.cli.worker_pages import WorkerPages
+
+    return WorkerPages(queue)
+
+
+async def _tell_when_ready(worker: Worker) -> None:
+    while not worker.health().is_consuming:  # noqa: ASYNC110  a worker tells nobody
+        await asyncio.sleep(READY_POLL_S)
+    logger.info("consuming", extra={"queue": worker.name, "worker": worker.consumer_id})
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)

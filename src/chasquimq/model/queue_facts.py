@@ -1,0 +1,160 @@
+"""Judges a queue: does somebody work on it, and does anything lie where nobody will find it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from chasquimq.model.finding import Finding, error, note, ok, size_text, warning
+from chasquimq.model.snapshot import Snapshot, WorkerSnapshot, WrongType
+
+DLQ_DEPTH_MAX = 100_000
+LATE_MS_MAX = 5_000
+UNIQUE_BYTES_MAX = 256 * 1024 * 1024
+
+
+class RunTimes(msgspec.Struct, frozen=True):
+    """How long the last handlers ran, in milliseconds; from their `completed` events."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server knows of one queue; None stands for nothing, or for nobody.
+
+    `repeat_lag_ms` is how late the next repeatable job is. `unique_is_complete` and
+    `pending_looked_at` say how far a bounded search got.
+    """
+
+    snapshot: Snapshot
+    groups: Sequence[str]
+    workers: Sequence[WorkerSnapshot]
+    ghost_count: int
+    pending_looked_at: int
+    run_times: RunTimes | None
+    unique_count: int
+    unique_bytes: int | None
+    unique_is_complete: bool
+    promoter: str | None
+    scheduler: str | None
+    repeat_lag_ms: int | None
+    quarantined_count: int
+
+
+def check_types(wrong: Sequence[WrongType]) -> list[Finding]:
+    """A queue with a key of the wrong type cannot be looked at any further."""
+    remedy = "rename or delete the key; find out which program wrote it"
+    return [error("keys", str(one), remedy) for one in wrong]
+
+
+def check_queue(facts: QueueFacts, lease_ms: int) -> list[Finding]:
+    """Every check of a queue, in the order to read them."""
+    return [
+        *_group(facts),
+        _somebody_works(facts, lease_ms),
+        *_dead_workers(facts, lease_ms),
+        *_ghosts(facts),
+        _promotion(facts),
+        *_firing(facts),
+        _dlq(facts),
+        *_lease(facts, lease_ms),
+        *_unique(facts),
+    ]
+
+
+def _group(facts: QueueFacts) -> Iterator[Finding]:
+    group, others = facts.snapshot.group, [g for g in facts.groups if g != facts.snapshot.group]
+    if not facts.snapshot.has_group:
+        found = f"no group {group!r} yet" + (f", but {', '.join(others)}" if others else "")
+        if not facts.snapshot.stream_depth:
+            yield note("group", f"{found}; the first worker makes it")
+        else:
+            yield warning("group", found, f"start a worker of group {group!r}, or name its group")
+    elif others:
+        found = f"{len(facts.groups)} groups share the stream; what one acks is gone for all"
+        yield error("group", found, f"use one group; XGROUP DESTROY {', '.join(others)}")
+    else:
+        yield ok("group", f"{group!r} is there")
+
+
+def _somebody_works(facts: QueueFacts, lease_ms: int) -> Finding:
+    alive = [one for one in facts.workers if one.state(lease_ms) == "alive"]
+    ready = facts.snapshot.ready
+    if alive or not ready:
+        return ok("workers", f"{len(alive)} alive, {ready:,} jobs ready")
+    return error("workers", f"{ready:,} jobs are ready and no worker is alive", "start a worker")
+
+
+def _dead_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+    for one in facts.workers:
+        if one.pending and one.state(lease_ms) == "dead":
+            found = f"{one.name} holds {one.pending:,} jobs, silent for {one.idle_ms // 1000:,} s"
+            remedy = "a running worker takes them over within its lease; start one"
+            yield warning("dead worker", found, remedy)
+
+
+def _ghosts(facts: QueueFacts) -> Iterator[Finding]:
+    if facts.ghost_count:
+        found = f"{facts.ghost_count:,} of {facts.pending_looked_at:,} pending entries have no body"
+        remedy = "somebody trims the stream; a worker or `chasqui upkeep` sweeps them"
+        yield warning("ghosts", found, remedy)
+
+
+def _promotion(facts: QueueFacts) -> Finding:
+    lag_ms, leader = facts.snapshot.oldest_delayed_lag_ms or 0, facts.promoter
+    if lag_ms <= LATE_MS_MAX:
+        return ok("promotion", f"led by {leader}" if leader else "nothing is late, nobody leads")
+    found = f"the first delayed job is {lag_ms / 1000:,.1f} s late"
+    if leader:
+        remedy = "look at the health and the log of the leader"
+        return warning("promotion", f"{found}, led by {leader}", remedy)
+    return error("promotion", f"{found} and nobody leads", "start a worker or `chasqui upkeep`")
+
+
+def _firing(facts: QueueFacts) -> Iterator[Finding]:
+    late = (facts.repeat_lag_ms or 0) > LATE_MS_MAX
+    if late and facts.scheduler is None:
+        found = f"a repeatable job is {(facts.repeat_lag_ms or 0) / 1000:,.1f} s late, nobody leads"
+        yield error("firing", found, "start a worker or `chasqui upkeep`")
+    if facts.quarantined_count:
+        found = f"{facts.quarantined_count:,} repeatable jobs cannot fire and were put aside"
+        yield warning("firing", found, "`chasqui repeatable quarantined` says why; plan them anew")
+
+
+def _dlq(facts: QueueFacts) -> Finding:
+    depth = facts.snapshot.dlq_depth
+    if depth <= DLQ_DEPTH_MAX:
+        return ok("DLQ", f"{depth:,} entries")
+    remedy = "`chasqui dlq peek` says why; then replay, export or purge"
+    return warning("DLQ", f"{depth:,} entries, more than {DLQ_DEPTH_MAX:,}", remedy)
+
+
+def _lease(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+    times = facts.run_times
+    if times is None:
+        return
+    found = (
+        f"{lease_ms / 1000:g} s; of {times.count:,} runs half took {times.p50_ms:,.1f} ms or less, "
+        f"the longest {times.max_ms:,.1f} ms"
+    )
+    if times.max_ms <= lease_ms:
+        yield ok("lease", found)
+    else:
+        remedy = "ours renew it; workers of the original run such jobs twice, so raise it there"
+        yield warning("lease", found, remedy)
+
+
+def _unique(facts: QueueFacts) -> Iterator[Finding]:
+    if not facts.unique_count:
+        return
+    at_least = "" if facts.unique_is_complete else "at least "
+    size = f", about {size_text(facts.unique_bytes)}" if facts.unique_bytes else ""
+    found = f"{at_least}{facts.unique_count:,} ids are kept unique{size}"
+    if (facts.unique_bytes or 0) <= UNIQUE_BYTES_MAX:
+        yield ok("unique ids", found)
+    else:
+        yield warning("unique ids", found, "use a shorter unique_for_ms")

@@ -1,0 +1,70 @@
+"""Lists delayed jobs, soonest first, and reads what one of them carries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chasquimq.errors import DecodeError
+from chasquimq.model.snapshot import DelayedJob
+from chasquimq.store.reading import PageSize
+from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.delayed_member import split_member
+
+if TYPE_CHECKING:
+    from chasquimq.store.reading import RawMember, ReadStore
+    from chasquimq.wire.keys import QueueKeys
+
+_PAGE_MAX = 100
+
+
+class DelayedListing:
+    """The delayed set of one queue; nothing moves."""
+
+    def __init__(self, keys: QueueKeys, reads: ReadStore) -> None:
+        self._key = keys.delayed
+        self._reads = reads
+
+    async def soonest(self, limit: int) -> list[DelayedJob]:
+        """The jobs that are due first."""
+        size = PageSize(_PAGE_MAX, _PAGE_MAX)
+        found: list[DelayedJob] = []
+        while len(found) < limit:
+            count = min(size.count, limit - len(found))
+            page = await self._page(len(found), count)
+            found += map(_job, page)
+            size.learn(sum(len(member) for member, _ in page))
+            if len(page) < count:
+                break
+        return found
+
+    async def _page(self, start: int, count: int) -> Sequence[RawMember]:
+        command = ("ZRANGE", self._key, start, start + count - 1, "WITHSCORES")
+        (flat,) = await self._reads.ask(command)
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _job(scored: RawMember) -> DelayedJob:
+    member, score = scored
+    name, job_id, attempt = _read(member)
+    due_ms = float(score)
+    return DelayedJob(
+        job_id=job_id,
+        name=name,
+        due_ms=int(due_ms) if math.isfinite(due_ms) else None,
+        attempt=attempt,
+        member_bytes=len(member),
+    )
+
+
+def _read(member: bytes) -> tuple[str, str | None, int | None]:
+    try:
+        name, raw = split_member(member)
+    except DecodeError:
+        return "", None, None
+    try:
+        envelope = decode_envelope(raw)
+    except DecodeError:
+        return name, None, None
+    return name, envelope.id, envelope.attempt
