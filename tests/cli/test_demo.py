@@ -57,6 +57,16 @@ def test_the_report_names_pace_jobs_graves_and_next_steps(piped):
     assert "Try next" in text
 
 
+def test_the_report_tells_what_became_of_the_second_half(piped):
+    text = piped.stdout.decode()
+
+    assert re.search(r"delayed +500 jobs due within 2 s: p50 [\d,]+ ms late, .* none early", text)
+    assert re.search(r"repeated +count-stock fired 4 times, \d+, \d+, \d+ ms apart", text)
+    assert re.search(r"results +prices of three orders.*: 1: 5.00, 2: 10.00, 3: 15.00", text)
+    assert re.search(r"replayed +40 of the DLQ .*: 40 completed, 0 dead again", text)
+    assert re.search(r"left +80 in the DLQ", text)
+
+
 def test_it_is_over_soon():
     started_s = time.monotonic()
     subprocess.run(COMMAND, env=environment(), capture_output=True, timeout=60, check=True)
@@ -79,6 +89,18 @@ def test_json_says_why_jobs_are_dead(answer):
     }
 
 
+def test_json_tells_of_delays_fires_results_and_the_replay(answer):
+    assert answer["delayed"]["jobs"] == 500
+    assert answer["delayed"]["early"] == 0
+    assert answer["delayed"]["late_ms_p50"] <= answer["delayed"]["late_ms_p99"]
+    assert answer["repeated"]["fired"] == 4
+    assert len(answer["repeated"]["gaps_ms"]) == 3
+    assert answer["results"] == {"1": "5.00", "2": "10.00", "3": "15.00"}
+    assert answer["replayed"] == {
+        "reason": "retries_exhausted", "jobs": 2, "completed": 2, "dead": 0, "left_in_dlq": 4,
+    }  # fmt: skip
+
+
 def test_a_terminal_sees_a_bar_that_goes_and_tables_that_fit():
     exit_code, text = run_on_a_terminal(FEW)
 
@@ -97,8 +119,9 @@ def test_an_interrupt_ends_it_with_130_and_no_traceback():
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h")
 
 
-def test_an_interrupt_while_jobs_run_is_clean_too():
-    exit_code, text = run_on_a_terminal(["--jobs", "20000"], interrupt_at="running")
+@pytest.mark.parametrize("moment", ["running", "later"])
+def test_an_interrupt_while_jobs_run_is_clean_too(moment):
+    exit_code, text = run_on_a_terminal(["--jobs", "20000"], interrupt_at=moment)
 
     assert exit_code == 130
     assert "Traceback" not in text

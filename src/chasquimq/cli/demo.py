@@ -1,4 +1,4 @@
-"""`chasqui demo`: a private server, thousands of jobs, one worker, and what became of them."""
+"""`chasqui demo`: a private server, thousands of jobs, and what became of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chasquimq.cli.demo_jobs import HANDLERS, demo_jobs
+from chasquimq.cli.demo_later import ADDED_COUNT, demonstrate_later
 from chasquimq.cli.demo_report import Pace, Report, print_json, print_report
 from chasquimq.cli.demo_tally import Tally
 from chasquimq.errors import ServerUnreachable, StoreError
@@ -44,8 +45,9 @@ def demo(job_count: int, as_json: bool) -> None:
     """Watch jobs run, with nothing to set up.
 
     Starts a private server, adds jobs of four kinds, runs them with one worker, and tells
-    what became of them: some are retried, some end in the dead letter queue (DLQ). Nothing
-    is left behind.
+    what became of them: some are retried, some end in the dead letter queue (DLQ). Then come
+    delayed jobs, a job that repeats, results that are waited for, and a replay of what lay in
+    the DLQ. Nothing is left behind.
     """
     from chasquimq.server import SessionServer
 
@@ -66,9 +68,11 @@ async def _demonstrate(url: str, job_count: int) -> Report:
         with _progress_bar("running", job_count) as advance_to:
             running = await _run_all(url, tally, advance_to)
         await tally.read_graves(queue)
-    _refuse_losses(tally)
+        _refuse_losses(tally)
+        with _progress_bar("later  ", ADDED_COUNT) as advance_to:
+            later = await demonstrate_later(queue, url, advance_to)
     loop_module = type(asyncio.get_running_loop()).__module__
-    return Report(tally, adding, running, loop_module.partition(".")[0])
+    return Report(tally, adding, running, later, loop_module.partition(".")[0])
 
 
 async def _add_all(queue: Queue, job_count: int, tally: Tally, advance_to: Advance) -> Pace:
@@ -89,7 +93,7 @@ async def _run_all(url: str, tally: Tally, advance_to: Advance) -> Pace:
         HANDLERS,
         redis_url=url,
         on_completed=tally.note_completed,
-        on_failed=tally.note_retried,
+        on_failed=tally.note_failed,
         on_dead=tally.note_dead,
     )
     started_s = time.perf_counter()

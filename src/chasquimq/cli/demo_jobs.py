@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from chasquimq.errors import UnrecoverableError
@@ -20,6 +22,9 @@ ROUND = ("send-email", "resize-image", "send-email", "charge-card", "import-row"
 SLOW_BANK_EVERY = 20
 NO_PRICE_EVERY = 50
 CLOSED_WAREHOUSE_EVERY = 100
+REMINDERS = 500
+REMIND_WITHIN_MS = 2_000
+QUOTES = 3
 
 _BACKOFF = {"kind": "fixed", "delay_ms": BACKOFF_MS, "jitter_ms": JITTER_MS}
 _PIXELS = bytes(range(256)) * 8
@@ -30,6 +35,21 @@ def demo_jobs(count: int) -> Iterator[Mapping[str, Any]]:
     for number in range(count):
         name = ROUND[number % len(ROUND)]
         yield _MAKERS[name](name, number // len(ROUND) + 1)
+
+
+def reminders() -> Iterator[Mapping[str, Any]]:
+    """Jobs that are due at instants spread over the next two seconds; their data says when."""
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(1, REMINDERS + 1):
+        due_ms = now_ms + REMIND_WITHIN_MS * number // REMINDERS
+        due = datetime.fromtimestamp(due_ms / 1000, UTC)
+        yield {"name": "remind", "data": {"due_ms": due_ms}, "delay_ms": due}
+
+
+def quotes() -> Iterator[Mapping[str, Any]]:
+    """Jobs that somebody waits for."""
+    for order in range(1, QUOTES + 1):
+        yield {"name": "quote-price", "data": {"order": order, "pieces": order * 4}}
 
 
 async def send_email(job: Job) -> str:
@@ -51,8 +71,21 @@ async def charge_card(job: Job) -> None:
 async def import_row(job: Job) -> None:
     if job.data["price"] is None:
         raise UnrecoverableError("no price given")
-    if job.data["warehouse_is_closed"]:
+    # It opens for the second half, so that a replay can do what the first runs could not.
+    if job.data["warehouse_is_closed"] and not job.state.get("warehouse_is_open"):
         raise ConnectionError("warehouse closed")
+
+
+async def remind(job: Job) -> None:
+    job.state["late_ms"].append(time.time() * 1000 - job.data["due_ms"])
+
+
+async def count_stock(job: Job) -> None:
+    job.state["fired_at_s"].append(time.monotonic())
+
+
+async def quote_price(job: Job) -> str:
+    return f"{job.data['pieces'] * 1.25:.2f}"
 
 
 HANDLERS = {
@@ -60,6 +93,12 @@ HANDLERS = {
     "resize-image": resize_image,
     "charge-card": charge_card,
     "import-row": import_row,
+}
+LATER_HANDLERS = {
+    "import-row": import_row,
+    "remind": remind,
+    "count-stock": count_stock,
+    "quote-price": quote_price,
 }
 
 

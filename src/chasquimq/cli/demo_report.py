@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from chasquimq.cli.demo_jobs import REMIND_WITHIN_MS
+from chasquimq.cli.demo_later import PLAN_EVERY_MS, PLAN_NAME, REPLAYED_REASON, Later
 from chasquimq.cli.demo_tally import Tally
 from chasquimq.cli.render import emit_json, emit_table
 
@@ -35,6 +37,7 @@ class Report(NamedTuple):
     tally: Tally
     adding: Pace
     running: Pace
+    later: Later
     loop: str
 
 
@@ -45,6 +48,8 @@ def print_report(report: Report) -> None:
     emit_table(_table_by_name(report.tally))
     click.echo("\nWhat went to the DLQ, and why")
     emit_table(_table_of_graves(report.tally))
+    click.echo("\nAnd then, with a second worker")
+    _print_later(report.later)
     _print_next_steps()
 
 
@@ -57,6 +62,7 @@ def print_json(report: Report) -> None:
             "running": _pace_facts(report.running),
             "by_name": _counts_by_name(report.tally),
             "dlq": _graves(report.tally),
+            **_later_facts(report.later),
         }
     )
 
@@ -65,6 +71,48 @@ def _print_paces(report: Report) -> None:
     retried_count = report.tally.retried.total()
     click.echo(f"added  {_pace_text(report.adding)}")
     click.echo(f"ran    {_pace_text(report.running)}, {retried_count:,} retries included")
+
+
+def _print_later(later: Later) -> None:
+    late = f"p50 {later.late_ms_at(0.5):,} ms late, p99 {later.late_ms_at(0.99):,} ms"
+    delayed = f"{len(later.late_ms)} jobs due within {REMIND_WITHIN_MS // 1000} s: {late}"
+    gaps = ", ".join(f"{gap_ms:.0f}" for gap_ms in later.gaps_ms)
+    answers = ", ".join(f"{order}: {price}" for order, price in later.answers.items())
+    ends = f"{later.revived_count} completed, {later.dead_again_count} dead again"
+    lines = {
+        "delayed": f"{delayed}, {later.early_count or 'none'} early",
+        "repeated": f"{PLAN_NAME} fired {later.fired_count} times, {gaps} ms apart",
+        "results": f"prices of three orders, waited for: {answers}",
+        "replayed": f"{later.replayed_count} of the DLQ ({REPLAYED_REASON}): {ends}",
+        "left": f"{later.left_dead_count} in the DLQ, whose rows have no price",
+    }
+    for what, line in lines.items():
+        click.echo(f"{what:8}  {line}")
+
+
+def _later_facts(later: Later) -> dict[str, Any]:
+    return {
+        "delayed": {
+            "jobs": len(later.late_ms),
+            "early": later.early_count,
+            "late_ms_p50": later.late_ms_at(0.5),
+            "late_ms_p99": later.late_ms_at(0.99),
+        },
+        "repeated": {
+            "name": PLAN_NAME,
+            "every_ms": PLAN_EVERY_MS,
+            "fired": later.fired_count,
+            "gaps_ms": [round(gap_ms) for gap_ms in later.gaps_ms],
+        },
+        "results": {str(order): price for order, price in later.answers.items()},
+        "replayed": {
+            "reason": REPLAYED_REASON,
+            "jobs": later.replayed_count,
+            "completed": later.revived_count,
+            "dead": later.dead_again_count,
+            "left_in_dlq": later.left_dead_count,
+        },
+    }
 
 
 def _print_next_steps() -> None:

@@ -41,8 +41,10 @@ class Tally:
         self.completed[job.name] += 1
         self.last_end_s = time.perf_counter()
 
-    def note_retried(self, job: Job) -> None:
-        self.retried[job.name] += 1
+    def note_failed(self, job: Job) -> None:
+        # A failure that ended its job has a reason, and is counted among the dead.
+        if not job.reason:
+            self.retried[job.name] += 1
 
     def note_dead(self, job: Job) -> None:
         self.dead[job.name] += 1
