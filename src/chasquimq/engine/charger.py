@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ class Charger:
         self._store = store
         self._holdings = holdings
         self._uncharge_after_ms = uncharge_after_ms
-        self._corrections: list[tuple[bytes, int]] = []
+        # Entries whose count on the server may be wrong, until a write has set it right.
+        self._doubted: set[bytes] = set()
         self._ticker = Ticker()
 
     def stop(self) -> None:
@@ -33,22 +35,30 @@ class Charger:
 
     def correct(self, known: list[Delivery]) -> None:
         """A delivery of an id we hold was counted by the server, but starts nothing."""
-        for delivery in known:
-            held = self._holdings.get(delivery.entry_id)
-            if held is not None:
-                count = held.earlier + (1 if held.is_charged else 0)
-                self._corrections.append((delivery.entry_id, count))
+        self._doubted.update(delivery.entry_id for delivery in known)
+
+    def suspect(self, redelivered: list[Delivery]) -> None:
+        """Charge what was delivered before only when it starts, not when it is read.
+
+        One of them may end this process too, and the others must not pay for it.
+        """
+        for delivery in redelivered:
+            delivery.is_charged = False
+            self._doubted.add(delivery.entry_id)
+        if redelivered:
+            self._ticker.nudge()
 
     async def charge(self, delivery: Delivery) -> bool:
         """Count a start before it happens; False: the entry is ours no more."""
+        # Said before it is written, so that a correction meanwhile does not take it back.
+        delivery.is_charged = True
         while True:
             try:
                 lost = await self._store.charge([(delivery.entry_id, delivery.earlier + 1)])
             except StoreError:
                 # No start without its charge, however long the server is away.
-                await self._ticker.pause(_RETRY_MS)
+                await asyncio.sleep(_RETRY_MS / 1000)
                 continue
-            delivery.is_charged = not lost
             return not lost
 
     async def run(self) -> None:
@@ -58,17 +68,26 @@ class Charger:
 
     async def run_once(self) -> None:
         """Uncharge what has waited too long, correct what was counted twice."""
-        counts = self._corrections + self._overdue()
-        self._corrections = []
-        if counts:
+        self._doubt_overdue()
+        doubted, self._doubted = self._doubted, set()
+        counts = self._counts(doubted)
+        if not counts:
+            return
+        try:
             await self._store.charge(counts)
+        except StoreError:
+            self._doubted |= doubted
+            raise
 
-    def _overdue(self) -> list[tuple[bytes, int]]:
+    def _doubt_overdue(self) -> None:
         since_ns = time.monotonic_ns() - self._uncharge_after_ms * 1_000_000
-        counts: list[tuple[bytes, int]] = []
         for delivery in self._holdings.waiting:
             if delivery.is_charged and delivery.held_since_ns <= since_ns:
-                # From now on a start charges again, whether or not this write gets through.
+                # From now on a start charges again, whether or not the next write gets through.
                 delivery.is_charged = False
-                counts.append((delivery.entry_id, delivery.earlier))
-        return counts
+                self._doubted.add(delivery.entry_id)
+
+    def _counts(self, entry_ids: set[bytes]) -> list[tuple[bytes, int]]:
+        """The counts as they should be now; a start since the doubt is in them."""
+        held = [self._holdings.get(entry_id) for entry_id in entry_ids]
+        return [(one.entry_id, one.earlier + one.is_charged) for one in held if one is not None]

@@ -21,22 +21,26 @@ class Loop(Protocol):
 
 
 class Ticker:
-    """A loop's pause that a stop cuts short."""
+    """A loop's pause that a stop or a nudge cuts short."""
 
     def __init__(self) -> None:
-        self._stopped = asyncio.Event()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stopped.is_set()
+        self._cut = asyncio.Event()
+        self.is_stopped = False
 
     def stop(self) -> None:
-        self._stopped.set()
+        self.is_stopped = True
+        self._cut.set()
+
+    def nudge(self) -> None:
+        """End the current pause, or the next one."""
+        self._cut.set()
 
     async def pause(self, ms: float) -> None:
-        """Wait that long, or until stopped."""
+        """Wait that long, or until stopped or nudged."""
         try:
             async with asyncio.timeout(ms / 1000):
-                await self._stopped.wait()
+                await self._cut.wait()
         except TimeoutError:
             return
+        if not self.is_stopped:
+            self._cut.clear()

@@ -92,10 +92,11 @@ class Outcomes:
         self.burier.put(Burying(delivery, verdict.reason, delivery.run_number, failure))
 
     def interrupted(self, delivery: Delivery) -> None:
-        """Our own deadline ended it: it was started, so it goes back charged."""
+        """Our own deadline ended it: if it was started, it goes back charged."""
         if delivery.is_unstoppable:
             return
-        self.interrupted_counts.append((delivery.entry_id, delivery.earlier + 1))
+        count = delivery.earlier + (delivery.started_ns > 0)
+        self.interrupted_counts.append((delivery.entry_id, count))
 
     def dropped(self, delivery: Delivery) -> None:
         """Somebody else holds it now; it never started here."""

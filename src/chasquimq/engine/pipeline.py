@@ -71,7 +71,7 @@ class Pipeline:
         )  # fmt: skip
         intake = Intake(
             self.holdings, policy, self.outcomes.burier.put, self.runners.wake,
-            store.clock.now_ms, self._charger.correct,
+            store.clock.now_ms, self._charger,
         )  # fmt: skip
         self.reader = Reader(store, self.holdings, intake, settings.read.block_ms, listener)
         self._claimer = Claimer(store, self.holdings, intake, settings.lease.lease_ms)

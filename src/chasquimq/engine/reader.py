@@ -10,6 +10,7 @@ from chasquimq.model.outcome import Burying
 from chasquimq.model.verdict import RetryPolicy, judge_arrival
 
 if TYPE_CHECKING:
+    from chasquimq.engine.charger import Charger
     from chasquimq.engine.holdings import Holdings
     from chasquimq.engine.listening import Listener
     from chasquimq.model.delivery import Delivery
@@ -27,22 +28,25 @@ class Intake:
         bury: Callable[[Burying], None],
         wake_runners: Callable[[], None],
         now_ms: Callable[[], float],
-        correct: Callable[[list[Delivery]], None],
+        charger: Charger,
     ) -> None:
         self._holdings = holdings
         self._policy = policy
         self._bury = bury
         self._wake_runners = wake_runners
         self._now_ms = now_ms
-        self._correct = correct
+        self._charger = charger
 
     def take(self, batch: Batch) -> None:
         """Let deliveries in, send the others to the DLQ."""
         for arrival in batch.arrivals:
             self._bury(Burying(arrival, arrival.reason, 0))
-        known = self._holdings.admit(self._welcome(batch.deliveries))
+        welcome = self._welcome(batch.deliveries)
+        known = self._holdings.admit(welcome)
         if known:
-            self._correct(known)
+            self._charger.correct(known)
+        if welcome is not batch.deliveries:
+            self._charger.suspect([one for one in welcome if one.earlier and one not in known])
         self._wake_runners()
 
     def _welcome(self, deliveries: list[Delivery]) -> list[Delivery]:

@@ -13,6 +13,7 @@ import sys
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import JobTimeout
@@ -99,7 +100,7 @@ class Runners:
         assert task is not None, "runners are tasks"
         waiting, finish, begin = self._holdings.waiting, self._finish, self._begin
         copy_context, complete, now_ns = self._base.copy, finish.complete, time.monotonic_ns
-        references = sys.getrefcount(task)
+        references, has_cancel = sys.getrefcount(task), _has_cancel
         slice_ends_ns = now_ns() + _SLICE_NS
         while waiting and not self._held_back_by:
             delivery = waiting.popleft()
@@ -127,7 +128,7 @@ class Runners:
                     task, delivery, self._wait(task, delivery, _rest(context, coroutine, awaited))
                 )
                 return
-            if sys.getrefcount(task) != references or task.cancelling():
+            if sys.getrefcount(task) != references or has_cancel(task):
                 # The job kept our task or cancelled it; what follows must not reach another job.
                 break
             if ended_ns > slice_ends_ns:
@@ -180,9 +181,11 @@ class Runners:
 
     async def _charged(self, task: asyncio.Task[None], delivery: Delivery) -> Any:
         """Start a delivery that waited long: its charge is confirmed first."""
-        if delivery.is_lease_lost or not await self._charge(delivery):
+        if not await self._charge(delivery):
             self._finish.dropped(delivery)
             return _NOT_STARTED
+        # The server has just said whose it is, whatever an outage made us fear.
+        delivery.is_lease_lost = False
         delivery.started_ns = time.monotonic_ns()
         context = self._base.copy()
         try:
@@ -213,6 +216,8 @@ class Runners:
 
 
 _NOT_STARTED = object()
+# A cancel that was taken back is not counted, yet it waits in the task for its next pause.
+_has_cancel: Callable[[asyncio.Task[None]], bool] = attrgetter("_must_cancel")
 
 
 @types.coroutine
