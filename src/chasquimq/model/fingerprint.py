@@ -8,7 +8,8 @@ from hashlib import blake2b
 
 _PLACEHOLDERS = (
     (re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"), "<uuid>"),
-    (re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`"), "<text>"),
+    # A quotation mark after a letter is an apostrophe, except in a literal such as b'…'.
+    (re.compile(r"(?<!\w)[bru]?'[^']*'(?!\w)|(?<!\w)[bru]?\"[^\"]*\"|`[^`]*`"), "<text>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.\-+@~]+){2,}"), "<path>"),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<hex>"),
     (re.compile(r"\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b"), "<hex>"),

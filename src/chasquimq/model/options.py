@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, cast
@@ -15,6 +16,7 @@ from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32_MAX, Backoff, RetryO
 _U64_MAX = 2**64 - 1
 # The server keeps times as floats; beyond this they are no whole milliseconds any more.
 MS_MAX = 2**52
+_FLOAT_MAX = sys.float_info.max
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _BACKOFF_KEYS = ("delay_ms", "max_delay_ms", "multiplier", "jitter_ms")
 
@@ -78,7 +80,9 @@ def _backoff(backoff: Any) -> Backoff:
         raise SettingsError("backoff kind", kind, f'"{FIXED}" or "{EXPONENTIAL}"')
     unknown = set(given) - {"kind", *_BACKOFF_KEYS}
     if unknown:
-        raise SettingsError("backoff", sorted(unknown), f"made of kind, {', '.join(_BACKOFF_KEYS)}")
+        raise SettingsError(
+            "backoff", sorted(map(str, unknown)), f"made of kind, {', '.join(_BACKOFF_KEYS)}"
+        )
     if "delay_ms" not in given:
         raise SettingsError("backoff", dict(given), "given with delay_ms")
     return Backoff(
@@ -110,7 +114,9 @@ def _milliseconds(name: str, value: Any) -> int:
 def _multiplier(value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # An int may be too large to be a float, though none is infinite.
+    if not is_number or not -_FLOAT_MAX <= value <= _FLOAT_MAX:
         raise SettingsError("backoff multiplier", value, "a finite number")
     return float(value)
 
@@ -149,7 +155,7 @@ def _delay_number(delay_ms: Any) -> int:
         raise TypeError(
             f"delay_ms must be a number of milliseconds or a datetime, got {delay_ms!r}"
         )
-    if not math.isfinite(delay_ms) or delay_ms < 0:
+    if not 0 <= delay_ms < math.inf:
         raise SettingsError("delay_ms", delay_ms, "a finite number of at least 0")
     return int(delay_ms)
 

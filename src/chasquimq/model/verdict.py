@@ -108,7 +108,7 @@ def unknown_since_ms(delivery: Delivery, now_ms: float) -> int:
 def _asked_ms(error: RetryLater) -> int | None:
     """The wait a handler asked for; None where it is no time, so that it counts as a failure."""
     asked: Any = error.delay_ms  # callers lie
-    if not isinstance(asked, int | float) or math.isnan(asked):
+    if not isinstance(asked, int | float) or (isinstance(asked, float) and math.isnan(asked)):
         return None
     return int(min(max(0, asked), _AFTER_MS_MAX))
 
