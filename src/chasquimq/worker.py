@@ -235,7 +235,7 @@ class Worker:
         read_age_s = time.monotonic() - pipeline.reader.last_read_s
         return Health(
             is_running=True,
-            is_consuming=not self._is_closed and pipeline.is_reading,
+            is_consuming=not self._is_closed and pipeline.is_reading and pipeline.store.is_up,
             has_trusted_leases=pipeline.lease.is_trusted,
             loops_down=pipeline.supervisor.loops_down,
             waiting=len(holdings.waiting),

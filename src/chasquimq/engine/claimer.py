@@ -39,7 +39,7 @@ class Claimer:
     async def run_once(self) -> None:
         """Claim until nothing is left or no slot is free."""
         while not self._store.abilities.claim_on_read:
-            room = self._holdings.room()
+            room = self._holdings.room_for_claims()
             if room <= 0 or self._ticker.is_stopped:
                 return
             batch = await self._store.claim(room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ class Holdings:
         self.running_count = 0
         self.running_max = concurrency
         self._held: dict[bytes, Delivery] = {}
+        # On their way to the DLQ without having started; leased and bounded like the others.
+        self._refused: set[bytes] = set()
         self._read = read
         self._finished = 0
         self._rate_per_s = 0.0
@@ -35,11 +37,11 @@ class Holdings:
 
     @property
     def held_count(self) -> int:
-        return len(self._held)
+        return len(self._held) + len(self._refused)
 
     @property
     def unconfirmed_count(self) -> int:
-        return len(self._held) - len(self.waiting) - self.running_count
+        return len(self._held) + len(self._refused) - len(self.waiting) - self.running_count
 
     def admit(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Take deliveries in; answers those that were held already and must not start twice."""
@@ -51,18 +53,27 @@ class Holdings:
         self.waiting.extend(fresh.values())
         return known
 
+    def refuse(self, entry_id: bytes) -> bool:
+        """Hold an entry only until it is buried; False: it is held already."""
+        if entry_id in self._refused:
+            return False
+        self._refused.add(entry_id)
+        return True
+
     def take_all(self) -> list[Delivery]:
         """Everything that has not started, to be handed back."""
         leftovers = list(self.waiting)
         self.waiting.clear()
         return leftovers
 
-    def release(self, entry_ids: Iterable[bytes]) -> None:
+    def release(self, entry_ids: Collection[bytes]) -> None:
         """Forget entries that have gone through the door, or are somebody else's now."""
         held = self._held
         for entry_id in entry_ids:
             if held.pop(entry_id, None) is not None:
                 self._finished += 1
+        if self._refused:
+            self._refused.difference_update(entry_ids)
         self._has_room.set()
 
     def get(self, entry_id: bytes) -> Delivery | None:
@@ -70,7 +81,7 @@ class Holdings:
 
     def ids(self) -> list[bytes]:
         """A copy of every held id; safe to call from the lease thread."""
-        return list(self._held)
+        return list(self._held) + list(self._refused)
 
     def mark_all_lost(self) -> None:
         """No renewal got through for too long: every lease counts as lost."""
@@ -83,6 +94,16 @@ class Holdings:
             return 0
         busy = len(self.waiting) + self.running_count
         return min(_READ_MAX, self._held_max() - busy)
+
+    def room_for_claims(self) -> int:
+        """The same for what the dead left, which must not wait behind a backlog of new jobs.
+
+        A full worker still takes as many as it can run at once, but not twice over.
+        """
+        room = self.room()
+        if room > 0 or len(self.waiting) > 2 * self._held_max():
+            return room
+        return self.running_max
 
     async def wait_for_room(self) -> None:
         """Return when something was released since the last look."""

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _POLL_S = 0.01
 # What may be spent on goodbyes when the deadline has passed.
-_FAREWELL_S = 0.8
+_FAREWELL_S = 0.6
+# A handler that ignores its cancellation is left to itself after this.
+_LAST_WAIT_S = 0.1
 
 
 class Pipeline:
@@ -114,7 +116,7 @@ class Pipeline:
         farewell_s = self._loop.time() + _FAREWELL_S
         await self._within(farewell_s, self._flush())
         await self._within(farewell_s, self._leave())
-        await self._end(farewell_s)
+        await self._end()
 
     async def _stop_reading(self, deadline_s: float) -> None:
         self.reader.stop()
@@ -131,7 +133,7 @@ class Pipeline:
         if not self.holdings.running_count:
             return
         self.runners.interrupt()
-        grace_s = self._loop.time() + _FAREWELL_S / 4
+        grace_s = self._loop.time() + _LAST_WAIT_S
         while self.holdings.running_count and self._loop.time() < grace_s:
             await self.holdings.wait_for_release(_POLL_S)
 
@@ -160,12 +162,12 @@ class Pipeline:
             self.outcomes.counters.handed_back += await self.store.hand_back(counts)
             self.holdings.release([entry_id for entry_id, _ in counts])
 
-    async def _end(self, limit_s: float) -> None:
+    async def _end(self) -> None:
         self.lease.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=max(0.05, limit_s - self._loop.time()))
+            await asyncio.wait(list(self._tasks), timeout=_LAST_WAIT_S)
         await self.store.close()
 
     async def _gone(self, *names: str) -> None:

@@ -40,7 +40,7 @@ class Intake:
     def take(self, batch: Batch) -> None:
         """Let deliveries in, send the others to the DLQ."""
         for arrival in batch.arrivals:
-            self._bury(Burying(arrival, arrival.reason, 0))
+            self._refuse(Burying(arrival, arrival.reason, 0))
         welcome = self._welcome(batch.deliveries)
         known = self._holdings.admit(welcome)
         if known:
@@ -62,8 +62,12 @@ class Intake:
         verdict = judge_arrival(delivery, self._policy, now_ms)
         if verdict is None:
             return True
-        self._bury(Burying(delivery, verdict.reason, delivery.run_number - 1))
+        self._refuse(Burying(delivery, verdict.reason, delivery.run_number - 1))
         return False
+
+    def _refuse(self, move: Burying) -> None:
+        if self._holdings.refuse(move.entry_id):
+            self._bury(move)
 
 
 class _Source(Protocol):

@@ -12,20 +12,26 @@ if TYPE_CHECKING:
     from chasquimq.model.durability import Durability
 
 _WAIT_MS = 2_000
+_MARK_TTL_S = 60
 
 
 class Confirmation:
-    """The command that follows a write of one durability class, and what its reply must be."""
+    """The commands that follow a write of one durability class, and what they must answer."""
 
-    def __init__(self, durability: Durability) -> None:
+    reply_count = 2
+
+    def __init__(self, durability: Durability, mark_key: str) -> None:
         self._durability = durability
+        self._mark_key = mark_key
         self.block_ms = _WAIT_MS
 
     @property
     def request(self) -> bytes:
+        # The server waits only for changes of this connection, and a resent write changes nothing.
+        change = pack(("SET", self._mark_key, 1, "EX", _MARK_TTL_S))
         if self._durability.is_on_disk:
-            return pack(("WAITAOF", 1, 0, _WAIT_MS))
-        return pack(("WAIT", self._durability.replica_count, _WAIT_MS))
+            return change + pack(("WAITAOF", 1, 0, _WAIT_MS))
+        return change + pack(("WAIT", self._durability.replica_count, _WAIT_MS))
 
     async def probe(self, connection: Connection) -> None:
         """Refuse a class that the server cannot keep, before anything is written."""
@@ -38,10 +44,12 @@ class Confirmation:
                 f"this one says: {reply}; turn appendonly on, or choose another class"
             )
 
-    def check(self, reply: Reply, job_ids: Sequence[str]) -> None:
+    def check(self, replies: Sequence[Reply], job_ids: Sequence[str]) -> None:
         """Raise unless enough copies confirmed the write."""
-        if isinstance(reply, StoreError):
-            raise reply
+        for reply in replies:
+            if isinstance(reply, StoreError):
+                raise reply
+        reply = replies[-1]
         found = reply[0] if self._durability.is_on_disk else reply
         needed = 1 if self._durability.is_on_disk else self._durability.replica_count
         if found < needed:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.errors import ServerOutOfMemory, ServerRefused, StoreError
 from chasquimq.model.delivery import Arrival
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
@@ -70,6 +70,11 @@ class ConsumerStore:
     @property
     def writes(self) -> Link:
         return self._writes
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server is reached, by readers and writers alike."""
+        return self._reads.is_up and self._writes.is_up
 
     async def open(self) -> None:
         """Connect, probe the server and make sure that the group exists."""
@@ -225,6 +230,14 @@ class ConsumerStore:
         except ServerRefused as error:
             if error.code != "BUSYGROUP":
                 raise
+        except ServerOutOfMemory:
+            # What runs must be acked all the same, and with the group there it can be.
+            if not await self._has_group(connection):
+                raise
+
+    async def _has_group(self, connection: Connection) -> bool:
+        groups = await connection.call("XINFO", "GROUPS", self.keys.stream)
+        return self.group.encode() in [row[1] for row in groups]
 
 
 def _spell_retry(move: Retrying) -> list[Part]:

@@ -48,9 +48,10 @@ class ProducerStore:
         abilities: AbilitySettings,
         durability: Durability = SERVER,
     ) -> None:
-        self.confirmation = Confirmation(durability) if durability.waits else None
         self.producer_id = str(uuid4())
         self.keys = QueueKeys(queue)
+        mark_key = self.keys.token(self.producer_id)
+        self.confirmation = Confirmation(durability, mark_key) if durability.waits else None
         self.link = Link(connection, name="chasqui-producer", prepare=self._prepare)
         self.window = Window(_UNCONFIRMED_MAX)
         self._queue = queue
@@ -185,10 +186,11 @@ class ProducerStore:
         confirmation = self.confirmation
         if confirmation is None:
             return await connection.send(request, write.reply_count)
-        *replies, confirmed = await connection.send(
-            request + confirmation.request, write.reply_count + 1,
+        answers = await connection.send(
+            request + confirmation.request, write.reply_count + confirmation.reply_count,
             block_ms=confirmation.block_ms,
         )  # fmt: skip
+        replies, confirmed = answers[: write.reply_count], answers[write.reply_count :]
         if not any(isinstance(reply, StoreError) for reply in replies):
             confirmation.check(confirmed, _ids(write.jobs))
         return replies
