@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from itertools import islice
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -34,7 +35,7 @@ from chasquimq.wire.codec import decode_payload, split_envelope
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_group_name
 
-__all__ = ["Advance", "Contents", "Inspector", "open_envelope"]
+__all__ = ["Advance", "Contents", "Inspector", "Survey", "open_envelope"]
 
 DEFAULT_GROUP = "default"
 LEASE_MS = LeaseSettings().lease_ms
@@ -55,6 +56,13 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     data: Any
     is_decoded: bool
     extras: dict[str, Any]
+
+
+class Survey(NamedTuple):
+    """Snapshots of many queues, and the keys that kept others from being looked at."""
+
+    snapshots: list[Snapshot]
+    broken: list[WrongType]
 
 
 class Inspector:
@@ -96,15 +104,18 @@ class Inspector:
         Raises:
             StoreError: a key of the queue holds another kind of value; the message names it.
         """
-        return (await self.snapshots([queue], group))[0]
+        survey = await self.survey([queue], group)
+        for wrong in survey.broken:
+            raise StoreError(f"{wrong}; rename or delete the key")
+        return survey.snapshots[0]
 
-    async def snapshots(self, queues: Sequence[str], group: str = DEFAULT_GROUP) -> list[Snapshot]:
-        """The same for many queues, in their order."""
+    async def survey(self, queues: Sequence[str], group: str = DEFAULT_GROUP) -> Survey:
+        """The same for many queues, in their order; one that is broken hides no other."""
         check_group_name(group)
         keys = list(map(QueueKeys, queues))
-        found: list[Snapshot] = []
+        found = Survey([], [])
         for at in range(0, len(keys), _SNAPSHOTS_PER_WRITE):
-            found += await self._snapshots(keys[at : at + _SNAPSHOTS_PER_WRITE], group)
+            await self._survey(keys[at : at + _SNAPSHOTS_PER_WRITE], group, found)
         return found
 
     async def workers(self, queue: str, group: str = DEFAULT_GROUP) -> list[WorkerSnapshot]:
@@ -140,25 +151,18 @@ class Inspector:
         facts = await self._facts.queue(keys, check_group_name(group))
         return _about(queue, check_queue(facts, lease_ms))
 
-    async def _snapshots(self, keys: Sequence[QueueKeys], group: str) -> list[Snapshot]:
+    async def _survey(self, keys: Sequence[QueueKeys], group: str, found: Survey) -> None:
         questions = [snapshot_questions(one, group) for one in keys]
         request = b"".join(pack(question) for asked in questions for question in asked)
-        replies = await self._link.ask(request, sum(map(len, questions)))
-        per_queue = len(replies) // max(1, len(keys))
-        try:
-            return [
-                read_snapshot(one.queue, group, replies[at * per_queue : (at + 1) * per_queue])
-                for at, one in enumerate(keys)
-            ]
-        except ServerRefused as refused:
-            if refused.code == "WRONGTYPE":
-                await self._raise_wrong_type(keys, refused)
-            raise
-
-    async def _raise_wrong_type(self, keys: Sequence[QueueKeys], refused: ServerRefused) -> None:
-        for one in keys:
-            for wrong in await self._facts.wrong_types(one):
-                raise StoreError(f"{wrong}; rename or delete the key") from refused
+        replies = iter(await self._link.ask(request, sum(map(len, questions))))
+        for one, asked in zip(keys, questions, strict=True):
+            own = list(islice(replies, len(asked)))
+            try:
+                found.snapshots.append(read_snapshot(one.queue, group, own))
+            except ServerRefused as refused:
+                if refused.code != "WRONGTYPE":
+                    raise
+                found.broken.extend(await self._facts.wrong_types(one))
 
 
 def open_envelope(raw: bytes) -> Contents | None:

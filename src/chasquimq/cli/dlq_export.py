@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.dlq_peek import Filters, pages
+from chasquimq.cli.dlq_peek import Filters, entry_facts, pages
 from chasquimq.cli.json_value import json_value
 from chasquimq.cli.progress import progress_bar
 from chasquimq.cli.render import json_text
@@ -44,10 +44,9 @@ def export_facts(letter: DeadLetter) -> dict[str, Any]:
     """One line: all that is known of the entry, its data, and its envelope as it was buried."""
     from chasquimq.inspector import open_envelope
 
-    facts: dict[str, Any] = {key: value for key, value in letter.items() if key != "payload"}
     contents = open_envelope(letter["payload"])
     data, is_decoded = _data(contents.data) if contents and contents.is_decoded else (None, False)
-    return facts | {
+    return entry_facts(letter) | {
         "created_at_ms": contents.created_at_ms if contents else None,
         "data": data,
         "is_decoded": is_decoded,

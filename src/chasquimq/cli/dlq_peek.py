@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -25,6 +26,7 @@ PAGE_MAX = 100
 # Enough to see what went wrong, and no reason to wait.
 GROUPED_MAX = 20_000
 GROUPING_S_MAX = 5.0
+GROUPS_SHOWN_MAX = 20
 
 
 class Kind(NamedTuple):
@@ -34,14 +36,16 @@ class Kind(NamedTuple):
     fingerprint: str | None
 
 
-class Peeked(NamedTuple):
-    """The entries to show, and the groups of the first `grouped` ones of `depth`."""
+@dataclass
+class Peeked:
+    """The entries to show, and groups of the first `grouped` matches; of all if `is_complete`."""
 
     queue: str
     depth: int
-    entries: list[DeadLetter]
-    groups: Counter[Kind]
-    errors: dict[Kind, str]
+    entries: list[DeadLetter] = field(default_factory=list["DeadLetter"])
+    groups: Counter[Kind] = field(default_factory=Counter["Kind"])
+    errors: dict[Kind, str] = field(default_factory=dict["Kind", str])
+    is_complete: bool = True
 
     @property
     def grouped(self) -> int:
@@ -51,15 +55,16 @@ class Peeked(NamedTuple):
 async def peek_at(queue: str, url: str, limit: int, filters: Filters) -> Peeked:
     """Read the oldest entries, and as many more as the groups may look at."""
     async with visit(queue, url) as seen:
-        depth = (await seen.inspector.snapshot(queue)).dlq_depth
-        peeked = Peeked(queue, depth, [], Counter(), {})
+        peeked = Peeked(queue, (await seen.inspector.snapshot(queue)).dlq_depth)
         until_s = time.monotonic() + GROUPING_S_MAX
         with progress_bar("reading the DLQ") as advance:
-            async for page in pages(seen.queue, filters, max(limit, GROUPED_MAX)):
+            async for page in pages(seen.queue, filters):
                 for letter in page:
                     _take(peeked, letter, limit)
-                advance(peeked.grouped, depth)
-                if time.monotonic() > until_s and len(peeked.entries) >= min(limit, depth):
+                advance(peeked.grouped, peeked.depth)
+                is_over = peeked.grouped >= GROUPED_MAX or time.monotonic() > until_s
+                if is_over and len(peeked.entries) >= limit:
+                    peeked.is_complete = False
                     break
     return peeked
 
@@ -98,6 +103,7 @@ def show_json(peeked: Peeked) -> None:
             "depth": peeked.depth,
             "entries": list(map(entry_facts, peeked.entries)),
             "grouped": peeked.grouped,
+            "is_complete": peeked.is_complete,
             "groups": _group_rows(peeked),
         }
     )
@@ -106,10 +112,15 @@ def show_json(peeked: Peeked) -> None:
 def show_tables(peeked: Peeked) -> None:
     emit_table([_row(letter, peeked.queue) for letter in peeked.entries] or [_empty(peeked.queue)])
     click.echo()
-    emit_table(_group_rows(peeked) or [{"reason": "(no entries)", "count": 0}])
-    if 0 < peeked.grouped < peeked.depth:
-        of = f"{peeked.grouped:,} of {peeked.depth:,} entries"
-        click.echo(f"the groups are those of {of}", err=True)
+    groups = _group_rows(peeked)
+    emit_table(groups[:GROUPS_SHOWN_MAX] or [{"reason": "(no entries)", "count": 0}])
+    if len(groups) > GROUPS_SHOWN_MAX:
+        click.echo(
+            f"and {len(groups) - GROUPS_SHOWN_MAX:,} groups more; --json shows all", err=True
+        )
+    if not peeked.is_complete:
+        of = f"the oldest {peeked.grouped:,} of {peeked.depth:,} entries"
+        click.echo(f"these are the groups of {of}", err=True)
 
 
 def _take(peeked: Peeked, letter: DeadLetter, limit: int) -> None:

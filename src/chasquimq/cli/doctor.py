@@ -62,7 +62,8 @@ async def _diagnose(
 
 async def _names(inspector: Inspector, queue: str | None) -> list[str]:
     if queue is not None:
-        await refuse_unknown(inspector, queue)
+        for snapshot in (await inspector.survey([queue])).snapshots:
+            await refuse_unknown(inspector, snapshot)
         return [queue]
     with progress_bar("looking for queues") as advance:
         return await inspector.queues(advance)

@@ -11,13 +11,14 @@ import click
 
 from chasquimq.cli.inspect import snapshot_facts
 from chasquimq.cli.options import group_option, json_option, redis_url_option
-from chasquimq.cli.queues import every_snapshot
+from chasquimq.cli.queues import survey_all, tell_broken
 from chasquimq.cli.render import emit_json
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.visit import run, visit
+from chasquimq.cli.visit import refuse_unknown, run
 from chasquimq.errors import StoreError
 
 if TYPE_CHECKING:
+    from chasquimq.inspector import Survey
     from chasquimq.model.snapshot import Snapshot
 
 
@@ -70,18 +71,21 @@ def metrics(
     output: Path | None,
     redis_url: str | None,
     as_json: bool,
-) -> None:
-    """Print the depths of QUEUEs, or of all, as Prometheus reads them."""
+) -> int:
+    """Print the depths of QUEUEs, or of all, as Prometheus reads them.
+
+    A queue that is broken is left out and named on stderr, and the exit code is 1.
+    """
     url = running_server(redis_url)
-    snapshots = run(_some(queues, url, group) if queues else every_snapshot(url, group))
+    survey = run(_survey(queues, url, group) if queues else survey_all(url, group))
+    page = "".join(f"{line}\n" for line in exposition(survey.snapshots))
     if as_json:
-        emit_json([snapshot_facts(snapshot) for snapshot in snapshots])
-        return
-    page = "".join(f"{line}\n" for line in exposition(snapshots))
-    if output is None:
+        emit_json([snapshot_facts(snapshot) for snapshot in survey.snapshots])
+    elif output is None:
         click.echo(page, nl=False)
     else:
         _replace(output, page)
+    return tell_broken(survey)
 
 
 def exposition(snapshots: Sequence[Snapshot]) -> Iterator[str]:
@@ -105,12 +109,14 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-async def _some(queues: Sequence[str], url: str, group: str) -> list[Snapshot]:
-    found: list[Snapshot] = []
-    for queue in dict.fromkeys(queues):
-        async with visit(queue, url) as seen:
-            found.append(await seen.inspector.snapshot(queue, group))
-    return found
+async def _survey(queues: Sequence[str], url: str, group: str) -> Survey:
+    from chasquimq.inspector import Inspector
+
+    async with Inspector(redis_url=url) as inspector:
+        survey = await inspector.survey(list(dict.fromkeys(queues)), group)
+        for snapshot in survey.snapshots:
+            await refuse_unknown(inspector, snapshot)
+        return survey
 
 
 def _replace(output: Path, page: str) -> None:

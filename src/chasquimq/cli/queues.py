@@ -9,11 +9,12 @@ import click
 from chasquimq.cli.inspect import snapshot_facts
 from chasquimq.cli.options import group_option, json_option, redis_url_option
 from chasquimq.cli.progress import progress_bar
-from chasquimq.cli.render import emit_json, emit_table
+from chasquimq.cli.render import clean, emit_json, emit_table
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import run
 
 if TYPE_CHECKING:
+    from chasquimq.inspector import Survey
     from chasquimq.model.snapshot import Snapshot
 
 
@@ -21,25 +22,33 @@ if TYPE_CHECKING:
 @group_option
 @redis_url_option
 @json_option
-def queues(group: str, redis_url: str | None, as_json: bool) -> None:
-    """List all queues with their depths."""
-    found = run(every_snapshot(running_server(redis_url), group))
+def queues(group: str, redis_url: str | None, as_json: bool) -> int:
+    """List all queues with their depths; exit code 1 when one of them is broken."""
+    survey = run(survey_all(running_server(redis_url), group))
     if as_json:
-        emit_json([snapshot_facts(snapshot) for snapshot in found])
-    elif found:
-        emit_table(list(map(_row, found)))
-    else:
+        emit_json([snapshot_facts(snapshot) for snapshot in survey.snapshots])
+    elif survey.snapshots:
+        emit_table(list(map(_row, survey.snapshots)))
+    elif not survey.broken:
         click.echo("this server has no queues", err=True)
+    return tell_broken(survey)
 
 
-async def every_snapshot(url: str, group: str) -> list[Snapshot]:
+async def survey_all(url: str, group: str) -> Survey:
     """A snapshot of each queue that a scan finds."""
     from chasquimq.inspector import Inspector
 
     async with Inspector(redis_url=url) as inspector:
         with progress_bar("looking for queues") as advance:
             names = await inspector.queues(advance)
-        return await inspector.snapshots(names, group)
+        return await inspector.survey(names, group)
+
+
+def tell_broken(survey: Survey) -> int:
+    """Name what could not be looked at; the answer is the exit code."""
+    for wrong in survey.broken:
+        click.echo(f"error: {clean(str(wrong))}; rename or delete the key", err=True)
+    return 1 if survey.broken else 0
 
 
 def _row(snapshot: Snapshot) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from chasquimq.errors import ServerRefused, StoreError
 
 if TYPE_CHECKING:
     from chasquimq.inspector import Inspector
+    from chasquimq.model.snapshot import Snapshot
     from chasquimq.queue import Queue
 
 QUEUES_SHOWN_MAX = 10
@@ -38,7 +39,7 @@ async def visit(name: str, url: str, *, must_exist: bool = True) -> AsyncGenerat
 
     async with Inspector(redis_url=url) as inspector, Queue(name, redis_url=url) as queue:
         if must_exist:
-            await refuse_unknown(inspector, name)
+            await refuse_unknown(inspector, await inspector.snapshot(name))
         try:
             yield Visit(inspector, queue)
         except ServerRefused as refused:
@@ -46,12 +47,12 @@ async def visit(name: str, url: str, *, must_exist: bool = True) -> AsyncGenerat
             raise
 
 
-async def refuse_unknown(inspector: Inspector, name: str) -> None:
+async def refuse_unknown(inspector: Inspector, snapshot: Snapshot) -> None:
     """Raise a sentence that names the queues there are, the likeliest first."""
-    snapshot = await inspector.snapshot(name)
     if snapshot.exists:
         return
-    raise StoreError(f"no queue named {name!r}; {_listing(name, await inspector.queues())}")
+    listing = _listing(snapshot.queue, await inspector.queues())
+    raise StoreError(f"no queue named {snapshot.queue!r}; {listing}")
 
 
 def _listing(name: str, queues: list[str]) -> str:

@@ -153,7 +153,7 @@ def _unique(facts: QueueFacts) -> Iterator[Finding]:
         return
     at_least = "" if facts.unique_is_complete else "at least "
     size = f", about {size_text(facts.unique_bytes)}" if facts.unique_bytes else ""
-    found = f"{at_least}{facts.unique_count:,} ids are kept unique{size}"
+    found = f"{at_least}{facts.unique_count:,} kept{size}"
     if (facts.unique_bytes or 0) <= UNIQUE_BYTES_MAX:
         yield ok("unique ids", found)
     else:

@@ -1,0 +1,92 @@
+"""Commands of ours on the servers of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chasquimq import Queue, UnrecoverableError, Worker
+from support.command import ANSWER_S_MAX, PROGRAM, RunningCommand, Said, run_on_a_terminal
+
+SOURCES = Path(__file__).parents[2] / "src"
+
+
+@pytest.fixture
+def environ(url) -> dict[str, str]:
+    """Where the server of the test is the one that a command finds."""
+    odd = ("NO_COLOR", "TERM", "COLUMNS", "REDIS_URL")
+    plain = {name: value for name, value in os.environ.items() if name not in odd}
+    return plain | {"PYTHONPATH": str(SOURCES), "CHASQUI_REDIS_URL": url}
+
+
+@pytest.fixture
+def chasqui(environ, tmp_path):
+    """Run a command to its end, with everything in pipes."""
+
+    async def run(*args: str, stdin: bytes = b"", **variables: str) -> Said:
+        process = await asyncio.create_subprocess_exec(
+            *PROGRAM, *args, env=environ | variables, cwd=tmp_path,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(ANSWER_S_MAX):
+            out, err = await process.communicate(stdin)
+        assert b"Traceback" not in err, err.decode()
+        return Said(process.returncode or 0, out.decode(), err.decode())
+
+    return run
+
+
+@pytest.fixture
+def running(environ, tmp_path):
+    """Start commands that run beside the test; all are gone after it."""
+    started: list[RunningCommand] = []
+
+    def start(*args: str, **variables: str) -> RunningCommand:
+        folder = tmp_path / f"running-{len(started)}"
+        folder.mkdir()
+        for module in tmp_path.glob("*.py"):
+            (folder / module.name).write_text(module.read_text())
+        started.append(RunningCommand(args, environ | variables, folder))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+@pytest.fixture
+def terminal(environ, tmp_path):
+    """Run a command on a terminal; `until` is what must be shown before Ctrl+C is sent."""
+
+    async def run(
+        *args: str, columns: int = 80, until: str | None = None, keys: bytes = b""
+    ) -> Said:
+        return await asyncio.to_thread(
+            run_on_a_terminal, [*PROGRAM, *args], columns, until, keys, environ, tmp_path
+        )
+
+    return run
+
+
+@pytest.fixture
+def grave(url, queue_name):
+    """Bury jobs as a worker does: each name has an error of its own."""
+
+    async def handler(job) -> None:
+        if job.name == "charge":
+            raise UnrecoverableError(f"card {job.data} refused")
+        raise ValueError(f"no answer from {job.name}")
+
+    async def bury(*jobs: tuple[str, Any]) -> None:
+        async with Queue(queue_name, redis_url=url) as queue:
+            await queue.add_bulk(
+                [{"name": name, "data": data, "attempts": 1} for name, data in jobs]
+            )
+        await Worker(queue_name, handler, redis_url=url).run_until_idle()
+
+    return bury

@@ -1,0 +1,106 @@
+"""`chasqui add` takes data from an argument, a pipe or a file, and prints the id."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from chasquimq.cli.duration import DURATION, duration_text
+from chasquimq.cli.main import main
+
+
+async def test_a_job_is_added_and_its_id_printed(chasqui, queue_name, queue):
+    said = await chasqui("add", queue_name, "mail", '{"to": "ñ"}')
+
+    state = await queue.get_job(said.out.strip())
+    assert (said.code, said.err) == (0, "")
+    assert (state.state, state.name) == ("ready", "mail")
+
+
+async def test_data_comes_from_a_pipe_or_a_file_or_is_null(chasqui, queue_name, tmp_path):
+    (tmp_path / "data.json").write_text('["file"]')
+
+    added = [
+        await chasqui("add", queue_name, "n", "-", stdin=b'["pipe"]'),
+        await chasqui("add", queue_name, "n", "@data.json"),
+        await chasqui("add", queue_name, "n"),
+    ]
+
+    shown = [await chasqui("job", "show", queue_name, one.out.strip(), "--json") for one in added]
+    assert [one.json["data"] for one in shown] == [["pipe"], ["file"], None]
+
+
+async def test_delay_id_and_attempts_are_the_jobs_own(chasqui, queue_name, queue):
+    options = ("--delay", "90s", "--job-id", "mine", "--attempts", "3")
+
+    first = await chasqui("add", queue_name, "mail", "1", *options)
+    again = await chasqui("add", queue_name, "mail", "1", *options, "--json")
+
+    assert first.out == "mine\n"
+    assert again.json == {"job_id": "mine", "queue": queue_name, "is_duplicate": True}
+    assert again.err == "a job of this id was added before and is kept\n"
+    assert (await queue.get_job("mine")).state == "delayed"
+
+
+async def test_in_a_new_directory_a_server_is_started(chasqui, tmp_path):
+    environ = {"CHASQUI_REDIS_URL": "", "XDG_RUNTIME_DIR": "/tmp", "CHASQUI_SERVER_BIN": ""}
+
+    said = await chasqui("add", "q", "mail", "1", **environ)
+    stopped = await chasqui("server", "stop", **environ)
+
+    assert len(said.out.strip()) == 26
+    assert stopped.out == "stopped\n"
+
+
+@pytest.mark.parametrize("data", ["{", "text", "", "@/no/such/file", "[" * 100_000])
+def test_data_that_is_no_json_is_wrong_usage(data, capsys):
+    assert main(["add", "q", "n", data]) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+def test_data_that_is_no_utf_8_is_wrong_usage(capsys):
+    assert main(["add", "q", "n", os.fsdecode(b'"\xff"')]) == 2
+    assert "the data must be UTF-8; byte 1 is not" in capsys.readouterr().err
+
+
+async def test_a_value_without_a_wire_form_is_one_line(chasqui, queue_name):
+    said = await chasqui("add", queue_name, "n", str(2**70))
+
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("250ms", 250),
+        ("5s", 5_000),
+        ("1.5m", 90_000),
+        ("2 min", 120_000),
+        ("2h", 7_200_000),
+        ("1d", 86_400_000),
+    ],
+)
+def test_durations_are_a_number_and_a_unit(text, ms):
+    assert DURATION.convert(text, None, None) == ms
+
+
+@pytest.mark.parametrize("text", ["5", "-1s", "s", "1e3s", "1s1s", "\u0661s"])
+def test_what_is_no_duration_is_wrong_usage(text, capsys):
+    assert main(["add", "q", "n", "1", f"--delay={text}"]) == 2
+    assert "is no duration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (5, "5 ms"),
+        (1_500, "1.5 s"),
+        (61_000, "1 min 1 s"),
+        (3_700_000, "1 h 1 min"),
+        (200_000_000, "2 d 7 h"),
+    ],
+)
+def test_a_duration_is_told_in_two_units(ms, text):
+    assert duration_text(ms) == text

@@ -1,0 +1,113 @@
+"""The real command in a process of its own: in a pipe, on a terminal, or running beside a test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROGRAM = [sys.executable, "-m", "chasquimq"]
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+ANSWER_S_MAX = 30.0
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and the code it ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of a plain table, without its header."""
+        return [re.split(r"  +", line) for line in self.out.splitlines()[1:]]
+
+
+class RunningCommand:
+    """A command that goes on until it is told to end."""
+
+    def __init__(self, args: tuple[str, ...], environ: dict[str, str], folder: Path) -> None:
+        self._out, self._err = folder / "out", folder / "err"
+        with self._out.open("ab") as out, self._err.open("ab") as err:
+            self.process = subprocess.Popen(
+                [*PROGRAM, *args], env=environ, cwd=folder, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=err,
+            )  # fmt: skip
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text(errors="replace")
+
+    async def until(self, condition, what: str, within_s: float = ANSWER_S_MAX) -> None:
+        until_s = time.monotonic() + within_s
+        while not condition():
+            assert self.process.poll() is None, f"it left before {what}: {self.err}"
+            assert time.monotonic() < until_s, f"no {what} within {within_s} s: {self.err}"
+            await asyncio.sleep(0.02)
+
+    async def until_said(self, words: str, count: int = 1) -> None:
+        await self.until(lambda: (self.out + self.err).count(words) >= count, repr(words))
+
+    async def ended(self, number: int | None = None) -> int:
+        """The exit code, after that signal."""
+        if number is not None:
+            self.process.send_signal(number)
+        return await asyncio.to_thread(self.process.wait, ANSWER_S_MAX)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def run_on_a_terminal(
+    command: list[str],
+    columns: int,
+    until: str | None,
+    keys: bytes,
+    environ: dict[str, str],
+    folder: Path,
+) -> Said:
+    ours, theirs = pty.openpty()
+    size = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40"}
+    process = subprocess.Popen(
+        command, env=environ | size, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    os.write(ours, keys)
+    seen = b""
+    while chunk := _chunk(ours):
+        seen += chunk
+        if until and until in seen.decode(errors="replace"):
+            os.killpg(process.pid, signal.SIGINT)
+            until = None
+    os.close(ours)
+    return Said(process.wait(ANSWER_S_MAX), seen.decode(errors="replace").replace("\r\n", "\n"), "")
+
+
+def _chunk(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:
+        # Linux says so when the last writer of a terminal is gone.
+        return b""
