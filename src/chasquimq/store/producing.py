@@ -119,18 +119,22 @@ class ProducerStore:
 
     async def _write_all(self, parts: Sequence[Sequence[NewJob]], unique_ms: int) -> list[AddMark]:
         marks: list[AddMark] = []
+        unmet: list[DurabilityNotMet] = []
         for at, part in enumerate(parts):
             await self.window.enter(len(part))
             try:
                 marks += await self.confirm(self.spell(part, unique_ms))
-            except DurabilityNotMet:
-                raise
+            except DurabilityNotMet as error:
+                # These jobs are written; the rest must be too, and then the caller hears of all.
+                unmet.append(error)
             except StoreError as error:
                 # Who catches it must learn of every job that is not surely in the queue.
                 failed = error.job_ids or _ids(part)
                 raise about(error, [*failed, *_ids(*parts[at + 1 :])]) from error.__cause__
             finally:
                 self.window.leave(len(part))
+        if unmet:
+            raise about(unmet[0], [job_id for error in unmet for job_id in error.job_ids])
         return marks
 
     async def confirm(self, write: AddWrite, trouble: StoreError | None = None) -> list[AddMark]:
