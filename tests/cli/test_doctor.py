@@ -1,0 +1,240 @@
+"""`chasqui doctor` finds what is wrong, says what to do, and changes nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from chasquimq.model.queue_facts import QueueFacts, RunTimes, check_queue
+from chasquimq.model.server_facts import ServerFacts, check_server
+from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
+from chasquimq.store import script
+from support.command import ESCAPES
+
+LEASE_MS = 30_000
+SERVER = ServerFacts(
+    kind="redis", version="8.6.2", role="master", is_loading=False, rtt_ms=1, clock_ahead_ms=0,
+    abilities={"ack_delete": True, "claim_on_read": True, "idempotent_add": True},
+    eviction_policy="noeviction", used_bytes=1 << 20, maxmemory_bytes=0, system_bytes=1 << 34,
+    has_aof=True, appendfsync="everysec", saves=True, last_aof_write="ok", last_save="ok",
+    client_count=5, client_max=10_000,
+)  # fmt: skip
+SNAPSHOT = Snapshot(
+    queue="q", group="default", at_ms=0, exists=True, has_group=True, stream_depth=0, pending=0,
+    dlq_depth=0, delayed_depth=0, oldest_delayed_lag_ms=None, repeatable_count=0, added_total=0,
+)  # fmt: skip
+ALIVE = WorkerSnapshot(name="w1", pending=1, idle_ms=100)
+DEAD = WorkerSnapshot(name="w2", pending=3, idle_ms=90_000)
+QUEUE = QueueFacts(
+    snapshot=SNAPSHOT, groups=["default"], workers=[ALIVE], ghost_count=0, pending_looked_at=0,
+    run_times=RunTimes(10, 1, 5, 9), unique_count=0, unique_bytes=None, unique_is_complete=True,
+    promoter="w1", scheduler="w1", repeat_lag_ms=None, quarantined_count=0,
+)  # fmt: skip
+
+
+def test_a_good_server_and_a_good_queue_are_no_trouble():
+    findings = check_server(SERVER) + check_queue(QUEUE, LEASE_MS)
+
+    assert [finding for finding in findings if finding.is_trouble] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "words"),
+    [
+        ({"version": "6.0.9"}, "server", "6.0.9"),
+        ({"role": "replica"}, "role", "this server is a replica"),
+        ({"is_loading": True}, "role", "still loading"),
+        ({"eviction_policy": "allkeys-lru"}, "eviction policy", "harmless only while"),
+        (
+            {"eviction_policy": "allkeys-lru", "maxmemory_bytes": 1 << 30},
+            "eviction policy", "jobs vanish",
+        ),
+        ({"has_aof": False}, "persistence", "snapshots only"),
+        ({"has_aof": False, "saves": False}, "persistence", "a restart loses every job"),
+        ({"appendfsync": "no"}, "persistence", "the system decides"),
+        ({"last_aof_write": "err"}, "persistence", "append-only file failed"),
+        ({"last_save": "err"}, "persistence", "snapshot failed"),
+        ({"maxmemory_bytes": 1 << 20}, "memory", "100% of 1 MiB"),
+        ({"clock_ahead_ms": -5_000}, "clock", "5,000 ms behind us"),
+        ({"client_count": 9_900}, "clients", "9,900 of 10,000"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_every_trouble_of_a_server_is_found_with_a_remedy(change, check, words):
+    findings = check_server(msgspec.structs.replace(SERVER, **change))
+
+    (trouble,) = [finding for finding in findings if finding.is_trouble]
+    assert (trouble.check, words in trouble.found, bool(trouble.remedy)) == (check, True, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "words"),
+    [
+        ({"groups": ["default", "b"]}, "group", "2 groups share"),
+        ({"workers": [ALIVE, DEAD]}, "dead worker", "w2 holds 3 jobs, silent for 90 s"),
+        ({"ghost_count": 2, "pending_looked_at": 9}, "ghosts", "2 of 9"),
+        ({"quarantined_count": 1}, "firing", "put aside"),
+        ({"repeat_lag_ms": 9_000, "scheduler": None}, "firing", "9.0 s late"),
+        ({"run_times": RunTimes(9, 1, 40_000, 60_000)}, "lease", "the longest 60,000.0 ms"),
+        ({"unique_count": 4_000_000, "unique_bytes": 1 << 30}, "unique ids", "about 1 GiB"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_every_trouble_of_a_queue_is_found_with_a_remedy(change, check, words):
+    findings = check_queue(msgspec.structs.replace(QUEUE, **change), LEASE_MS)
+
+    (trouble,) = [finding for finding in findings if finding.is_trouble]
+    assert (trouble.check, words in trouble.found, bool(trouble.remedy)) == (check, True, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "check", "words"),
+    [
+        ({"dlq_depth": 100_001}, {}, "DLQ", "100,001 entries"),
+        ({"stream_depth": 9}, {"workers": []}, "workers", "9 jobs are ready"),
+        ({"oldest_delayed_lag_ms": 9_000}, {}, "promotion", "9.0 s late, led by w1"),
+        ({"oldest_delayed_lag_ms": 9_000}, {"promoter": None}, "promotion", "nobody leads"),
+        ({"stream_depth": 9, "has_group": False}, {"groups": ["b"]}, "group", "no group"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_every_trouble_of_the_depths_is_found_with_a_remedy(change, more, check, words):
+    snapshot = msgspec.structs.replace(SNAPSHOT, **change)
+    facts = msgspec.structs.replace(QUEUE, snapshot=snapshot, **more)
+
+    (trouble,) = [finding for finding in check_queue(facts, LEASE_MS) if finding.is_trouble]
+    assert (trouble.check, words in trouble.found, bool(trouble.remedy)) == (check, True, True)
+
+
+def test_a_server_that_tells_little_is_no_trouble():
+    silent = msgspec.structs.replace(
+        SERVER, eviction_policy=None, system_bytes=None, appendfsync=None, saves=None,
+        client_max=None, has_aof=False,
+    )  # fmt: skip
+
+    assert not any(finding.is_trouble for finding in check_server(silent))
+
+
+async def test_abilities_are_told_with_what_stands_in_for_them(chasqui, queue, queue_name, kind):
+    await queue.add("a", 1)
+
+    checks = {
+        one["check"]: one for one in (await chasqui("doctor", queue_name, "--json")).json["checks"]
+    }
+
+    level = "ok" if kind.label.startswith("redis") else "note"
+    names = ("ack_delete", "claim_on_read", "idempotent_add")
+    assert [checks[name]["level"] for name in names] == [level] * 3
+
+
+async def test_a_healthy_queue_on_a_safe_server_is_code_0(kind, chasqui):
+    with kind.session(aof="everysec") as server:
+        await chasqui("add", "q", "a", "--delay", "1h", "--redis-url", server.url)
+        said = await chasqui("doctor", "--redis-url", server.url)
+
+    assert said.code == 0, said.out
+    assert said.out.endswith("\nnothing to do\n")
+
+
+async def test_findings_are_code_1_with_a_remedy_each(chasqui, queue, queue_name, raw):
+    await queue.add("a", 1, job_id="mine")
+    await raw("XGROUP", "CREATE", raw.keys.stream, "other", "0")
+    await raw("ZADD", raw.keys.delayed, 1_000, b"\0\0\0\0late")
+
+    said = await chasqui("doctor", queue_name)
+    facts = (await chasqui("doctor", queue_name, "--json")).json
+
+    troubles = {one["check"] for one in facts["checks"] if one["level"] in ("warning", "error")}
+    # The servers of the tests keep nothing on disk.
+    assert troubles >= {"persistence", "workers", "promotion", "group"}
+    assert (said.code, facts["ok"]) == (1, False)
+    assert all(one["remedy"] for one in facts["checks"] if one["check"] in troubles - {"group"})
+    assert "to do" in said.out
+    (unique,) = [one["found"] for one in facts["checks"] if one["check"] == "unique ids"]
+    assert unique.startswith("1 kept, about ")
+
+
+async def test_ghosts_and_dead_workers_are_found_and_left_alone(chasqui, queue_name, raw):
+    for _ in range(3):
+        await raw("XADD", raw.keys.stream, "*", "d", "x")
+    await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0")
+    await raw("XREADGROUP", "GROUP", "default", "gone", "STREAMS", raw.keys.stream, ">")
+    ((first, *_), *_) = await raw.pending()
+    await raw("XDEL", raw.keys.stream, first)
+
+    facts = (await chasqui("doctor", queue_name, "--lease", "1ms", "--json")).json
+
+    found = {one["check"]: one["found"] for one in facts["checks"]}
+    assert found["ghosts"] == "1 of 3 pending entries have no body"
+    assert found["dead worker"].startswith("gone holds 3 jobs")
+    assert len(await raw.pending()) == 3
+
+
+async def test_counting_ghosts_goes_page_by_page(raw):
+    stream = raw.keys.stream
+    for _ in range(5):
+        await raw("XADD", stream, "*", "d", "x")
+    await raw("XGROUP", "CREATE", stream, "default", "0")
+    await raw("XREADGROUP", "GROUP", "default", "gone", "STREAMS", stream, ">")
+    ids = [row[0] for row in await raw.pending()]
+    await raw("XDEL", stream, ids[0], ids[4])
+
+    pages = [
+        await script.run(raw.connection, "count_ghosts", [stream], "default", at, 3)
+        for at in ("-", f"({ids[2].decode()}")
+    ]
+
+    assert pages == [[1, 3, b"(" + ids[2]], [1, 2, b""]]
+
+
+async def test_a_key_of_the_wrong_type_is_a_finding(chasqui, queue, queue_name, raw):
+    await queue.add("a", 1)
+    await raw("SET", raw.keys.events, "x")
+
+    facts = (await chasqui("doctor", queue_name, "--json")).json
+
+    (wrong,) = [one for one in facts["checks"] if one["check"] == "keys"]
+    assert wrong["level"] == "error"
+    assert wrong["found"] == f"the key {raw.keys.events} must hold a stream, found a string"
+
+
+async def test_run_times_come_from_the_events(chasqui, queue, queue_name, running_worker):
+    async def handler(job) -> None: ...
+
+    await running_worker(handler)
+    await queue.add_bulk([{"name": "a", "data": 1} for _ in range(20)])
+    events = await chasqui(
+        "events", queue_name, "--event", "completed", "--from", "0", "--count", "20"
+    )
+
+    facts = (await chasqui("doctor", queue_name, "--json")).json
+
+    (lease,) = [one["found"] for one in facts["checks"] if one["check"] == "lease"]
+    assert events.out.count("\n") == 20
+    assert lease.startswith("30 s; of 20 runs")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+async def test_a_server_that_is_not_there_is_a_finding_too(chasqui, more):
+    said = await chasqui("doctor", "--redis-url", "redis://me:canary@127.0.0.1:1", *more)
+
+    assert said.code == 1
+    assert "redis://me:***@127.0.0.1:1" in said.out
+    assert "chasqui server start" in said.out
+    assert "canary" not in said.out + said.err
+
+
+async def test_an_unknown_queue_is_code_1(chasqui, queue_name):
+    said = await chasqui("doctor", queue_name)
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith(f"error: no queue named '{queue_name}'")
+
+
+async def test_the_report_fits_a_terminal(terminal, queue, queue_name):
+    await queue.add("a", 1)
+
+    said = await terminal("doctor", queue_name)
+
+    lines = ESCAPES.sub("", said.out).splitlines()
+    assert max(len(line) for line in lines if not line.startswith("server:")) <= 80

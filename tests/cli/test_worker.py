@@ -1,0 +1,266 @@
+"""`chasqui worker` runs a user's handlers, stops as it is asked to, and keeps its processes alive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from chasquimq.cli.worker_fleet import RESTART_MS_MAX, restart_ms
+from support.waiting import eventually
+
+TASKS = """
+import asyncio
+import os
+import time
+
+from chasquimq import Worker
+
+
+async def send(job):
+    await asyncio.sleep(job.data if isinstance(job.data, float) else 0)
+    return os.getpid()
+
+
+def stuck(job):
+    time.sleep(1_000)
+
+
+async def die(job):
+    os._exit(9)
+
+
+handlers = {"send": send, "stuck": stuck, "die": die}
+number = 5
+
+
+class Mails:
+    async def send(self, job):
+        return "sent by an object"
+
+
+mails = Mails()
+ready_made = Worker(os.environ.get("QUEUE", "q"), send, redis_url=os.environ["CHASQUI_REDIS_URL"])
+"""
+
+
+@pytest.fixture(autouse=True)
+def tasks(tmp_path):
+    (tmp_path / "tasks.py").write_text(TASKS)
+    (tmp_path / "broken.py").write_text("import json\njson.loads('{')\n")
+    (tmp_path / "unfinished.py").write_text("def handler(:\n")
+    (tmp_path / "needy.py").write_text("import no_such_thing\n")
+
+
+async def test_a_function_runs_the_jobs_of_its_queue(running, queue, queue_name):
+    worker = running("worker", "tasks:send", "--queue", queue_name, "--store-results")
+    job = await queue.add("anything", 1)
+
+    assert await job.wait_for_result(timeout=20) == worker.process.pid
+    await worker.until_said("consuming queue=")
+    assert await worker.ended(signal.SIGTERM) == 0
+    assert worker.out == ""
+
+
+async def test_a_dict_and_an_attribute_of_an_object_are_handlers_too(running, queue, queue_name):
+    running("worker", "tasks:handlers", "--queue", queue_name, "--store-results")
+    running("worker", "tasks:mails.send", "--queue", f"{queue_name}-2", "--store-results")
+
+    job = await queue.add("send", 1)
+
+    assert isinstance(await job.wait_for_result(timeout=20), int)
+
+
+async def test_a_ready_made_worker_brings_its_settings(running, queue, queue_name):
+    worker = running("worker", "tasks:ready_made", QUEUE=queue_name)
+    await worker.until_said("consuming")
+
+    await queue.add("send", 1)
+
+    await eventually(lambda: _is_done(queue), within_s=10)
+    assert await worker.ended(signal.SIGINT) == 130
+
+
+async def _is_done(queue) -> bool:
+    return (await queue.counts()).backlog == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("tasks", "must be module:attribute"),
+        ("nowhere:x", "there is no module 'nowhere'"),
+        ("tasks:nothing", "has no 'nothing'"),
+        ("tasks:number", "must be a function, a dict of functions by job name, or a Worker"),
+        ("broken:x", "importing broken failed: JSONDecodeError"),
+        ("unfinished:x", "unfinished.py:1"),
+        ("needy:x", "No module named 'no_such_thing'"),
+        ("tasks:ready_made", "is a Worker with settings of its own"),
+    ],
+)
+async def test_a_target_that_cannot_run_is_wrong_usage_in_one_line(chasqui, kind, target, words):
+    said = await chasqui("worker", target, "--queue", "q")
+
+    assert (said.code, said.out) == (2, "")
+    assert words in said.err
+    assert said.err.count("\n") == 1
+
+
+async def test_without_a_queue_a_function_is_wrong_usage(chasqui):
+    said = await chasqui("worker", "tasks:send", "--check")
+
+    assert said.code == 2
+    assert "--queue says whose jobs to run" in said.err
+
+
+async def test_a_server_that_is_not_there_is_code_1(chasqui):
+    said = await chasqui(
+        "worker", "tasks:send", "--queue", "q", "--redis-url", "redis://u:canary@127.0.0.1:1"
+    )
+
+    assert said.code == 1
+    assert said.err.startswith("error: a server must answer at redis://u:***@127.0.0.1:1")
+
+
+async def test_the_first_signal_lets_running_jobs_end(running, queue, queue_name, raw):
+    worker = running("worker", "tasks:send", "--queue", queue_name)
+    await worker.until_said("consuming")
+    await queue.add("send", 1.0)
+    await eventually(raw.pending, within_s=10)
+
+    assert await worker.ended(signal.SIGTERM) == 0
+    assert (await queue.counts()).backlog == 0
+    assert "stopping when running jobs have ended" in worker.err
+
+
+async def test_the_second_signal_gives_running_jobs_back_at_once(running, queue, queue_name, raw):
+    worker = running("worker", "tasks:send", "--queue", queue_name)
+    await worker.until_said("consuming")
+    await queue.add("send", 1_000.0)
+    await eventually(raw.pending, within_s=10)
+
+    worker.process.send_signal(signal.SIGINT)
+    await worker.until_said("stopping when")
+    assert await worker.ended(signal.SIGINT) == 130
+    assert [row[1] for row in await raw.pending()] == [b"returned"]
+
+
+async def test_a_stuck_thread_does_not_hold_the_process(running, queue, queue_name, raw):
+    worker = running("worker", "tasks:stuck", "--queue", queue_name, "--deadline", "100ms")
+    await worker.until_said("consuming")
+    await queue.add("stuck", 1)
+    await eventually(raw.pending, within_s=10)
+
+    assert await worker.ended(signal.SIGTERM) == 0
+    assert len(await raw.pending()) == 1
+
+
+async def test_the_log_can_be_json_and_keeps_secrets(running, queue_name, environ):
+    worker = running("worker", "tasks:send", "--queue", queue_name, "--json")
+    await worker.until_said("consuming")
+    await worker.ended(signal.SIGTERM)
+
+    lines = [json.loads(line) for line in worker.err.splitlines()]
+    assert (lines[0]["message"], lines[0]["queue"]) == ("consuming", queue_name)
+    assert {line["level"] for line in lines} == {"info"}
+
+
+async def test_metrics_and_health_are_served(running, queue, queue_name):
+    worker = running("worker", "tasks:send", "--queue", queue_name, "--metrics-port", "0")
+    await worker.until_said("consuming")
+    port = re.search(r"port=(\d+)", worker.err)[1]
+    await queue.add("mail", 1)
+    await eventually(lambda: _is_done(queue), within_s=10)
+
+    page = await _get(port, "/metrics")
+    health, ready = await _get(port, "/healthz"), await _get(port, "/readyz")
+
+    assert f'chasquimq_jobs_completed_total{{name="mail",queue="{queue_name}"}} 1' in page
+    assert f'chasquimq_worker_consuming{{queue="{queue_name}"}} 1' in page
+    assert (health, ready) == ("ok\n", "ok\n")
+
+
+async def test_a_metrics_port_that_is_taken_is_code_1(chasqui, running, queue_name):
+    worker = running("worker", "tasks:send", "--queue", queue_name, "--metrics-port", "0")
+    await worker.until_said("consuming")
+    port = re.search(r"port=(\d+)", worker.err)[1]
+
+    said = await chasqui("worker", "tasks:send", "--queue", queue_name, "--metrics-port", port)
+
+    assert said.code == 1
+    assert said.err.splitlines()[-1].startswith(f"error: --metrics-port {port} must be free")
+
+
+async def test_processes_share_the_work_and_end_together(running, queue, queue_name):
+    fleet = running("worker", "tasks:send", "--queue", queue_name, "--processes", "2")
+    await fleet.until_said("consuming", 2)
+    children = _children(fleet.process.pid)
+
+    assert await fleet.ended(signal.SIGTERM) == 0
+    assert len(children) == 2
+    assert not any(map(_is_alive, children))
+    assert fleet.err.count("stopping when running jobs have ended") == 2
+
+
+async def test_a_process_that_dies_is_started_again(running, queue, queue_name):
+    fleet = running("worker", "tasks:handlers", "--queue", queue_name, "--processes", "2")
+    await fleet.until_said("consuming", 2)
+    first, second = _children(fleet.process.pid)
+
+    os.kill(first, signal.SIGKILL)
+    await fleet.until_said("consuming", 3)
+
+    assert "a worker process died, starting another number=0 exit_code=-9" in fleet.err
+    assert second in _children(fleet.process.pid)
+    assert await fleet.ended(signal.SIGINT) == 130
+
+
+async def test_processes_leave_when_whoever_started_them_is_killed(running, queue_name):
+    fleet = running("worker", "tasks:send", "--queue", queue_name, "--processes", "2")
+    await fleet.until_said("consuming", 2)
+    children = _children(fleet.process.pid)
+
+    fleet.kill()
+
+    await eventually(lambda: not any(map(_is_alive, children)), within_s=10)
+    assert fleet.err.count("whoever started this worker is gone") == 2
+
+
+async def test_a_target_that_cannot_run_is_told_once_for_all_processes(chasqui, kind):
+    said = await chasqui("worker", "nowhere:x", "--queue", "q", "--processes", "4")
+
+    assert said.code == 2
+    assert said.err.count("there is no module 'nowhere'") == 1
+
+
+def test_restarts_come_ever_later_up_to_a_ceiling():
+    waits_ms = [restart_ms(deaths) for deaths in range(1, 12)]
+
+    assert waits_ms[:4] == [200, 400, 800, 1_600]
+    assert waits_ms[-1] == restart_ms(10_000) == RESTART_MS_MAX
+
+
+async def _get(port: str, path: str) -> str:
+    def get() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.read().decode()
+
+    return await asyncio.to_thread(get)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
