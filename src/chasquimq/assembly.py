@@ -51,7 +51,9 @@ class Assembly:
         )  # fmt: skip
         return Pipeline(
             store,
-            LeaseStore(self.queue, self.group, self.consumer, self.connection),
+            LeaseStore(
+                self.queue, self.group, self.consumer, self.connection, settings.lease.beat_ms
+            ),
             self._upkeep(store),
             _begin(execute, self.state),
             settings,

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from chasquimq.engine.loop import Ticker
+from chasquimq.store.arrivals import EMPTY
 
 if TYPE_CHECKING:
-    from chasquimq.engine.holdings import Holdings
-    from chasquimq.engine.reader import Intake
+    from chasquimq.store.arrivals import Batch
     from chasquimq.store.consuming import ConsumerStore
 
 _PAUSE_MS_MAX = 500
 
 
 class Claimer:
-    """Looks for silent holders while there is a free slot."""
+    """Asked before every read, so that the dead's jobs get a free slot before new ones do."""
 
-    name = "claimer"
-
-    def __init__(
-        self, store: ConsumerStore, holdings: Holdings, intake: Intake, lease_ms: int
-    ) -> None:
+    def __init__(self, store: ConsumerStore, lease_ms: int) -> None:
         self._store = store
-        self._holdings = holdings
-        self._intake = intake
-        self._pause_ms = min(lease_ms / 3, _PAUSE_MS_MAX)
-        self._ticker = Ticker()
+        self._pause_s = min(lease_ms / 3, _PAUSE_MS_MAX) / 1000
+        self._due_s = 0.0
 
-    def stop(self) -> None:
-        self._ticker.stop()
+    def block_ms(self, wanted_ms: int) -> int:
+        """How long the next read may block without keeping the claimer waiting."""
+        if self._store.abilities.claim_on_read:
+            return wanted_ms
+        return max(1, min(wanted_ms, int((self._due_s - time.monotonic()) * 1000)))
 
-    async def run(self) -> None:
-        while not self._ticker.is_stopped:
-            await self.run_once()
-            await self._ticker.pause(self._pause_ms)
-
-    async def run_once(self) -> None:
-        """Claim until nothing is left or no slot is free."""
-        while not self._store.abilities.claim_on_read:
-            room = self._holdings.room_for_claims()
-            if room <= 0 or self._ticker.is_stopped:
-                return
-            batch = await self._store.claim(room)
-            self._intake.take(batch)
-            if batch.size < room:
-                return
+    async def claim(self, room: int) -> Batch:
+        """What has been silent for a lease, if it is time to look."""
+        if self._store.abilities.claim_on_read or time.monotonic() < self._due_s:
+            return EMPTY
+        batch = await self._store.claim(room)
+        # A full batch says that more may be waiting.
+        if batch.size < room:
+            self._due_s = time.monotonic() + self._pause_s
+        return batch

@@ -83,27 +83,12 @@ class Holdings:
         """A copy of every held id; safe to call from the lease thread."""
         return list(self._held) + list(self._refused)
 
-    def mark_all_lost(self) -> None:
-        """No renewal got through for too long: every lease counts as lost."""
-        for delivery in list(self._held.values()):
-            delivery.is_lease_lost = True
-
     def room(self) -> int:
         """How many more deliveries may be read now."""
         if self.unconfirmed_count >= _UNCONFIRMED_MAX or self._is_heavy():
             return 0
         busy = len(self.waiting) + self.running_count
         return min(_READ_MAX, self._held_max() - busy)
-
-    def room_for_claims(self) -> int:
-        """The same for what the dead left, which must not wait behind a backlog of new jobs.
-
-        A full worker still takes as many as it can run at once, but not twice over.
-        """
-        room = self.room()
-        if room > 0 or len(self.waiting) > 2 * self._held_max():
-            return room
-        return self.running_max
 
     async def wait_for_room(self) -> None:
         """Return when something was released since the last look."""

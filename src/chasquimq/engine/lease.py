@@ -12,6 +12,7 @@ from chasquimq.errors import StoreError
 
 if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
+    from chasquimq.engine.pulse import Pulse
     from chasquimq.settings import LeaseSettings
     from chasquimq.store.leasing import LeaseStore
 
@@ -38,6 +39,7 @@ class Lease:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._renewed_s = time.monotonic()
+        self.pulse: Pulse | None = None
         self.is_trusted = True
 
     def start(self) -> None:
@@ -48,6 +50,15 @@ class Lease:
 
     def stop(self) -> None:
         self._stopped.set()
+
+    def check(self) -> None:
+        """Trust no lease that could not be renewed for too long; called from either side."""
+        silent_ms = (time.monotonic() - self._renewed_s) * 1000
+        is_over = self._thread is not None and silent_ms >= self._settings.lost_after_ms
+        if is_over and self.is_trusted:
+            logger.warning("leases could not be renewed in time")
+            self._trust(False)
+            self._on_lost(self._holdings.ids())
 
     def _run(self) -> None:
         pause_s = self._settings.beat_ms / 1000
@@ -62,9 +73,14 @@ class Lease:
     def _beat(self) -> bool:
         asked_s = time.monotonic()
         try:
-            lost = self._store.renew(self._holdings.ids())
+            lost = self._store.renew(self._held())
         except StoreError as error:
-            self._suspect(error)
+            logger.debug("leases were not renewed", extra={"error": str(error)})
+            self.check()
+            return False
+        except Exception:  # a bug must not let every lease run out in silence
+            logger.exception("renewing leases failed and is tried again")
+            self.check()
             return False
         # A lease runs from when the server was asked, not from when it answered.
         self._renewed_s = asked_s
@@ -73,13 +89,12 @@ class Lease:
             self._on_lost(lost)
         return True
 
-    def _suspect(self, error: StoreError) -> None:
-        silent_ms = (time.monotonic() - self._renewed_s) * 1000
-        if silent_ms < self._settings.lost_after_ms or not self.is_trusted:
-            return
-        logger.warning("leases could not be renewed in time", extra={"error": str(error)})
-        self._holdings.mark_all_lost()
-        self._trust(False)
+    def _held(self) -> set[bytes]:
+        held = set(self._holdings.ids())
+        if self.pulse is not None and self.pulse.is_still:
+            # What the server gave us waits unseen in the socket while the event loop stands still.
+            held.update(self._store.pending())
+        return held
 
     def _trust(self, is_trusted: bool) -> None:
         if self.is_trusted != is_trusted:

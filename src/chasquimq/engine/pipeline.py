@@ -12,6 +12,7 @@ from chasquimq.engine.claimer import Claimer
 from chasquimq.engine.holdings import Holdings
 from chasquimq.engine.lease import Lease
 from chasquimq.engine.outcomes import Outcomes
+from chasquimq.engine.pulse import Pulse
 from chasquimq.engine.reader import Intake, Reader
 from chasquimq.engine.runner import Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
@@ -75,13 +76,17 @@ class Pipeline:
             self.holdings, policy, self.outcomes.burier.put, self.runners.wake,
             store.clock.now_ms, self._charger,
         )  # fmt: skip
-        self.reader = Reader(store, self.holdings, intake, settings.read.block_ms, listener)
-        self._claimer = Claimer(store, self.holdings, intake, settings.lease.lease_ms)
         self.upkeep = upkeep
         self._loop = asyncio.get_running_loop()
         self.lease = Lease(
             lease_store, self.holdings, settings.lease, self._leases_lost, self._leases_trusted
         )
+        self._pulse = Pulse(self.lease.check)
+        self.lease.pulse = self._pulse
+        self.reader = Reader(
+            store, self.holdings, intake, Claimer(store, settings.lease.lease_ms), self._pulse,
+            settings.read.block_ms, listener,
+        )  # fmt: skip
 
     async def start(self) -> None:
         """Connect, then start every loop but the reader."""
@@ -98,8 +103,7 @@ class Pipeline:
     def read(self) -> None:
         """Let jobs in."""
         self.is_reading = True
-        for loop in (self._claimer, self.reader):
-            self.spawn(self.supervisor.keep(loop), f"chasqui-{loop.name}")
+        self.spawn(self.supervisor.keep(self.reader), f"chasqui-{self.reader.name}")
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """The one place where tasks are born."""
@@ -120,11 +124,11 @@ class Pipeline:
 
     async def _stop_reading(self, deadline_s: float) -> None:
         self.reader.stop()
-        for part in (self._claimer, self._charger, self.upkeep):
+        for part in (self._charger, self.upkeep):
             part.stop()
         limit_s = max(deadline_s, self._loop.time() + _FAREWELL_S / 2)
         await self._within(limit_s, self.store.unblock_reader())
-        await self._within(limit_s, self._gone("chasqui-reader", "chasqui-claimer"))
+        await self._within(limit_s, self._gone("chasqui-reader"))
         await self._within(limit_s, self._hand_back(_uncharged(self.holdings.take_all())))
 
     async def _wait_for_handlers(self, deadline_s: Callable[[], float]) -> None:
@@ -182,7 +186,7 @@ class Pipeline:
             logger.warning("a step of stopping was cut short", extra={"error": str(error)})
 
     def _loops(self) -> list[Loop]:
-        return [*self.outcomes.doors, self._charger, *self.upkeep.loops]
+        return [self._pulse, *self.outcomes.doors, self._charger, *self.upkeep.loops]
 
     def _leases_lost(self, entry_ids: list[bytes]) -> None:
         """Called by the lease thread: mark at once, tell the user on the loop."""
@@ -193,12 +197,12 @@ class Pipeline:
                 self._loop.call_soon_threadsafe(self._lease_lost, delivery)
 
     def _lease_lost(self, delivery: Delivery) -> None:
-        if self.holdings.get(delivery.entry_id) is None:
+        if delivery.is_finished or self.holdings.get(delivery.entry_id) is None:
             return  # its ack was on the way
         self.outcomes.counters.leases_lost += 1
         if self._listener is not None:
             self._listener.lease_lost()
-        if self._on_lease_lost is not None:
+        if self._on_lease_lost is not None and delivery.started_ns:
             self._on_lease_lost(delivery)
 
     def _leases_trusted(self, is_trusted: bool) -> None:

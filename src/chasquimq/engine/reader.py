@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from chasquimq.model.outcome import Burying
 from chasquimq.model.verdict import RetryPolicy, judge_arrival
 
 if TYPE_CHECKING:
     from chasquimq.engine.charger import Charger
+    from chasquimq.engine.claimer import Claimer
     from chasquimq.engine.holdings import Holdings
     from chasquimq.engine.listening import Listener
+    from chasquimq.engine.pulse import Pulse
     from chasquimq.model.delivery import Delivery
     from chasquimq.store.arrivals import Batch
     from chasquimq.store.consuming import ConsumerStore
@@ -70,10 +72,6 @@ class Intake:
             self._bury(move)
 
 
-class _Source(Protocol):
-    async def read(self, count: int, block_ms: int) -> Batch: ...
-
-
 class Reader:
     """Keeps one read on the wire while there is room."""
 
@@ -84,12 +82,16 @@ class Reader:
         store: ConsumerStore,
         holdings: Holdings,
         intake: Intake,
+        claimer: Claimer,
+        pulse: Pulse,
         block_ms: int,
         listener: Listener | None = None,
     ) -> None:
-        self._store: _Source = store
+        self._store = store
         self._holdings = holdings
         self._intake = intake
+        self._claimer = claimer
+        self._pulse = pulse
         self._block_ms = block_ms
         self._listener = listener
         self._was_empty = True
@@ -110,12 +112,22 @@ class Reader:
         if room <= 0:
             await self._holdings.wait_for_room()
             return
-        batch = await self._store.read(room, self._block_ms)
+        asked_ns = time.monotonic_ns()
+        batch = await self._claimer.claim(room)
+        if not batch.size:
+            batch = await self._store.read(room, self._claimer.block_ms(self._block_ms))
         self.last_read_s = time.monotonic()
         if batch.size:
+            self._date(batch, asked_ns)
             self._intake.take(batch)
         if self._listener is not None:
             self._tell(self._listener, batch)
+
+    def _date(self, batch: Batch, asked_ns: int) -> None:
+        """What may have waited for us while we stood still is no older than the question."""
+        if self._pulse.has_slept_since(asked_ns):
+            for delivery in batch.deliveries:
+                delivery.held_since_ns = asked_ns
 
     def _tell(self, listener: Listener, batch: Batch) -> None:
         if batch.size:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chasquimq.store.blocking import BlockingConnection
@@ -12,19 +13,39 @@ if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
 
 _IDS_PER_CALL_MAX = 500
+_PENDING_MAX = 10_000
 
 
 class LeaseStore:
     """Blocking on purpose: a busy event loop must not stop renewals."""
 
     def __init__(
-        self, queue: str, group: str, consumer: str, connection: ConnectionSettings
+        self,
+        queue: str,
+        group: str,
+        consumer: str,
+        connection: ConnectionSettings,
+        timeout_ms: int,
     ) -> None:
         self._head = (group, consumer)
         self._keys = [QueueKeys(queue).stream]
-        self._connection = BlockingConnection(connection, name="chasqui-lease")
+        # A renewal that takes longer than the pause between two is of no use.
+        hasty = replace(
+            connection,
+            connect_timeout_ms=min(timeout_ms, connection.connect_timeout_ms),
+            command_timeout_ms=min(timeout_ms, connection.command_timeout_ms),
+        )
+        self._connection = BlockingConnection(hasty, name="chasqui-lease")
 
-    def renew(self, entry_ids: Sequence[bytes]) -> list[bytes]:
+    def pending(self) -> list[bytes]:
+        """Whatever the server thinks this consumer holds."""
+        group, consumer = self._head
+        rows = self._connection.call(
+            "XPENDING", self._keys[0], group, "-", "+", _PENDING_MAX, consumer
+        )
+        return [row[0] for row in rows]
+
+    def renew(self, entry_ids: Collection[bytes]) -> list[bytes]:
         """Renew what is still ours; answers the ids that are not."""
         lost: list[bytes] = []
         for chunk in _chunks(sorted(entry_ids, key=_id_order)):

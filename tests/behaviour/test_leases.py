@@ -1,0 +1,223 @@
+"""A lease is kept for as long as its job is held: a long handler runs once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from support.journal import check, read_journals
+from support.processes import WorkerFleet
+from support.waiting import eventually
+
+LEASE_MS = 1000
+LONG_S = 3.5
+
+
+def spins(seconds):
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        pass
+
+
+async def sleeps(job):
+    await asyncio.sleep(LONG_S)
+
+
+def blocks(job):
+    time.sleep(LONG_S)
+
+
+def spins_in_thread(job):
+    spins(LONG_S)
+
+
+@pytest.mark.parametrize("handler", [sleeps, blocks, spins_in_thread], ids=lambda h: h.__name__)
+async def test_a_handler_longer_than_its_lease_starts_once(queue, running_worker, handler):
+    starts, idle_saw = [], []
+
+    async def counted(job):
+        starts.append(job.id)
+        await sleeps(job)
+
+    def counted_in_thread(job):
+        starts.append(job.id)
+        handler(job)
+
+    async def idle(job):
+        idle_saw.append(job.id)
+
+    options = {"claim_min_idle_ms": LEASE_MS, "concurrency": 2, "read_count": 64}
+    busy = await running_worker(counted if handler is sleeps else counted_in_thread, **options)
+    await queue.add_bulk([{"name": "n", "data": i} for i in range(2)])
+    await eventually(lambda: len(starts) == 2)
+
+    await running_worker(idle, claim_min_idle_ms=LEASE_MS)
+
+    await eventually(lambda: busy.worker.health().completed == 2)
+    assert len(starts) == 2
+    assert idle_saw == []
+    assert busy.worker.health().leases_lost == 0
+    assert busy.worker.health().stale_outcomes == 0
+
+
+@pytest.mark.parametrize("handler", ["wait", "spin", "spin_in_thread"])
+async def test_a_long_handler_in_a_process_of_its_own_starts_once(
+    url, queue, queue_name, tmp_path, handler
+):
+    """`spin` never lets the event loop run, so only the lease thread can renew."""
+    fleet = WorkerFleet(url, queue_name, tmp_path)
+    options = {"claim_min_idle_ms": LEASE_MS}
+    try:
+        await fleet.start(handler, concurrency=1, read_count=64, **options)
+        jobs = await queue.add_bulk([{"name": "n", "data": LONG_S}, {"name": "n", "data": 0.2}])
+        await eventually(lambda: read_journals(tmp_path))
+        await fleet.start("wait", **options)
+        await eventually(lambda: is_empty(queue), within_s=20)
+    finally:
+        fleet.close()
+
+    report = check(read_journals(tmp_path), added=[job.id for job in jobs])
+    assert (report.starts, report.completions) == (2, 2)
+    assert report.lost == report.overlaps == []
+
+
+async def test_prefetched_jobs_are_kept_as_long_as_running_ones(queue, running_worker):
+    seen, idle_saw = [], []
+
+    async def slow(job):
+        seen.append((job.data, job.attempt, job.redelivered))
+        await asyncio.sleep(0.7)
+
+    async def idle(job):
+        idle_saw.append(job.data)
+
+    options = {"claim_min_idle_ms": LEASE_MS}
+    busy = await running_worker(slow, concurrency=1, read_count=64, **options)
+    await queue.add_bulk([{"name": "n", "data": i} for i in range(5)])
+    await eventually(lambda: busy.worker.health().waiting == 4)
+    await running_worker(idle, **options)
+
+    await eventually(lambda: busy.worker.health().completed == 5)
+    assert seen == [(i, 0, False) for i in range(5)]
+    assert idle_saw == []
+
+
+async def test_a_job_whose_lease_was_taken_is_told_and_its_failure_changes_nothing(
+    queue, raw, running_worker
+):
+    told, seen = [], []
+
+    async def handler(job):
+        await eventually(lambda: job.lease_lost)
+        seen.append(job.lease_lost)
+        raise ValueError("a zombie's failure")
+
+    running = await running_worker(
+        handler, claim_min_idle_ms=LEASE_MS, max_attempts=1, on_lease_lost=told.append
+    )
+    job = await queue.add("n", None)
+    await eventually(lambda: running.worker.health().running == 1)
+
+    ((entry_id, *_),) = await raw.pending()
+    await raw("XCLAIM", raw.keys.stream, "default", "thief", 0, entry_id)
+
+    await eventually(lambda: seen == [True])
+    await eventually(lambda: running.worker.health().stale_outcomes == 1)
+    assert [one.id for one in told] == [job.id]
+    assert running.worker.health().leases_lost == 1
+    assert [row[1] for row in await raw.pending()] == [b"thief"]
+    assert await raw.dlq() == []
+    assert (await queue.counts()).delayed == 0
+
+
+async def test_a_zombie_may_still_complete_its_job(queue, raw, running_worker):
+    gate = asyncio.Event()
+
+    async def handler(job):
+        await gate.wait()
+
+    running = await running_worker(handler, claim_min_idle_ms=LEASE_MS)
+    await queue.add("n", None)
+    await eventually(lambda: running.worker.health().running == 1)
+    ((entry_id, *_),) = await raw.pending()
+    await raw("XCLAIM", raw.keys.stream, "default", "thief", 0, entry_id)
+
+    gate.set()
+
+    await eventually(lambda: running.worker.health().completed == 1)
+    assert await raw.pending() == []
+
+
+async def test_a_prefetched_job_that_was_taken_never_starts_here(queue, raw, running_worker):
+    gate, seen, told = asyncio.Event(), [], []
+
+    async def handler(job):
+        seen.append(job.data)
+        await gate.wait()
+
+    running = await running_worker(
+        handler, concurrency=1, read_count=2, claim_min_idle_ms=LEASE_MS, on_lease_lost=told.append
+    )
+    await queue.add_bulk([{"name": "n", "data": i} for i in range(2)])
+    await eventually(lambda: is_uncharged(raw))
+    prefetched = max(row[0] for row in await raw.pending())
+    await raw("XCLAIM", raw.keys.stream, "default", "thief", 0, prefetched)
+
+    gate.set()
+
+    await eventually(lambda: running.worker.health().completed == 1)
+    await eventually(lambda: running.worker.health().waiting == 0)
+    assert seen == [0]
+    assert [row[1] for row in await raw.pending()] == [b"thief"]
+
+
+async def test_fast_jobs_are_never_told_that_their_lease_was_lost(queue, running_worker):
+    told = []
+
+    async def noop(job):
+        return
+
+    running = await running_worker(noop, claim_min_idle_ms=200, on_lease_lost=told.append)
+    for _ in range(30):
+        await queue.add_bulk([{"name": "n", "data": i} for i in range(1000)])
+
+    await eventually(lambda: running.worker.health().completed == 30_000, within_s=20)
+    assert running.worker.health().leases_lost == 0
+    assert told == []
+
+
+async def test_an_entry_read_twice_by_one_worker_starts_once(queue, raw, running_worker):
+    starts, gate = [], asyncio.Event()
+
+    async def handler(job):
+        starts.append(job.id)
+        await gate.wait()
+
+    running = await running_worker(handler, claim_min_idle_ms=LEASE_MS)
+    await queue.add("n", None)
+    await eventually(lambda: starts)
+    ((entry_id, *_),) = await raw.pending()
+
+    name = running.worker.consumer_id
+    await raw("XCLAIM", raw.keys.stream, "default", name, 0, entry_id, "IDLE", 3_600_000, "JUSTID")
+
+    await eventually(lambda: is_fresh(raw), what="a second delivery or a renewal")
+    await asyncio.sleep(0.2)
+    assert len(starts) == 1
+    assert [row[3] for row in await raw.pending()] == [1]
+    gate.set()
+    await eventually(lambda: running.worker.health().completed == 1)
+
+
+async def is_uncharged(raw):
+    return sorted(row[3] for row in await raw.pending()) == [0, 1]
+
+
+async def is_fresh(raw):
+    return all(row[2] < LEASE_MS for row in await raw.pending())
+
+
+async def is_empty(queue):
+    return (await queue.counts()).backlog == 0
