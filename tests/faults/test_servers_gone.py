@@ -1,0 +1,243 @@
+"""The server dies, freezes or runs out of memory: workers wait, then go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from chasquimq import Worker
+from chasquimq.settings import RetrySettings
+from support.waiting import eventually
+from support.workers import RunningWorker
+
+LEASE_MS = 1000
+
+
+@pytest.fixture
+async def own_worker(own_server, queue_name):
+    """Start workers on the test's own server; all are stopped when the test ends."""
+    started = []
+
+    async def start(handler, **options):
+        running = RunningWorker(Worker(queue_name, handler, redis_url=own_server.url, **options))
+        started.append(running)
+        await running.until_consuming()
+        return running
+
+    yield start
+    for running in started:
+        running.worker.request_stop()
+        running.worker.request_stop()
+        await running.task
+
+
+async def test_a_killed_server_that_comes_back_has_lost_nothing(
+    own_server, own_queue, own_worker, kind
+):
+    starts, acknowledged, back_s = {}, [], []
+
+    async def handler(job):
+        starts[job.id] = starts.get(job.id, 0) + 1
+        await asyncio.sleep(0.002)
+
+    running = await own_worker(handler, concurrency=10, claim_min_idle_ms=LEASE_MS)
+    adding = asyncio.create_task(adds(own_queue, acknowledged, 1500))
+    for _ in range(3):
+        await asyncio.sleep(0.4)
+        ran = running.worker.health().completed
+        await asyncio.to_thread(own_server.restart)
+        restarted_s = time.monotonic()
+        await eventually(lambda ran=ran: running.worker.health().completed > ran + 5)
+        back_s.append(time.monotonic() - restarted_s)
+
+    await adding
+    await eventually(lambda: is_empty(own_queue), within_s=8)
+    lost = set(acknowledged) - set(starts)
+    extra = sum(starts.values()) - len(starts)
+    print(
+        f"{kind.label}: 3 server kills, {len(acknowledged)} adds: {len(lost)} lost, "
+        f"{extra} extra starts, back after {max(back_s):.2f} s"
+    )
+    assert lost == set()
+    assert max(back_s) <= 2
+    assert extra <= 3 * 10
+
+
+async def test_a_long_outage_costs_no_finished_job_a_second_run(
+    own_server, own_queue, own_raw, own_worker
+):
+    """Three leases long: what ended meanwhile is acknowledged first, before anything starts."""
+    starts, gate = [], asyncio.Event()
+
+    async def handler(job):
+        starts.append(job.data)
+        await gate.wait()
+
+    running = await own_worker(handler, concurrency=3, claim_min_idle_ms=LEASE_MS)
+    await own_queue.add_bulk([{"name": "n", "data": i} for i in range(3)])
+    await eventually(lambda: len(starts) == 3)
+    own_server.kill()
+    gate.set()
+    await asyncio.sleep(3 * LEASE_MS / 1000)
+    assert not running.worker.health().is_ok
+    await asyncio.to_thread(own_server.start)
+
+    await eventually(lambda: is_empty(own_queue), within_s=10)
+    assert sorted(starts) == [0, 1, 2]
+    await eventually(lambda: running.worker.health().is_ok)
+
+
+async def test_prefetched_jobs_survive_an_outage_and_keep_their_attempt(
+    own_server, own_queue, own_worker
+):
+    seen, gate = [], asyncio.Event()
+
+    async def handler(job):
+        seen.append((job.data, job.attempt))
+        await gate.wait()
+
+    await own_worker(handler, concurrency=1, read_count=4, claim_min_idle_ms=LEASE_MS)
+    await own_queue.add_bulk([{"name": "n", "data": i} for i in range(4)])
+    await eventually(lambda: len(seen) == 1)
+    await asyncio.sleep(0.3)
+    own_server.kill()
+    await asyncio.sleep(1.5 * LEASE_MS / 1000)
+    gate.set()
+    await asyncio.to_thread(own_server.start)
+    back_s = time.monotonic()
+
+    await eventually(lambda: len(seen) == 4, within_s=8)
+    assert time.monotonic() - back_s < 3
+    assert seen == [(i, 0) for i in range(4)]
+
+
+async def test_a_frozen_server_costs_the_leases_and_nothing_new_starts(
+    own_server, own_queue, own_worker
+):
+    seen, told, lost = [], [], asyncio.Event()
+
+    async def handler(job):
+        seen.append(job.data)
+        if job.data == 0:
+            await eventually(lambda: job.lease_lost, within_s=5)
+            lost.set()
+            await eventually(lambda: told)
+
+    def tell(job):
+        told.append(job.data)
+
+    running = await own_worker(
+        handler, concurrency=1, read_count=3, claim_min_idle_ms=LEASE_MS, on_lease_lost=tell
+    )
+    await own_queue.add_bulk([{"name": "n", "data": i} for i in range(3)])
+    await eventually(lambda: len(seen) == 1)
+    os.kill(own_server.pid, signal.SIGSTOP)
+    frozen_s = time.monotonic()
+    try:
+        await asyncio.wait_for(lost.wait(), 5)
+        lost_s = time.monotonic() - frozen_s
+        await asyncio.sleep(0.2)
+        assert seen == [0]
+        assert not running.worker.health().has_trusted_leases
+    finally:
+        os.kill(own_server.pid, signal.SIGCONT)
+
+    assert lost_s <= LEASE_MS / 1000 + 0.1
+    await eventually(lambda: seen == [0, 1, 2])
+    assert told == [0]
+
+
+async def test_a_server_out_of_memory_still_completes_retries_and_buries(
+    own_queue, own_raw, own_worker
+):
+    gate = asyncio.Event()
+
+    async def handler(job):
+        await gate.wait()
+        if job.name != "ok":
+            raise ValueError
+
+    running = await own_worker(
+        handler, max_attempts=2, retry=RetrySettings(initial_backoff_ms=60_000)
+    )
+    for name, attempts in (("ok", 2), ("retry", 2), ("bury", 1)):
+        jobs = [{"name": name, "data": i, "attempts": attempts} for i in range(10)]
+        await own_queue.add_bulk(jobs)
+    await eventually(lambda: running.worker.health().running == 30)
+    await own_raw("CONFIG", "SET", "maxmemory", "1")
+    await own_raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    gate.set()
+
+    health = running.worker.health
+    await eventually(
+        lambda: (health().completed, health().retried, health().buried) == (10, 10, 10)
+    )
+    assert await own_raw("XLEN", own_raw.keys.dlq) == 10
+    assert await own_raw("ZCARD", own_raw.keys.delayed) == 10
+    assert await own_raw("XLEN", own_raw.keys.stream) == 0
+    await own_raw("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_a_worker_may_start_while_the_server_is_out_of_memory(own_queue, own_raw, own_worker):
+    async def noop(job):
+        return
+
+    first = await own_worker(noop)
+    await first.stop()
+    await own_queue.add_bulk([{"name": "n", "data": i} for i in range(10)])
+    await own_raw("CONFIG", "SET", "maxmemory", "1")
+
+    second = await own_worker(noop)
+
+    await eventually(lambda: second.worker.health().completed == 10)
+    await own_raw("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_everything_flushed_is_forgotten_and_new_jobs_run(own_queue, own_raw, own_worker):
+    seen = []
+
+    async def handler(job):
+        seen.append(job.data)
+
+    await own_worker(handler)
+    await own_queue.add("n", "before")
+    await eventually(lambda: seen == ["before"])
+
+    await own_raw("FLUSHALL")
+    await own_queue.add("n", "after")
+
+    await eventually(lambda: seen == ["before", "after"], within_s=2)
+
+
+async def test_run_until_idle_outlives_a_restart_of_the_server(own_server, own_queue, queue_name):
+    seen = []
+
+    async def handler(job):
+        seen.append(job.data)
+        await asyncio.sleep(0.05)
+
+    worker = Worker(queue_name, handler, redis_url=own_server.url, concurrency=1)
+    await own_queue.add_bulk([{"name": "n", "data": i} for i in range(20)])
+    run = asyncio.create_task(worker.run_until_idle())
+    await eventually(lambda: len(seen) == 5)
+
+    await asyncio.to_thread(own_server.restart)
+
+    await asyncio.wait_for(run, 10)
+    assert set(seen) == set(range(20))
+
+
+async def adds(queue, acknowledged, count):
+    for at in range(0, count, 10):
+        jobs = await queue.add_bulk([{"name": "n", "data": at + i} for i in range(10)])
+        acknowledged.extend(job.id for job in jobs)
+        await asyncio.sleep(0.01)
+
+
+async def is_empty(queue):
+    return (await queue.counts()).backlog == 0
