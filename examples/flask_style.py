@@ -1,50 +1,58 @@
-"""A view without an event loop adds a job; a worker elsewhere runs it."""
+"""Views without an event loop add jobs and ask for them; a worker elsewhere runs them."""
 
 import asyncio
 import os
 
-from chasquimq import Job, Queue, Worker
+from chasquimq import Job, Worker
+from chasquimq.blocking import Queue
 from chasquimq.server import SessionServer
 
 QUEUE = "example-views"
 
 
-# region add
-def add_job(url: str, name: str, data: object) -> str:
-    """Add one job from plain code; the answer is its id."""
-
-    async def add() -> str:
-        async with Queue(QUEUE, redis_url=url) as queue:
-            return (await queue.add(name, data)).id
-
-    return asyncio.run(add())
+# region queue
+def open_queue(url: str) -> Queue:
+    """Once for the whole process; it connects when it is first used."""
+    return Queue(QUEUE, redis_url=url)
 
 
 # endregion
 
 
-# region view
-def sign_up(url: str, form: dict[str, str]) -> tuple[str, int]:
-    """What a Flask view would do: answer at once, leave the slow part to a worker."""
-    add_job(url, "welcome", {"to": form["email"]})
-    return "welcome, a mail is on its way", 202
+# region views
+def sign_up(queue: Queue, form: dict[str, str]) -> tuple[str, int]:
+    """Answer at once, leave the slow part to a worker."""
+    job = queue.add("welcome", {"to": form["email"]})
+    return job.id, 202
+
+
+def status(queue: Queue, job_id: str) -> tuple[str, int]:
+    """What a page asks for while its visitor waits."""
+    found = queue.get_job(job_id)
+    return found.state, 404 if found.state == "unknown" else 200
 
 
 # endregion
 
 
-async def welcome(job: Job) -> None:
-    print(f"mail to {job.data['to']}")
+def welcome(job: Job) -> str:
+    return f"mail to {job.data['to']}"
 
 
 def main(url: str) -> None:
-    text, status = sign_up(url, {"email": "ada@example.org"})
-    print(status, text)
-    asyncio.run(run_worker(url))
+    with open_queue(url) as queue:
+        job_id, code = sign_up(queue, {"email": "ada@example.org"})
+        print(code, *status(queue, job_id))
+        asyncio.run(run_worker(url))
+        print(*status(queue, job_id))
+        # region result
+        print(queue.wait_for_result(job_id, timeout=5))
+        # endregion
 
 
 async def run_worker(url: str) -> None:
-    await Worker(QUEUE, {"welcome": welcome}, redis_url=url).run_until_idle()
+    """Stands for a process of its own."""
+    await Worker(QUEUE, {"welcome": welcome}, redis_url=url, store_results=True).run_until_idle()
 
 
 if __name__ == "__main__":

@@ -18,24 +18,13 @@ async def build_report(job: Job) -> None:
     print(f"{job.data['page']} done")
 
 
-# region run
-async def run_until_told(worker: Worker) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.request_stop)
-    await worker.run()
-
-
-# endregion
-
-
 async def main(url: str) -> None:
     async with Queue(QUEUE, redis_url=url) as queue:
         await queue.add_bulk([{"name": "report", "data": {"page": f"page {n}"}} for n in (1, 2)])
     # region worker
     worker = Worker(QUEUE, build_report, redis_url=url, concurrency=1, shutdown_deadline_ms=10_000)
+    await worker.run(handle_signals=True)
     # endregion
-    await run_until_told(worker)
     print("stopped; the next worker goes on")
     await Worker(QUEUE, build_report, redis_url=url, concurrency=1).run_until_idle()
 

@@ -41,10 +41,7 @@ async def run(url: str) -> None:
         on_startup=open_database,
         on_shutdown=close_database,
     )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.request_stop)
-    await worker.run()
+    await worker.run(handle_signals=True)
 
 
 # endregion

@@ -15,7 +15,41 @@ RUN_S_MAX = 40
 
 PRINTED = {
     "credentials.py": ["report May"],
-    "flask_style.py": ["202 welcome, a mail is on its way", "mail to ada@example.org"],
+    "dead_letters.py": [
+        "import-row: retries_exhausted, ConnectionError: the warehouse is closed",
+        "import-row: unrecoverable, UnrecoverableError: no price given",
+        "import-row: retries_exhausted, ConnectionError: the warehouse is closed",
+        "replayed: 2",
+        "row 1: imported",
+        "row 3: imported",
+        "deleted: 1",
+        "left in the DLQ: 0",
+    ],
+    "delayed.py": [
+        "cancelled: True",
+        "cancelled again: False",
+        "remember: the tea",
+        "remember: the eggs",
+        "remember: the bread",
+    ],
+    "durability.py": ["there after the cut: 1", "written, but not on a replica: 1"],
+    "events.py": [
+        "active: charge, attempt 1",
+        "failed: charge, attempt 1",
+        "retry-scheduled: charge, attempt 2",
+        "waiting: charge, attempt None",
+        "active: charge, attempt 2",
+        "completed: charge, attempt 2",
+        "run 1 failed: TimeoutError, the bank did not answer",
+    ],
+    "find_job.py": [
+        "ready",
+        "delayed",
+        "completed",
+        "dead: unrecoverable, UnrecoverableError: no such place",
+        "ready 0, running 0, delayed 1",
+    ],
+    "flask_style.py": ["202 ready 200", "completed 200", "mail to ada@example.org"],
     "graceful_stop.py": [
         "page 1 started",
         "page 1 done",
@@ -25,6 +59,22 @@ PRINTED = {
     ],
     "process_pool.py": ["1229 primes below 10000", "never-ends was stopped"],
     "quickstart.py": ["hello, Ada"],
+    "repeat.py": [
+        "planned: count-stock::every:100",
+        "morning-report: next at 07:30",
+        "counting shelf 7",
+        "counting shelf 7",
+        "counting shelf 7",
+        "report for Ada",
+        "removed: True",
+        "plans left: 0",
+    ],
+    "results.py": [
+        "the sum is 6",
+        "retries_exhausted: ZeroDivisionError: division by zero",
+        "still kept: 6",
+        "many at once: [6, None]",
+    ],
     "retries.py": [
         "order 1: run 1",
         "order 2: run 1",
@@ -33,6 +83,11 @@ PRINTED = {
         "order 1: run 3",
         "order 1: charged",
         "left to do: 0",
+    ],
+    "retry_later.py": [
+        "print-label: OSError: the printer is off; will run again",
+        "print-label: OSError: the printer is off; given up, retries_exhausted",
+        "called the partner in run 1",
     ],
     "routes.py": [
         "email to ada@example.org",
@@ -45,6 +100,7 @@ PRINTED = {
         "taken by a different job: invoice-7",
         "invoice for order 7",
     ],
+    "upkeep.py": ["delayed: 1", "ready: 1"],
     "worker_process.py": [
         "opened",
         "saved row 1 to the database",
