@@ -83,8 +83,11 @@ class DoorLoop(Generic[Move]):
             self._wake.clear()
 
     def _take(self) -> list[Move]:
-        size = min(self._batch_max, len(self._ready))
-        return [self._ready.popleft() for _ in range(size)]
+        if len(self._ready) <= self._batch_max:
+            taken = list(self._ready)
+            self._ready.clear()
+            return taken
+        return [self._ready.popleft() for _ in range(self._batch_max)]
 
     async def _pass(self, moves: list[Move]) -> list[Door]:
         try:

@@ -43,7 +43,7 @@ class Intake:
         """Let deliveries in, send the others to the DLQ."""
         for arrival in batch.arrivals:
             self._refuse(Burying(arrival, arrival.reason, 0))
-        welcome = self._welcome(batch.deliveries)
+        welcome = batch.deliveries if batch.is_plain else self._welcome(batch.deliveries)
         known = self._holdings.admit(welcome)
         if known:
             self._charger.correct(known)
@@ -52,9 +52,6 @@ class Intake:
         self._wake_runners()
 
     def _welcome(self, deliveries: list[Delivery]) -> list[Delivery]:
-        # A first delivery that asks for nothing special may always start.
-        if not any(one.spent or one.earlier or one.extras or one.retry for one in deliveries):
-            return deliveries
         now_ms = self._now_ms()
         return [one for one in deliveries if self._may_start(one, now_ms)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -12,17 +12,18 @@ from chasquimq.model.reason import DlqReason
 from chasquimq.wire.codec import split_envelope
 from chasquimq.wire.stream_entry import read_fields, read_uint
 
-if TYPE_CHECKING:
-    from chasquimq.store.connection import Reply
-
 _NAMES_MAX = 1_024
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What one read brought."""
+    """What one read brought.
+
+    `is_plain`: every delivery is a first one that asks for nothing special.
+    """
 
     deliveries: list[Delivery]
     arrivals: list[Arrival]
+    is_plain: bool = True
 
     @property
     def size(self) -> int:
@@ -43,49 +44,45 @@ class ArrivalReader:
         """Sort entries of `[id, fields]` or `[id, fields, idle_ms, earlier]`."""
         deliveries: list[Delivery] = []
         arrivals: list[Arrival] = []
+        is_plain = True
         for entry in entries:
-            earlier = entry[3] if len(entry) > 3 else 0
-            one = self._read_one(entry[0], entry[1], earlier, held_since_ns)
-            if type(one) is Delivery:
-                deliveries.append(one)
-            else:
-                arrivals.append(one)  # pyright: ignore[reportArgumentType]  it is one or the other
-        return Batch(deliveries, arrivals)
+            try:
+                delivery = self._deliver(entry, held_since_ns)
+            except _Broken as broken:
+                arrivals.append(broken.arrival)
+                continue
+            deliveries.append(delivery)
+            if delivery.earlier or delivery.spent or delivery.retry or delivery.extras:
+                is_plain = False
+        return Batch(deliveries, arrivals, is_plain)
 
-    def _read_one(
-        self, entry_id: bytes, fields: Reply, earlier: int, held_since_ns: int
-    ) -> Delivery | Arrival:
+    def _deliver(self, entry: list[Any], held_since_ns: int) -> Delivery:
+        fields: list[bytes] = entry[1] or []
         due_ms = None
-        # What every producer and promoter writes, spelled out because it is read once per job.
-        size = len(fields) if fields else 0
-        if size == 4 and fields[0] == b"d" and fields[2] == b"n":
-            body, name = fields[1], self._name(fields[3])
-        elif size == 6 and fields[0] == b"d" and fields[2] == b"n" and fields[4] == b"due":
-            body, name, due_ms = fields[1], self._name(fields[3]), read_uint(fields[5])
-        elif size == 2 and fields[0] == b"d":
-            body, name = fields[1], ""
+        # What every producer writes, spelled out because it is read once per job.
+        if len(fields) == 4 and fields[0] == b"d" and fields[2] == b"n":
+            body, raw_name = fields[1], fields[3]
+            name = self._names.get(raw_name)
+            if name is None:
+                name = self._learn(raw_name)
         else:
-            found = read_fields(fields)
-            if found.payload is None:
-                return Arrival(
-                    entry_id, DlqReason.MALFORMED, "the entry has no field `d`", found.name, b""
-                )
-            body, name, due_ms = found.payload, found.name, found.due_ms
+            body, name, due_ms = self._other_fields(entry[0], fields)
         if len(body) > self._payload_bytes_max:
             detail = f"{len(body)} bytes, at most {self._payload_bytes_max} are allowed"
-            return Arrival(entry_id, DlqReason.OVERSIZE_PAYLOAD, detail, name, body)
+            raise _Broken(Arrival(entry[0], DlqReason.OVERSIZE_PAYLOAD, detail, name, body))
         try:
             envelope, extras = split_envelope(body)
         except DecodeError as error:
-            return Arrival(entry_id, DlqReason.DECODE_FAILED, str(error), name, body)
+            arrival = Arrival(entry[0], DlqReason.DECODE_FAILED, str(error), name, body)
+            raise _Broken(arrival) from error
         return Delivery(
-            entry_id,
+            entry[0],
             envelope.id,
             name,
             envelope.payload,
             envelope.created_at_ms,
             envelope.attempt,
-            earlier,
+            entry[3] if len(entry) > 3 else 0,
             envelope.retry,
             extras,
             due_ms,
@@ -96,14 +93,30 @@ class ArrivalReader:
             held_since_ns,
         )
 
-    def _name(self, raw: bytes) -> str:
+    def _other_fields(self, entry_id: bytes, fields: list[bytes]) -> tuple[bytes, str, int | None]:
+        # What a promoter writes comes second.
+        if len(fields) == 6 and fields[0] == b"d" and fields[2] == b"n" and fields[4] == b"due":
+            return fields[1], self._learn(fields[3]), read_uint(fields[5])
+        found = read_fields(fields)
+        if found.payload is None:
+            detail = "the entry has no field `d`"
+            raise _Broken(Arrival(entry_id, DlqReason.MALFORMED, detail, found.name, b""))
+        return found.payload, found.name, found.due_ms
+
+    def _learn(self, raw: bytes) -> str:
         name = self._names.get(raw)
         if name is not None:
             return name
-        name = raw.decode("utf-8", "replace") if _is_utf8(raw) else ""
+        name = raw.decode() if _is_utf8(raw) else ""
         if len(self._names) < _NAMES_MAX:
             self._names[raw] = name
         return name
+
+
+class _Broken(Exception):
+    def __init__(self, arrival: Arrival) -> None:
+        super().__init__(arrival.detail)
+        self.arrival = arrival
 
 
 def _is_utf8(raw: bytes) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.backoff import U32, U64, RetryOverride
-from chasquimq.wire.plain_value import is_plain, to_plain
+from chasquimq.wire.plain_value import SCALARS, is_plain, to_plain
 from chasquimq.wire.tolerant_envelope import read_parts
 from chasquimq.wire.value_end import value_end
 
@@ -50,7 +50,13 @@ def encode_payload(value: Any, *, root: str = "data") -> bytes:
     Raises:
         EncodeError: part of the value has no MessagePack form; `root` begins its path.
     """
-    if is_plain(value):
+    # A flat dict, the usual payload, is looked at right here.
+    is_flat = (
+        type(value) is dict
+        and SCALARS.issuperset(map(type, value.values()))  # pyright: ignore[reportUnknownArgumentType]
+        and SCALARS.issuperset(map(type, value))  # pyright: ignore[reportUnknownArgumentType]
+    )
+    if is_flat or is_plain(value):
         try:
             return _encode(value)
         except (OverflowError, ValueError, RecursionError):

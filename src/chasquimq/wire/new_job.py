@@ -14,6 +14,8 @@ from chasquimq.wire.codec import encode_envelope, encode_payload
 from chasquimq.wire.names import check_job_id, check_job_name
 
 JobSpec = Mapping[str, Any]
+# Names that were checked already; more than this are checked each time.
+_GOOD_NAMES_MAX = 1_024
 SPEC_KEYS = frozenset(
     {
         "name", "data", "delay_ms", "delay", "attempts", "backoff",
@@ -47,6 +49,7 @@ class JobSpeller:
         self._payload_bytes_max = payload_bytes_max
         self._delay_s_max = delay_s_max
         self._encode = encode
+        self._good_names: set[str] = set()
 
     def spell(self, spec: JobSpec, fresh_id: str, now_ms: int) -> NewJob:
         """One job from a mapping of at least name and data; KeyError names what is missing."""
@@ -63,8 +66,18 @@ class JobSpeller:
         return NewJob(job_id, name, envelope, _digest(name, payload) if own_id else "", wait)
 
     def _plain(self, name: str, data: Any, job_id: str, now_ms: int) -> NewJob:
-        payload = self.payload(data)
-        return NewJob(job_id, check_job_name(name), encode_envelope(job_id, payload, now_ms))
+        payload = self._encode(data)
+        if len(payload) > self._payload_bytes_max:
+            raise PayloadTooLarge(len(payload), self._payload_bytes_max)
+        if type(name) is not str or name not in self._good_names:
+            name = self._check_name(name)
+        return NewJob(job_id, name, encode_envelope(job_id, payload, now_ms))
+
+    def _check_name(self, name: str) -> str:
+        name = check_job_name(name)
+        if len(self._good_names) < _GOOD_NAMES_MAX:
+            self._good_names.add(name)
+        return name
 
     def payload(self, data: Any) -> bytes:
         """The bytes of a user's value, refused when there are too many of them."""
