@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +18,30 @@ SOURCES = Path(__file__).parents[2] / "src"
 
 
 @pytest.fixture
-def environ(url) -> dict[str, str]:
-    """Where the server of the test is the one that a command finds."""
+def bare_environ() -> dict[str, str]:
+    """Where a command finds a server that is not there."""
     odd = ("NO_COLOR", "TERM", "COLUMNS", "REDIS_URL")
     plain = {name: value for name, value in os.environ.items() if name not in odd}
-    return plain | {"PYTHONPATH": str(SOURCES), "CHASQUI_REDIS_URL": url}
+    nobody = "redis://me:canary@127.0.0.1:1"
+    return plain | {"PYTHONPATH": str(SOURCES), "CHASQUI_REDIS_URL": nobody}
+
+
+@pytest.fixture
+def environ(bare_environ, url) -> dict[str, str]:
+    """Where the server of the test is the one that a command finds."""
+    return bare_environ | {"CHASQUI_REDIS_URL": url}
 
 
 @pytest.fixture
 def chasqui(environ, tmp_path):
     """Run a command to its end, with everything in pipes."""
+    return partial(_run, environ, tmp_path)
 
-    async def run(*args: str, stdin: bytes = b"", **variables: str) -> Said:
-        process = await asyncio.create_subprocess_exec(
-            *PROGRAM, *args, env=environ | variables, cwd=tmp_path,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        async with asyncio.timeout(ANSWER_S_MAX):
-            out, err = await process.communicate(stdin)
-        assert b"Traceback" not in err, err.decode()
-        return Said(process.returncode or 0, out.decode(), err.decode())
 
-    return run
+@pytest.fixture
+def bare_chasqui(bare_environ, tmp_path):
+    """The same where no server is needed, and so no kind of it."""
+    return partial(_run, bare_environ, tmp_path)
 
 
 @pytest.fixture
@@ -90,3 +93,16 @@ def grave(url, queue_name):
         await Worker(queue_name, handler, redis_url=url).run_until_idle()
 
     return bury
+
+
+async def _run(
+    environ: dict[str, str], folder: Path, *args: str, stdin: bytes = b"", **variables: str
+) -> Said:
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM, *args, env=environ | variables, cwd=folder,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(ANSWER_S_MAX):
+        out, err = await process.communicate(stdin)
+    assert b"Traceback" not in err, err.decode()
+    return Said(process.returncode or 0, out.decode(), err.decode())

@@ -8,6 +8,7 @@ import pytest
 
 from chasquimq.cli.duration import DURATION, duration_text
 from chasquimq.cli.main import main
+from chasquimq.inspector import Inspector
 
 
 async def test_a_job_is_added_and_its_id_printed(chasqui, queue_name, queue):
@@ -18,7 +19,9 @@ async def test_a_job_is_added_and_its_id_printed(chasqui, queue_name, queue):
     assert (state.state, state.name) == ("ready", "mail")
 
 
-async def test_data_comes_from_a_pipe_or_a_file_or_is_null(chasqui, queue_name, tmp_path):
+async def test_data_comes_from_a_pipe_or_a_file_or_is_null(
+    chasqui, queue, queue_name, url, tmp_path
+):
     (tmp_path / "data.json").write_text('["file"]')
 
     added = [
@@ -27,8 +30,12 @@ async def test_data_comes_from_a_pipe_or_a_file_or_is_null(chasqui, queue_name, 
         await chasqui("add", queue_name, "n"),
     ]
 
-    shown = [await chasqui("job", "show", queue_name, one.out.strip(), "--json") for one in added]
-    assert [one.json["data"] for one in shown] == [["pipe"], ["file"], None]
+    async with Inspector(redis_url=url) as inspector:
+        found = [
+            await inspector.contents(queue_name, await queue.get_job(one.out.strip()))
+            for one in added
+        ]
+    assert [contents.data for contents in found] == [["pipe"], ["file"], None]
 
 
 async def test_delay_id_and_attempts_are_the_jobs_own(chasqui, queue_name, queue):
@@ -43,11 +50,11 @@ async def test_delay_id_and_attempts_are_the_jobs_own(chasqui, queue_name, queue
     assert (await queue.get_job("mine")).state == "delayed"
 
 
-async def test_in_a_new_directory_a_server_is_started(chasqui, tmp_path):
+async def test_in_a_new_directory_a_server_is_started(bare_chasqui):
     environ = {"CHASQUI_REDIS_URL": "", "XDG_RUNTIME_DIR": "/tmp", "CHASQUI_SERVER_BIN": ""}
 
-    said = await chasqui("add", "q", "mail", "1", **environ)
-    stopped = await chasqui("server", "stop", **environ)
+    said = await bare_chasqui("add", "q", "mail", "1", **environ)
+    stopped = await bare_chasqui("server", "stop", **environ)
 
     assert len(said.out.strip()) == 26
     assert stopped.out == "stopped\n"

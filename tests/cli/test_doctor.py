@@ -215,8 +215,8 @@ async def test_run_times_come_from_the_events(chasqui, queue, queue_name, runnin
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-async def test_a_server_that_is_not_there_is_a_finding_too(chasqui, more):
-    said = await chasqui("doctor", "--redis-url", "redis://me:canary@127.0.0.1:1", *more)
+async def test_a_server_that_is_not_there_is_a_finding_too(bare_chasqui, more):
+    said = await bare_chasqui("doctor", *more)
 
     assert said.code == 1
     assert "redis://me:***@127.0.0.1:1" in said.out

@@ -115,8 +115,8 @@ async def test_a_key_of_the_wrong_type_is_named_in_one_line(chasqui, queue, queu
     )
 
 
-async def test_a_server_that_is_not_there_is_one_line_without_the_password(chasqui, queue_name):
-    said = await chasqui("inspect", queue_name, "--redis-url", "redis://me:canary@127.0.0.1:1")
+async def test_a_server_that_is_not_there_is_one_line_without_the_password(bare_chasqui):
+    said = await bare_chasqui("inspect", "q")
 
     assert said.code == 1
     assert said.err.startswith("error: a server must answer at redis://me:***@127.0.0.1:1")
@@ -124,8 +124,8 @@ async def test_a_server_that_is_not_there_is_one_line_without_the_password(chasq
     assert "canary" not in said.err
 
 
-async def test_without_a_server_nothing_is_guessed_and_nothing_started(chasqui, tmp_path):
-    said = await chasqui("inspect", "q", CHASQUI_REDIS_URL="", XDG_RUNTIME_DIR=str(tmp_path))
+async def test_without_a_server_nothing_is_guessed_and_nothing_started(bare_chasqui, tmp_path):
+    said = await bare_chasqui("inspect", "q", CHASQUI_REDIS_URL="", XDG_RUNTIME_DIR=str(tmp_path))
 
     assert said.code == 1
     assert "give --redis-url" in said.err
@@ -133,16 +133,16 @@ async def test_without_a_server_nothing_is_guessed_and_nothing_started(chasqui, 
 
 
 @pytest.mark.parametrize("name", ["a b", "{x}", "a*", ""])
-async def test_a_name_no_queue_can_have_is_refused_in_one_line(chasqui, name):
-    said = await chasqui("inspect", name)
+async def test_a_name_no_queue_can_have_is_refused_in_one_line(bare_chasqui, name):
+    said = await bare_chasqui("inspect", name)
 
     assert said.code == 1
     assert said.err.startswith("error: queue name must be")
     assert said.err.count("\n") == 1
 
 
-async def test_a_name_that_is_no_utf_8_is_refused_in_one_line(chasqui):
-    said = await chasqui("inspect", b"caf\xe9".decode(errors="surrogateescape"))
+async def test_a_name_that_is_no_utf_8_is_refused_in_one_line(bare_chasqui):
+    said = await bare_chasqui("inspect", b"caf\xe9".decode(errors="surrogateescape"))
 
     assert said.code == 1
     assert said.err.count("\n") == 1

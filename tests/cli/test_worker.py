@@ -104,28 +104,26 @@ async def _is_done(queue) -> bool:
         ("tasks:ready_made", "is a Worker with settings of its own"),
     ],
 )
-async def test_a_target_that_cannot_run_is_wrong_usage_in_one_line(chasqui, kind, target, words):
-    said = await chasqui("worker", target, "--queue", "q")
+async def test_a_target_that_cannot_run_is_wrong_usage_in_one_line(bare_chasqui, target, words):
+    said = await bare_chasqui("worker", target, "--queue", "q")
 
     assert (said.code, said.out) == (2, "")
     assert words in said.err
     assert said.err.count("\n") == 1
 
 
-async def test_without_a_queue_a_function_is_wrong_usage(chasqui):
-    said = await chasqui("worker", "tasks:send", "--check")
+async def test_without_a_queue_a_function_is_wrong_usage(bare_chasqui):
+    said = await bare_chasqui("worker", "tasks:send", "--check")
 
     assert said.code == 2
     assert "--queue says whose jobs to run" in said.err
 
 
-async def test_a_server_that_is_not_there_is_code_1(chasqui):
-    said = await chasqui(
-        "worker", "tasks:send", "--queue", "q", "--redis-url", "redis://u:canary@127.0.0.1:1"
-    )
+async def test_a_server_that_is_not_there_is_code_1(bare_chasqui):
+    said = await bare_chasqui("worker", "tasks:send", "--queue", "q")
 
     assert said.code == 1
-    assert said.err.startswith("error: a server must answer at redis://u:***@127.0.0.1:1")
+    assert said.err.startswith("error: a server must answer at redis://me:***@127.0.0.1:1")
 
 
 async def test_the_first_signal_lets_running_jobs_end(running, queue, queue_name, raw):
@@ -232,8 +230,8 @@ async def test_processes_leave_when_whoever_started_them_is_killed(running, queu
     assert fleet.err.count("whoever started this worker is gone") == 2
 
 
-async def test_a_target_that_cannot_run_is_told_once_for_all_processes(chasqui, kind):
-    said = await chasqui("worker", "nowhere:x", "--queue", "q", "--processes", "4")
+async def test_a_target_that_cannot_run_is_told_once_for_all_processes(bare_chasqui):
+    said = await bare_chasqui("worker", "nowhere:x", "--queue", "q", "--processes", "4")
 
     assert said.code == 2
     assert said.err.count("there is no module 'nowhere'") == 1
