@@ -26,4 +26,8 @@ def is_answered_by_a_person() -> bool:
 def _answer(question: str) -> str:
     click.echo(question, nl=False, err=True)
     # Bytes, because a pipe may hold anything.
-    return sys.stdin.buffer.readline().decode(errors="replace").strip()
+    answer = sys.stdin.buffer.readline().decode(errors="replace").strip()
+    if not is_answered_by_a_person():
+        # A person ends the line by answering; here nobody did.
+        click.echo(err=True)
+    return answer

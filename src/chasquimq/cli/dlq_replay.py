@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from chasquimq.cli.asking import confirm
-from chasquimq.cli.progress import Advance, progress_bar
+from chasquimq.cli.progress import Advance, behind_bar, progress_bar
 from chasquimq.cli.render import emit_json
 from chasquimq.cli.visit import visit
 
@@ -47,9 +47,10 @@ class Answer(NamedTuple):
 async def replay_all(request: Request, url: str) -> Answer:
     """Find, ask, move."""
     async with visit(request.queue, url) as seen:
-        found = await seen.queue.replay_dlq(
+        looking = seen.queue.replay_dlq(
             request.most, ids=request.ids, dry_run=True, **request.filters
         )
+        found = await behind_bar("reading the DLQ", looking)
         if request.is_dry or not found.ids:
             return Answer(0, found.ids, found.skipped)
         if not request.is_sure:

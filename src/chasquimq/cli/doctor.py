@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.options import group_option, json_option, lease_option, redis_url_option
-from chasquimq.cli.progress import progress_bar
+from chasquimq.cli.progress import behind_bar, progress_bar
 from chasquimq.cli.render import emit_json, emit_table, mask_secrets
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import refuse_unknown, run
-from chasquimq.errors import ConnectionLost
+from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
 
 if TYPE_CHECKING:
     from chasquimq.inspector import Inspector
@@ -53,11 +53,11 @@ async def _diagnose(
     try:
         url = running_server(redis_url)
         async with Inspector(redis_url=url) as inspector:
-            findings = await inspector.diagnose_server()
+            findings = await behind_bar("asking the server", inspector.diagnose_server())
             names = await _names(inspector, queue)
             return findings + await _check_queues(inspector, names, group, lease_ms)
-    except ConnectionLost as lost:
-        return [_unreachable(lost)]
+    except (ConnectionLost, ServerRefused) as refused:
+        return [_unusable(refused)]
 
 
 async def _names(inspector: Inspector, queue: str | None) -> list[str]:
@@ -80,12 +80,14 @@ async def _check_queues(
     return findings
 
 
-def _unreachable(lost: ConnectionLost) -> Finding:
+def _unusable(refused: StoreError) -> Finding:
     from chasquimq.model.finding import error
 
-    # Messages of our errors end with what to try.
-    found, _, remedy = str(lost).rpartition("; ")
-    return error("server", found or remedy, remedy)
+    # Messages of our errors end with what to try; those of the server do not.
+    found, _, remedy = str(refused).rpartition("; ")
+    if not found:
+        return error("server", remedy, "wait until it is ready, or correct its URL")
+    return error("server", found, remedy)
 
 
 def _row(finding: Finding) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import msgspec
 from chasquimq.cli.json_value import json_value
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import json_option, queue_argument, redis_url_option
+from chasquimq.cli.progress import behind_bar
 from chasquimq.cli.render import emit_json, emit_table, json_text, mask_secrets
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import run, visit
@@ -56,7 +57,7 @@ def show(queue: str, job_id: str, redis_url: str | None, as_json: bool) -> int:
 
 async def _find(queue: str, job_id: str, url: str) -> Found:
     async with visit(queue, url) as seen:
-        state = await seen.queue.get_job(job_id)
+        state = await behind_bar("looking for the job", seen.queue.get_job(job_id))
         contents = await seen.inspector.contents(queue, state)
         return Found(state, contents, await seen.queue.get_job_result(job_id))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 1.0
 # How much is done, and of how much; 0: nobody knows.
 Advance = Callable[[int, int], None]
+T = TypeVar("T")
 
 
 @contextmanager
@@ -24,6 +26,16 @@ def progress_bar(title: str) -> Generator[Advance]:
         yield bar.advance_to
     finally:
         bar.remove()
+
+
+async def behind_bar(title: str, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for work that cannot tell how far it is; after a second the bar moves anyway."""
+    with progress_bar(title) as advance:
+        drawing = asyncio.get_running_loop().call_later(PATIENCE_S, advance, 0, 0)
+        try:
+            return await work
+        finally:
+            drawing.cancel()
 
 
 class _Bar:

@@ -25,11 +25,12 @@ def running_server(redis_url: str | None) -> str:
     return found.url
 
 
-def any_server(redis_url: str | None) -> str:
+def any_server(redis_url: str | None, *, is_told: bool = True) -> str:
     """The URL of a server; the project's own is started where there is none."""
     found = find_or_start(redis_url, environ=os.environ, cwd=Path.cwd())
     assert found.url is not None, "a server that was started has a URL"
-    _tell(found.url, found.reason)
+    if is_told:
+        _tell(found.url, found.reason)
     return found.url
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -101,12 +102,14 @@ def worker(
         return 0
     if processes > 1:
         return _run_fleet(processes, metrics_port, redis_url)
-    return _leave(_exit_code(one, redis_url))
+    # Who watches several processes has told already.
+    is_alone = lifeline is None
+    return _leave(_exit_code(one, lambda: any_server(redis_url, is_told=is_alone)))
 
 
-def _exit_code(one: WorkerRun, redis_url: str | None) -> int:
+def _exit_code(one: WorkerRun, find_server: Callable[[], str]) -> int:
     try:
-        return one.run(lambda: any_server(redis_url))
+        return one.run(find_server)
     except click.ClickException as refused:
         refused.show()
         return refused.exit_code
