@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.01
-# What may be spent on goodbyes when the deadline has passed.
-_FAREWELL_S = 0.6
+# A read that began just now cannot be unblocked yet; it is asked again.
+_UNBLOCK_S = 0.05
+# How long after the deadline each step of leaving must be over, all within a second.
+_READ_S, _FLUSH_S, _FAREWELL_S = 0.25, 0.5, 0.75
 # A handler that ignores its cancellation is left to itself after this.
 _LAST_WAIT_S = 0.1
 
@@ -114,22 +116,33 @@ class Pipeline:
 
     async def stop(self, deadline_s: Callable[[], float]) -> None:
         """Drain until the deadline, which may move closer; what is left goes back."""
+        asked_s = self._loop.time()
+
+        def limit(after_s: float) -> Callable[[], float]:
+            return lambda: max(deadline_s(), asked_s) + after_s
+
         self.runners.hold_back("stopping")
-        await self._stop_reading(deadline_s())
+        await self._stop_reading(limit(_READ_S))
         await self._wait_for_handlers(deadline_s)
-        farewell_s = self._loop.time() + _FAREWELL_S
-        await self._within(farewell_s, self._flush())
-        await self._within(farewell_s, self._leave())
+        await self._within(limit(_FLUSH_S), self._flush())
+        await self._within(self._patience(limit(_FAREWELL_S)), self._leave())
         await self._end()
 
-    async def _stop_reading(self, deadline_s: float) -> None:
+    async def _stop_reading(self, limit_s: Callable[[], float]) -> None:
         self.reader.stop()
         for part in (self._charger, self.upkeep):
             part.stop()
-        limit_s = max(deadline_s, self._loop.time() + _FAREWELL_S / 2)
-        await self._within(limit_s, self.store.unblock_reader())
-        await self._within(limit_s, self._gone("chasqui-reader"))
+        await self._within(limit_s, self._end_reading())
         await self._within(limit_s, self._hand_back(_uncharged(self.holdings.take_all())))
+
+    async def _end_reading(self) -> None:
+        """Hear the answer to a read under way: what it brings would else be ours for a lease."""
+        while reading := self._named("chasqui-reader"):
+            if not self.store.is_reading:
+                for task in reading:
+                    task.cancel()
+            await self.store.unblock_reader()
+            await asyncio.wait(reading, timeout=_UNBLOCK_S)
 
     async def _wait_for_handlers(self, deadline_s: Callable[[], float]) -> None:
         while self.holdings.running_count and self._loop.time() < deadline_s():
@@ -175,15 +188,31 @@ class Pipeline:
         await self.store.close()
 
     async def _gone(self, *names: str) -> None:
-        while waiting := [task for task in self._tasks if task.get_name() in names]:
+        while waiting := self._named(*names):
             await asyncio.wait(waiting)
 
-    async def _within(self, limit_s: float, step: Coroutine[Any, Any, None]) -> None:
+    def _named(self, *names: str) -> list[asyncio.Task[None]]:
+        return [task for task in self._tasks if task.get_name() in names]
+
+    def _patience(self, limit_s: Callable[[], float]) -> Callable[[], float]:
+        """Nothing held and nobody to tell: no reason to wait for a server that is gone."""
+        if self.holdings.held_count or self.store.is_up:
+            return limit_s
+        soon_s = self._loop.time() + _FLUSH_S
+        return lambda: min(limit_s(), soon_s)
+
+    async def _within(self, limit_s: Callable[[], float], step: Coroutine[Any, Any, None]) -> None:
+        """Take a step of stopping; the limit may move closer meanwhile."""
+        task = self.spawn(step, "chasqui-stop")
         try:
-            async with asyncio.timeout_at(limit_s):
-                await step
-        except (TimeoutError, StoreError) as error:
-            logger.warning("a step of stopping was cut short", extra={"error": str(error)})
+            while not task.done() and (left_s := limit_s() - self._loop.time()) > 0:
+                await asyncio.wait([task], timeout=min(left_s, _UNBLOCK_S))
+            if not task.done():
+                logger.warning("a step of stopping was cut short by the deadline")
+            elif error := task.exception():
+                _tell(error)
+        finally:
+            task.cancel()
 
     def _loops(self) -> list[Loop]:
         return [self._pulse, *self.outcomes.doors, self._charger, *self.upkeep.loops]
@@ -208,6 +237,12 @@ class Pipeline:
     def _leases_trusted(self, is_trusted: bool) -> None:
         act = self.runners.let_go if is_trusted else self.runners.hold_back
         self._loop.call_soon_threadsafe(act, "leases")
+
+
+def _tell(error: BaseException) -> None:
+    if not isinstance(error, StoreError):
+        raise error
+    logger.warning("a step of stopping failed", extra={"error": str(error)})
 
 
 def _policy(retry: RetrySettings) -> RetryPolicy:

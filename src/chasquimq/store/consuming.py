@@ -76,6 +76,11 @@ class ConsumerStore:
         """Whether the server is reached, by readers and writers alike."""
         return self._reads.is_up and self._writes.is_up
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether an answer to a read may still come."""
+        return self._reads.is_up
+
     async def open(self) -> None:
         """Connect, probe the server and make sure that the group exists."""
         await self._writes.connection()
@@ -174,7 +179,7 @@ class ConsumerStore:
 
     async def unblock_reader(self) -> None:
         """End a blocking read early; its reply still arrives."""
-        if self._reader_client_id and self._reads.is_up:
+        if self._reader_client_id and self.is_up:
             await self._writes.call("CLIENT", "UNBLOCK", self._reader_client_id)
 
     async def remove_consumer(self) -> bool:

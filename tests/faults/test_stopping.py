@@ -1,0 +1,165 @@
+"""SIGTERM to a real process: it leaves in time, whatever its handlers and its server do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from chasquimq.store.inspecting import Counts
+from support.journal import START, check, read_journals
+from support.waiting import eventually
+
+DEADLINE_S = 3.0
+OPTIONS = {"concurrency": 1, "read_count": 64, "shutdown_deadline_ms": int(DEADLINE_S * 1000)}
+
+
+async def test_a_stopped_worker_hands_its_prefetch_over_and_leaves_in_time(
+    queue, raw, fleet, tmp_path, kind
+):
+    leaver = await fleet.start("wait", **OPTIONS)
+    jobs = await queue.add_bulk([{"name": "n", "data": 1.0} for _ in range(64)])
+    await eventually(lambda: is_held(raw, 64))
+    heir = await fleet.start("wait", concurrency=64)
+
+    asked_s = leaver.signal(signal.SIGTERM)
+    exited_s = await leaver.until_exit()
+    await eventually(lambda: is_empty(queue), within_s=10)
+    heir.signal(signal.SIGTERM)
+    await heir.until_exit()
+
+    lines = read_journals(tmp_path)
+    report = check(lines, added=[job.id for job in jobs])
+    taken = [line for line in lines if line.pid == heir.pid and line.event == START]
+    latest_s = max(line.t_s for line in taken) - asked_s
+    print(f"{kind.label}: exit {exited_s - asked_s:.2f} s, last take-over {latest_s:.2f} s")
+    assert exited_s - asked_s <= DEADLINE_S + 1
+    assert latest_s <= 1.5
+    assert len(taken) >= 55
+    assert {line.attempt for line in lines if line.event == START} == {0}
+    assert report.lost == report.overlaps == report.dup_starts == []
+    assert set(await raw.consumers()) <= {"returned"}
+
+
+async def test_a_second_signal_hands_back_what_runs(queue, raw, fleet, tmp_path):
+    leaver = await fleet.start("wait", concurrency=4)
+    await queue.add_bulk([{"name": "n", "data": 30} for _ in range(4)])
+    await eventually(lambda: len(read_journals(tmp_path)) == 4)
+
+    leaver.signal(signal.SIGTERM)
+    await asyncio.sleep(0.1)
+    asked_s = leaver.signal(signal.SIGINT)
+    exited_s = await leaver.until_exit()
+
+    assert exited_s - asked_s <= 1.0
+    assert [(row[1], row[3]) for row in await raw.pending()] == [(b"returned", 1)] * 4
+    assert await raw.consumers() == ["returned"]
+
+
+async def test_handlers_that_ignore_their_cancel_do_not_delay_the_exit(queue, raw, fleet, tmp_path):
+    leaver = await fleet.start("stubborn", concurrency=2, shutdown_deadline_ms=500)
+    await queue.add_bulk([{"name": "n", "data": 30} for _ in range(2)])
+    await eventually(lambda: is_held(raw, 2))
+
+    asked_s = leaver.signal(signal.SIGTERM)
+    exited_s = await leaver.until_exit()
+
+    assert exited_s - asked_s <= 0.5 + 1
+    assert "ignored_cancel" in {line.event for line in read_journals(tmp_path)}
+    assert len(await raw.pending()) == 2
+
+
+async def test_a_busy_thread_does_not_delay_the_exit(queue, raw, fleet):
+    leaver = await fleet.start("wait_in_thread", concurrency=2, shutdown_deadline_ms=500)
+    await queue.add_bulk([{"name": "n", "data": 30} for _ in range(2)])
+    await eventually(lambda: is_held(raw, 2))
+
+    asked_s = leaver.signal(signal.SIGTERM)
+    exited_s = await leaver.until_exit()
+
+    assert exited_s - asked_s <= 0.5 + 1
+
+
+async def test_a_server_that_is_gone_does_not_delay_the_exit(
+    own_server, own_queue, own_raw, own_fleet
+):
+    leaver = await own_fleet.start("wait", concurrency=1, read_count=8, shutdown_deadline_ms=1000)
+    await own_queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
+    await eventually(lambda: is_held(own_raw, 8))
+    own_server.kill()
+
+    asked_s = leaver.signal(signal.SIGTERM)
+    exited_s = await leaver.until_exit()
+
+    assert exited_s - asked_s <= 1.0 + 1
+
+
+async def test_a_server_that_does_not_answer_does_not_delay_the_exit(
+    own_server, own_queue, own_raw, own_fleet
+):
+    leaver = await own_fleet.start("wait", concurrency=1, read_count=8, shutdown_deadline_ms=1000)
+    await own_queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
+    await eventually(lambda: is_held(own_raw, 8))
+    os.kill(own_server.pid, signal.SIGSTOP)
+    try:
+        asked_s = leaver.signal(signal.SIGTERM)
+        exited_s = await leaver.until_exit()
+    finally:
+        os.kill(own_server.pid, signal.SIGCONT)
+
+    assert exited_s - asked_s <= 1.0 + 1
+
+
+async def test_an_idle_worker_of_a_dead_server_leaves_long_before_its_deadline(
+    own_server, own_fleet
+):
+    leaver = await own_fleet.start("wait", shutdown_deadline_ms=20_000)
+    own_server.kill()
+    await asyncio.sleep(1)
+
+    asked_s = leaver.signal(signal.SIGTERM)
+    exited_s = await leaver.until_exit()
+
+    assert exited_s - asked_s <= 3.0
+
+
+async def test_a_second_signal_does_not_wait_for_a_server_that_is_gone(
+    own_server, own_queue, own_raw, own_fleet
+):
+    leaver = await own_fleet.start("wait", concurrency=1, read_count=8)
+    await own_queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
+    await eventually(lambda: is_held(own_raw, 8))
+    own_server.kill()
+    await asyncio.sleep(0.5)
+    leaver.signal(signal.SIGTERM)
+    await asyncio.sleep(0.5)
+
+    asked_s = leaver.signal(signal.SIGTERM)
+    exited_s = await leaver.until_exit()
+
+    assert exited_s - asked_s <= 1.0
+
+
+async def test_what_ended_during_an_outage_is_acknowledged_before_the_exit(
+    own_server, own_queue, own_raw, own_fleet, tmp_path
+):
+    leaver = await own_fleet.start("wait", shutdown_deadline_ms=10_000)
+    await own_queue.add_bulk([{"name": "n", "data": 0.5} for _ in range(3)])
+    await eventually(lambda: len(read_journals(tmp_path)) == 3)
+    own_server.kill()
+    await eventually(lambda: len(read_journals(tmp_path)) == 6)
+    leaver.signal(signal.SIGTERM)
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(own_server.start)
+
+    await leaver.until_exit()
+
+    assert await own_queue.counts() == Counts()
+
+
+async def is_held(raw, count):
+    return len(await raw.pending()) == count
+
+
+async def is_empty(queue):
+    return (await queue.counts()).backlog == 0
