@@ -205,7 +205,7 @@ class ProducerStore:
         is_lost = isinstance(trouble, ConnectionLost)
         # An error reply to a write that no one remembers may follow jobs that were added.
         may_resend = self._settings.resend or (is_lost and not was_sent)
-        may_go_on = left_s > 0 and may_resend 
+        may_go_on = left_s > 0 and may_resend and not self.link.is_closed
         if may_go_on and (is_lost or is_worth_resending(trouble)):
             return
         if is_lost:
