@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
+
+from chasquimq import Queue, Worker
 from support.raw import Raw
 from support.servers import ServerKind, server_kinds
 from support.workers import RunningWorker
-
-from chasquimq import Queue, Worker
 
 _KINDS = server_kinds()
 

@@ -6,11 +6,11 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.waiting import eventually
 
 from chasquimq.errors import IdConflict, LimitExceeded, SettingsError
 from chasquimq.wire.codec import decode_envelope
 from chasquimq.wire.delayed_member import split_member
+from support.waiting import eventually
 
 
 async def server_ms(raw) -> float:
@@ -156,9 +156,7 @@ async def test_many_due_jobs_are_promoted_without_a_pause_between_pages(queue, r
     await eventually(lambda: seen == 3_000, within_s=5)
 
 
-async def test_a_malformed_member_goes_to_the_dlq_and_the_others_run(
-    queue, raw, running_worker
-):
+async def test_a_malformed_member_goes_to_the_dlq_and_the_others_run(queue, raw, running_worker):
     seen = []
 
     async def handler(job):

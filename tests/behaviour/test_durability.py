@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.raw import Raw
 
 from chasquimq import Queue
 from chasquimq.errors import AbilityMissing, DurabilityNotMet, SettingsError
+from support.raw import Raw
 
 
 @pytest.fixture

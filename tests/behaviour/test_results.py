@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.waiting import eventually
 
 from chasquimq import UnrecoverableError
 from chasquimq.errors import JobFailed, ResultExpired, SettingsError
+from support.waiting import eventually
 
 
 async def echo(job):
     return job.data
 
 
-@pytest.mark.parametrize(
-    "value", [0, "", [], {}, b"bytes", {"a": [1, None]}, 1.5, False], ids=repr
-)
+@pytest.mark.parametrize("value", [0, "", [], {}, b"bytes", {"a": [1, None]}, 1.5, False], ids=repr)
 async def test_what_a_handler_returns_is_what_a_waiter_gets(queue, running_worker, value):
     await running_worker(echo, store_results=True)
 

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from support.waiting import eventually
 
 from chasquimq.engine.janitor import Janitor
 from chasquimq.errors import ServerUnreachable
@@ -15,6 +14,7 @@ from chasquimq.settings import ConnectionSettings
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.link import Link
 from chasquimq.upkeep import Upkeep
+from support.waiting import eventually
 
 
 @asynccontextmanager

@@ -7,14 +7,6 @@ import pytest
 from chasquimq import Queue
 from support.processes import WorkerFleet
 from support.raw import Raw
-from support.worker_processes import WorkerProcesses
-
-
-@pytest.fixture
-def workers(url, queue_name, tmp_path):
-    processes = WorkerProcesses(url, queue_name, tmp_path)
-    yield processes
-    processes.close()
 
 
 @pytest.fixture
