@@ -17,6 +17,8 @@ _RATE_WINDOW_S = 0.05
 _READ_MAX = 512
 # Finished jobs whose ack is under way; beyond this the reader waits for the acker.
 _UNCONFIRMED_MAX = 2_048
+# What is to be buried may be of any size, and is copied on its way out.
+_REFUSED_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Holdings:
@@ -28,7 +30,7 @@ class Holdings:
         self.running_max = concurrency
         self._held: dict[bytes, Delivery] = {}
         # On their way to the DLQ without having started; leased and bounded like the others.
-        self._refused: set[bytes] = set()
+        self._refused: dict[bytes, int] = {}
         self._read = read
         self._finished = 0
         self._rate_per_s = 0.0
@@ -53,11 +55,11 @@ class Holdings:
         self.waiting.extend(fresh.values())
         return known
 
-    def refuse(self, entry_id: bytes) -> bool:
+    def refuse(self, entry_id: bytes, size_bytes: int) -> bool:
         """Hold an entry only until it is buried; False: it is held already."""
         if entry_id in self._refused:
             return False
-        self._refused.add(entry_id)
+        self._refused[entry_id] = size_bytes
         return True
 
     def take_all(self) -> list[Delivery]:
@@ -73,7 +75,8 @@ class Holdings:
             if held.pop(entry_id, None) is not None:
                 self._finished += 1
         if self._refused:
-            self._refused.difference_update(entry_ids)
+            for entry_id in entry_ids:
+                self._refused.pop(entry_id, None)
         self._has_room.set()
 
     def get(self, entry_id: bytes) -> Delivery | None:
@@ -106,7 +109,9 @@ class Holdings:
 
     def _is_heavy(self) -> bool:
         # Summed when asked, once a read, because counting along would cost every job.
-        return sum([len(one.envelope) for one in self.waiting]) >= self._read.held_bytes_max
+        if sum([len(one.envelope) for one in self.waiting]) >= self._read.held_bytes_max:
+            return True
+        return sum(self._refused.values()) >= _REFUSED_BYTES_MAX
 
     def _held_max(self) -> int:
         prefetch = min(max(1, int(self._rate() * _RATE_WINDOW_S)), 2 * self.running_max)

@@ -65,7 +65,7 @@ class Intake:
         return False
 
     def _refuse(self, move: Burying) -> None:
-        if self._holdings.refuse(move.entry_id):
+        if self._holdings.refuse(move.entry_id, move.size_bytes):
             self._bury(move)
 
 

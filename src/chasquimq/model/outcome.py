@@ -61,3 +61,8 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
     @property
     def entry_id(self) -> bytes:
         return self.entry.entry_id
+
+    @property
+    def size_bytes(self) -> int:
+        entry = self.entry
+        return len(entry.body if isinstance(entry, Arrival) else entry.envelope)

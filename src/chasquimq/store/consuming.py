@@ -100,17 +100,17 @@ class ConsumerStore:
                 *block, *claim, "STREAMS", self.keys.stream, ">", block_ms=block_ms,
             )  # fmt: skip
         except ServerRefused as error:
-            if error.code != "NOGROUP":
-                raise
-            await self.create_group()
-            return EMPTY
+            return await self._regroup(error)
         return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY
 
     async def claim(self, count: int) -> Batch:
         """Take over what has been silent for a lease, where reading cannot do it."""
         # Lua cannot name more than some thousand ids at once; what is left comes next time.
         count = min(count, _IDS_PER_CALL_MAX)
-        entries = await self._run("claim", self.group, self.consumer, self._lease_ms, count)
+        try:
+            entries = await self._run("claim", self.group, self.consumer, self._lease_ms, count)
+        except ServerRefused as error:
+            return await self._regroup(error)
         return self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
 
     async def create_group(self) -> None:
@@ -185,6 +185,13 @@ class ConsumerStore:
     async def remove_consumer(self) -> bool:
         """Remove this consumer unless it still holds something."""
         return await self._run("reap_consumer", self.group, self.consumer, 0) != 0
+
+    async def _regroup(self, error: ServerRefused) -> Batch:
+        """Whoever deleted the group deleted its jobs; those to come need it again."""
+        if error.code != "NOGROUP":
+            raise error
+        await self.create_group()
+        return EMPTY
 
     async def _run(self, name: str, *args: Part) -> Reply:
         connection = await self._writes.connection()
