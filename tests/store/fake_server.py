@@ -38,18 +38,22 @@ class FakeServer:
         self._answers = {name: _as_list(given) for name, given in answers.items()}
         self._listener: asyncio.Server | None = None
         self._clients: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.accept_count = 0
         self.commands: list[list[bytes]] = []
 
     async def __aenter__(self) -> Self:
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._listener.close()
-        for client in list(self._clients):
-            client.close()
-        await self._listener.wait_closed()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        while self._serving:
+            for client in self._clients:
+                client.close()
+            await asyncio.wait(self._serving, timeout=0.02)
 
     @property
     def url(self) -> str:
@@ -66,8 +70,13 @@ class FakeServer:
             return b"-ERR unknown command '%b'\r\n" % command[0]
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accept_count += 1
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients.add(writer)
         parser = hiredis.Reader()
         try:

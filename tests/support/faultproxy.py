@@ -27,6 +27,7 @@ class FaultProxy:
         self._port = 0
         self._listener: asyncio.Server | None = None
         self._pipes: set[_Pipe] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._drops_replies = False
@@ -42,8 +43,12 @@ class FaultProxy:
 
     async def __aexit__(self, *_: object) -> None:
         self.refuse()
-        self.cut()
-        await asyncio.gather(*(pipe.ended.wait() for pipe in list(self._pipes)))
+        # What was accepted a moment ago shows itself in the next rounds of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        while self._serving:
+            self.cut()
+            await asyncio.wait(self._serving, timeout=0.02)
 
     @property
     def url(self) -> str:
@@ -119,8 +124,13 @@ class FaultProxy:
         if self.latency_s:
             await asyncio.sleep(self.latency_s)
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accept_count += 1
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = (reader, writer)
         try:
             server = await self._dial()
@@ -150,7 +160,6 @@ class _Pipe:
             asyncio.create_task(self._pump(self._server_reader, self._client, proxy.reply)),
         ]
         self.is_doomed = False
-        self.ended = asyncio.Event()
 
     async def run(self) -> None:
         await asyncio.wait(self._ways, return_when=asyncio.FIRST_COMPLETED)
@@ -159,7 +168,6 @@ class _Pipe:
         for writer in (self._client, self._server):
             with suppress(OSError):
                 await writer.wait_closed()
-        self.ended.set()
 
     def reset(self) -> None:
         with suppress(OSError):
