@@ -11,13 +11,28 @@ from typing import NamedTuple
 
 import pytest
 
+import chasquimq
 from chasquimq import errors, settings
+from chasquimq.cli.main import COMMANDS
+from chasquimq.model.reason import DlqReason
+from chasquimq.wire import event_fields
+from chasquimq.wire.keys import QueueKeys
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PAGE_IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 SETTINGS_PAGE = ROOT / "docs/reference/settings.md"
 ERRORS_PAGE = ROOT / "docs/reference/errors.md"
+API_PAGE = ROOT / "docs/reference/api.md"
+EVENTS_PAGE = ROOT / "docs/reference/events.md"
+KEYS_PAGE = ROOT / "docs/reference/keys.md"
+DECISIONS = sorted((ROOT / "docs/explanation/decisions").glob("*.md"))
+NOUNS = [
+    chasquimq.Queue, chasquimq.Worker, chasquimq.Job, chasquimq.QueueEvents, chasquimq.QueueEvent,
+    chasquimq.Upkeep, chasquimq.Producer, chasquimq.Consumer, chasquimq.Scheduler,
+]  # fmt: skip
+# What `./chasqui` does before there is a package to ask.
+CHECKOUT_COMMANDS = {"setup", "test", "gate"}
 SETTINGS = [kind for _, kind in inspect.getmembers(settings, dataclasses.is_dataclass)]
 
 FENCE = re.compile(
@@ -30,6 +45,8 @@ REGION = r"^(?P<indent> *)# region {name}\n(?P<code>.*?)^(?P=indent)# endregion$
 LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `(?P<field>\w+)` \| `(?P<default>[^`]+)` \|", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
+COMMAND = re.compile(r"^    (?:\./)?chasqui (?P<name>\w+)(?: (?P<word>\w+))?", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.…])/(?:home|root|work|Users|tmp|var|opt|mnt|private)/")
 HOST = re.compile(r"\b(?:[\w-]+\.)+(?:com|dev|io|net|org)\b")
 # Names that belong to nobody; every other host would lead out of the project.
@@ -92,7 +109,8 @@ def test_every_page_can_be_reached_from_the_readme():
 
 @pytest.mark.parametrize("settings_class", SETTINGS, ids=lambda kind: kind.__name__)
 def test_the_settings_page_lists_every_field_with_its_default(settings_class):
-    rows = {row["field"]: row["default"] for row in ROW.finditer(section_of(settings_class))}
+    text = section_of(settings_class, SETTINGS_PAGE)
+    rows = {row["field"]: row["default"] for row in ROW.finditer(text)}
 
     assert rows.keys() == {field.name for field in dataclasses.fields(settings_class)}
     made = settings_class()
@@ -109,6 +127,54 @@ def test_the_errors_page_lists_every_error():
 
     assert in_table == set(names)
     assert in_tree == set(names)
+
+
+@pytest.mark.parametrize("noun", NOUNS, ids=lambda noun: noun.__name__)
+def test_the_api_page_names_every_public_member_and_every_argument(noun):
+    wanted = {name for name in dir(noun) if not name.startswith("_")} | arguments_of(noun)
+
+    assert wanted - words_of(section_of(noun, API_PAGE)) == set()
+
+
+def test_the_api_page_names_everything_that_can_be_imported():
+    assert set(chasquimq.__all__) - words_of(API_PAGE.read_text()) == set()
+
+
+def test_the_events_page_lists_every_event_and_every_field():
+    text = EVENTS_PAGE.read_text()
+    fields = [field for field, _ in event_fields._OPTIONAL_FIELDS]
+
+    assert listed(section(text, "Every event")) == list(event_fields.EventKind)
+    assert listed(section(text, "Every field")) == ["e", "id", "n", "ts", *fields]
+
+
+def test_the_keys_page_lists_every_key():
+    keys = QueueKeys("<queue>")
+    fixed = {getattr(keys, name) for name in QueueKeys.__slots__} - {keys.queue, keys._prefix}
+    per_job = (keys.result, keys.outcome, keys.dlid, keys.didx, keys.uniq)
+    named = {key("<job id>") for key in per_job} | {keys.token("<text>"), keys.repeat_spec("<key>")}
+
+    assert {code for code in CODE.findall(KEYS_PAGE.read_text()) if code.startswith("{")} == {
+        *fixed, *named, "{chasqui:<queue>}",
+    }  # fmt: skip
+
+
+def test_the_keys_page_lists_every_reason():
+    assert set(listed(section(KEYS_PAGE.read_text(), "Reasons"))) == set(DlqReason)
+
+
+def test_decisions_are_numbered_without_a_gap_and_open_with_their_number():
+    numbers = [page.name.partition("-")[0] for page in DECISIONS]
+
+    assert numbers == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
+    assert [page.read_text()[:8] for page in DECISIONS] == [f"# {number}: " for number in numbers]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_command_on_a_page_can_be_typed(page):
+    typed = {found["name"] for found in COMMAND.finditer(page.read_text())}
+
+    assert typed - COMMANDS.keys() - CHECKOUT_COMMANDS == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
@@ -163,10 +229,36 @@ def anchor_of(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
 
 
-def section_of(settings_class: type) -> str:
+def section_of(kind: type, page: Path) -> str:
     """What stands between the heading of a class and the next heading."""
-    text = SETTINGS_PAGE.read_text()
-    return text.partition(f"\n## {settings_class.__name__}\n")[2].partition("\n## ")[0]
+    return section(page.read_text(), kind.__name__)
+
+
+def section(text: str, title: str) -> str:
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def listed(text: str) -> list[str]:
+    """What the rows of a table begin with."""
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+def words_of(text: str) -> set[str]:
+    """Every word that is set in code, in a heading or a table or a sentence."""
+    return {word for code in CODE.findall(text) for word in re.findall(r"\w+", code)}
+
+
+def arguments_of(noun: type) -> set[str]:
+    calls = [
+        noun,
+        *(member for name, member in inspect.getmembers(noun) if is_method(name, member)),
+    ]
+    named = {name for call in calls for name in inspect.signature(call).parameters}
+    return {name for name in named if not name.startswith("_")} - {"self"}
+
+
+def is_method(name: str, member: object) -> bool:
+    return inspect.isfunction(member) and not name.startswith("_")
 
 
 def default_of(text: str) -> object:
