@@ -62,7 +62,7 @@ async def test_a_handler_longer_than_its_lease_starts_once(queue, running_worker
     assert busy.worker.health().stale_outcomes == 0
 
 
-@pytest.mark.parametrize("handler", ["wait", "spin", "spin_in_thread"])
+@pytest.mark.parametrize("handler", ["spin", "spin_in_thread"])
 async def test_a_long_handler_in_a_process_of_its_own_starts_once(
     url, queue, queue_name, tmp_path, handler
 ):

@@ -49,7 +49,7 @@ async def test_a_worker_that_was_frozen_starts_nothing_that_others_took_over(
     queue, fleet, tmp_path
 ):
     frozen = await fleet.start("brief", concurrency=1, read_count=50, claim_min_idle_ms=LEASE_MS)
-    jobs = await queue.add_bulk([{"name": "n", "data": i} for i in range(200)])
+    jobs = await queue.add_bulk([{"name": "n", "data": i} for i in range(100)])
     await eventually(lambda: len(read_journals(tmp_path)) > 4)
 
     frozen.signal(signal.SIGSTOP)
