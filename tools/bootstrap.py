@@ -12,7 +12,7 @@ from stamps import is_ready, venv_python
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TESTER_COMMANDS = ("test", "gate", "setup")
-PARALLEL_TESTS = ("-n", "2")
+PARALLEL_TESTS = ("-n", "4")
 IMPORT_LINTER = "from importlinter.cli import lint_imports_command as lint; lint()"
 GATE = (
     ("lint", ("-m", "ruff", "check", ".")),

@@ -18,7 +18,9 @@ Settings = TypeVar("Settings")
 
 
 def at_least(name: str, found: float, floor: float) -> None:
-    """Refuse a number below its floor."""
+    """Refuse what is no number, and a number below its floor."""
+    if isinstance(found, bool) or not isinstance(found, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+        raise SettingsError(name, found, "a number")
     if found < floor:
         raise LimitExceeded(name, found, f"at least {floor}")
 
