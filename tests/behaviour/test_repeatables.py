@@ -16,8 +16,10 @@ from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.firing import FiringStore
 from chasquimq.store.inspecting import server_ms
 from chasquimq.store.link import Link
+from chasquimq.upkeep import Upkeep
 from chasquimq.wire.codec import decode_envelope
 from chasquimq.wire.job_id import ulid_ms
+from chasquimq.wire.repeat_spec import RepeatSpec, encode_spec
 from support.waiting import eventually
 from wire.vectors import cases, load
 
@@ -757,3 +759,26 @@ async def test_a_plan_that_is_mended_while_it_is_judged_stays(queue, firing, raw
 
     assert await firing.quarantine(bad, agenda.now_ms) is False
     assert len(await queue.get_repeatable_jobs()) == 1
+
+
+async def test_a_plan_of_the_original_with_limit_zero_fires_without_a_limit(
+    url, queue_name, queue, raw
+):
+    key = "tick::every:100"
+    spec = encode_spec(
+        RepeatSpec(
+            key=key, job_name="tick", kind="every", payload=b"\x01", interval_ms=100, limit=0
+        )
+    )
+    await raw("HSET", raw.keys.repeat_spec(key), "spec", spec)
+    await raw("ZADD", raw.keys.repeat, 1, key)
+    async with asyncio.timeout(10):
+        upkeep = Upkeep(queue_name, redis_url=url)
+        running = asyncio.create_task(upkeep.run())
+
+        async def has_fired():
+            return (await queue.counts()).ready >= 3
+
+        await eventually(has_fired)
+        await upkeep.close()
+        await running

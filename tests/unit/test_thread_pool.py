@@ -82,9 +82,12 @@ async def test_the_handler_runs_in_a_daemon_thread_of_the_pool(pool: ThreadPool)
 
 
 async def test_no_thread_starts_before_the_first_call() -> None:
+    before = pool_threads()
+
     ThreadPool(4, "test-pool")
 
-    assert pool_threads() == []
+    # Threads of pools that were closed just before may still be on their way out.
+    assert set(pool_threads()) <= set(before)
 
 
 async def test_calls_one_after_the_other_share_one_thread(pool: ThreadPool) -> None:

@@ -87,6 +87,8 @@ class Adding(Repeating):
         backoff: float | BackoffLike | Mapping[str, Any] | None = None,
         repeat: RepeatLike | None = None,
         missed_fires: MissedFiresLike | None = None,
+        expires_ms: int | None = None,
+        timeout_ms: int | None = None,
         unique_for_ms: int | None = None,
         on_conflict: OnConflict = "keep",
         durability: DurabilityLike | None = None,
@@ -99,16 +101,16 @@ class Adding(Repeating):
             raise SettingsError("job_id", job_id, "a string that is not blank")
         if repeat is not None or missed_fires is not None:
             _refuse_with_repeat(
-                on_conflict, delay_ms=delay_ms, delay=delay,
-                unique_for_ms=unique_for_ms, durability=durability,
+                on_conflict, delay_ms=delay_ms, delay=delay, expires_ms=expires_ms,
+                timeout_ms=timeout_ms, unique_for_ms=unique_for_ms, durability=durability,
             )  # fmt: skip
             return await self._add_repeating(
                 name, data, repeat, missed_fires, attempts, backoff, job_id
             )
         return await self.add(
             name, data, job_id=job_id, delay_ms=delay_ms, delay=delay, attempts=attempts,
-            backoff=backoff, unique_for_ms=unique_for_ms, on_conflict=on_conflict,
-            durability=durability,
+            backoff=backoff, expires_ms=expires_ms, timeout_ms=timeout_ms,
+            unique_for_ms=unique_for_ms, on_conflict=on_conflict, durability=durability,
         )  # fmt: skip
 
     async def add_bulk(

@@ -77,7 +77,8 @@ class DueSpec(msgspec.Struct, frozen=True):
     def fires_left(self) -> int | None:
         """How many more jobs its limit allows; None: no limit."""
         limit = self.stored.spec.limit
-        return None if limit is None else max(0, limit - self.stored.fired)
+        # The original takes a limit of 0, and means none by it.
+        return max(0, limit - self.stored.fired) if limit else None
 
 
 class BadSpec(msgspec.Struct, frozen=True):
