@@ -2,6 +2,7 @@
 
 import pytest
 
+from chasquimq.bench.machine import quiet_text
 from chasquimq.bench.report import _verdict, make_document, notes, table_rows
 from chasquimq.bench.rounds import BenchSettings, Measured
 from chasquimq.bench.scenario import SCENARIOS, Figures
@@ -9,7 +10,7 @@ from chasquimq.bench.target import Target
 
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
 
-MACHINE = {"cpu": "a fast one", "cores": 2, "python": "3.11.7"}
+MACHINE = {"cpu": "a fast one", "cores": 2, "python": "3.11.7", "load_average": (0.4, 0.2, 0.1)}
 
 
 def figures(*rates: float) -> list[Figures]:
@@ -56,6 +57,17 @@ def test_bars_say_whether_they_were_met(document):
 )
 def test_a_bar_is_met_only_when_every_round_reaches_it(low, high, verdict):
     assert _verdict({"min": low, "max": high}, 8) == verdict
+
+
+def test_a_quiet_machine_is_only_described(document):
+    assert "load average before the run: 0.4 on 2 cores" in notes(document)
+
+
+@pytest.mark.parametrize(("load", "is_warned"), [(1.5, False), (1.6, True)])
+def test_a_busy_machine_is_warned_about(load, is_warned):
+    said = quiet_text(MACHINE | {"load_average": (load, 0, 0)})
+
+    assert said.startswith("warning: ") is is_warned
 
 
 def test_a_missing_peer_is_named_with_its_reason(document):

@@ -1,5 +1,6 @@
 """`chasqui bench` measures, writes down what it measured, and says why when it cannot."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from chasquimq.bench import target
 from chasquimq.cli.main import main
+from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ["add-concurrent", "add-bulk-50x8", "consume-100"]
@@ -62,7 +64,32 @@ def test_the_table_shows_each_side_once_and_the_bars(tiny_run):
     lines = done.stdout.splitlines()
     assert sum(line.split()[:1] == ["limit"] for line in lines) == 3
     assert sum(line.startswith("bar ") for line in lines) == 2
-    assert done.stderr == ""
+
+
+def test_how_busy_the_machine_is_comes_first_and_aside(tiny_run):
+    done, document = tiny_run
+
+    (line,) = done.stderr.splitlines()
+    assert f"load average before the run: {document['machine']['load_average'][0]:.1f} on " in line
+
+
+async def test_a_terminated_bench_takes_its_measuring_process_along():
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "chasquimq", "bench", "add", "--jobs", "500000"]
+    bench = await asyncio.create_subprocess_exec(
+        *command, env=environ, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    await eventually(lambda: "bench.side" in commands_of(bench.pid), within_s=30)
+    bench.terminate()
+
+    assert await asyncio.wait_for(bench.wait(), 20) == 130
+    await eventually(lambda: commands_of(bench.pid) == "")
+
+
+def commands_of(session: int) -> str:
+    """The command lines of every process of that session."""
+    command = ["ps", "-ww", "-s", str(session), "-o", "args="]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def test_an_unknown_scenario_is_refused_by_name(capsys):

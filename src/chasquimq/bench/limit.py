@@ -1,36 +1,36 @@
 """The limit: a bare client replays our recorded commands and does nothing else.
 
-No encoding, no decoding, no handler, no books; the same commands in the same batches on as many
-connections, with as many of them on the wire at once.
+No encoding, no decoding, no handler, no books, no pauses; the same commands in the same batches on
+as many connections, with as many of them on the wire at once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import hiredis
 import msgspec
 
+from chasquimq.bench.bare import BareConnection, End, Lane, open_as_recorded
 from chasquimq.bench.tape import Frame, Tape
 from chasquimq.bench.timing import Stopwatch, Stretch, until_empty
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import new_async_connection
-from chasquimq.store.connection import Connection, Reply, open_connection, pack
+from chasquimq.store.connection import Reply, open_connection
 
 if TYPE_CHECKING:
     from chasquimq.bench.scenario import Plan
 
-_ENTRY_ID = re.compile(rb"\d+-\d+")
+# An entry id that is an argument of its own.
+_ENTRY_ID = re.compile(rb"\$\d+\r\n(\d+-\d+)\r\n")
+_COUNT = re.compile(rb"\r\nCOUNT\r\n\$\d+\r\n(\d+)\r\n")
 
 
 async def add(plan: Plan) -> Stretch:
     """Write the recorded adds, with as many unanswered as ours had."""
     tape = Tape.load(plan.tape)
-    (connection,) = await _open(plan, tape)
+    (connection,) = await open_as_recorded(plan, tape)
     replay = _AddReplay(connection, tape)
     watch = Stopwatch()
     await replay.run()
@@ -40,11 +40,11 @@ async def add(plan: Plan) -> Stretch:
 
 
 async def consume(plan: Plan) -> Stretch:
-    """Read and ack in the recorded batches, with the entry ids that this run's reads bring."""
+    """Read, ack, retry and promote as recorded, with the entry ids that this run's reads bring."""
     tape = Tape.load(plan.tape)
     observer = await open_connection(ConnectionSettings(url=plan.url))
-    connections = await _open(plan, tape)
-    replay = _ConsumeReplay(connections, tape, plan.jobs)
+    connections = await open_as_recorded(plan, tape)
+    replay = _ConsumeReplay(connections, tape, plan.jobs * plan.work.runs_per_job)
     watch = Stopwatch()
     await replay.run()
     await until_empty(observer, plan)
@@ -54,170 +54,136 @@ async def consume(plan: Plan) -> Stretch:
     return stretch
 
 
-class _Bare(Connection):
-    """Hands replies over as they come; nobody waits for one in particular."""
-
-    on_replies: Callable[[list[Reply]], None] | None = None
-
-    def write(self, request: bytes) -> None:
-        self._transport.write(request)
-
-    def data_received(self, data: bytes) -> None:
-        if self.on_replies is None:
-            super().data_received(data)
-            return
-        reader, replies = self._reader, list[Reply]()
-        reader.feed(data)
-        while (reply := reader.gets()) is not False:
-            replies.append(reply)
-        self.on_replies(replies)
-
-
-async def _open(plan: Plan, tape: Tape) -> list[_Bare]:
-    connections: list[_Bare] = []
-    settings = ConnectionSettings(url=plan.url)
-    for _ in range(tape.connection_count):
-        owner = new_async_connection(settings)
-        await owner.connect()
-        connections.append(_Bare(owner, settings.command_timeout_ms))
-    for frame in tape.setup:
-        await connections[frame.connection].send(frame.request, frame.reply_count)
-    return connections
-
-
 class _AddReplay:
     """A write leaves when an earlier one has all its replies."""
 
-    def __init__(self, connection: _Bare, tape: Tape) -> None:
-        self._connection = connection
-        self._frames = iter(tape.frames)
-        self._in_flight_max = tape.in_flight_max[0]
-        self._due: deque[int] = deque()
-        self._reply_count = 0
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, connection: BareConnection, tape: Tape) -> None:
+        self._frames = deque(tape.frames)
+        self._lane = Lane(connection, tape.in_flight_max[0])
+        self._end = End()
 
     async def run(self) -> None:
-        self._connection.on_replies = self._answered
-        for _ in range(self._in_flight_max):
-            self._write_next()
-        await self._done
+        self._lane.listen(self._move, self._end)
+        self._move([])
+        await self._end.wait()
 
-    def _answered(self, replies: list[Reply]) -> None:
-        self._reply_count += len(replies)
-        while self._due and self._reply_count >= self._due[0]:
-            self._reply_count -= self._due.popleft()
-            self._write_next()
-        if not self._due:
-            self._done.set_result(None)
-
-    def _write_next(self) -> None:
-        frame = next(self._frames, None)
-        if frame is not None:
-            self._due.append(frame.reply_count)
-            self._connection.write(frame.request)
+    def _move(self, _replies: list[Reply]) -> None:
+        frames, lane = self._frames, self._lane
+        while frames and lane.has_room:
+            frame = frames.popleft()
+            lane.write(frame.request, frame.reply_count)
+        if lane.is_idle:
+            self._end.reached()
 
 
 class _Read(msgspec.Struct, frozen=True):
     connection: int
     request: bytes
     count: int
+    entry_count: int
 
 
-class _Ack(msgspec.Struct, frozen=True):
-    """`head` and then as many ids; a command without ids is sent as it was."""
+class _Write(msgspec.Struct, frozen=True):
+    """A request cut at its entry ids; `slots` says which of the ids read go there."""
 
     connection: int
-    head: list[bytes]
+    pieces: list[bytes]
+    slots: list[int]
+    reply_count: int
+    # How many ids must have been read before, and how many of them no write named before.
     id_count: int
+    new_id_count: int
 
 
 class _ConsumeReplay:
-    """Reads run ahead of acks as far as they did in the recording, never further."""
+    """Writes keep their order; reads run ahead of them as far as they did in the recording."""
 
-    def __init__(self, connections: list[_Bare], tape: Tape, jobs: int) -> None:
-        steps = [_step(frame) for frame in tape.frames]
-        self._connections = connections
+    def __init__(self, connections: list[BareConnection], tape: Tape, deliveries: int) -> None:
+        steps = list(_steps(tape.frames))
         self._reads = deque(step for step in steps if isinstance(step, _Read))
-        self._acks = deque(step for step in steps if isinstance(step, _Ack))
+        self._writes = deque(step for step in steps if isinstance(step, _Write))
         self._ahead_max = _ahead_max(steps)
-        self._unread = sum(ack.id_count for ack in self._acks)
-        assert self._unread == jobs, f"the recording acks {self._unread} of {jobs} jobs"
-        self._acks_in_flight_max = tape.in_flight_max[self._acks[0].connection]
-        self._acks_in_flight = 0
-        self._is_reading = False
+        self._unread = self._writes[-1].id_count
+        assert self._unread == deliveries, f"the tape ends {self._unread} of {deliveries} runs"
+        self._lanes = {
+            number: Lane(connections[number], most) for number, most in tape.in_flight_max.items()
+        }
+        self._reading = self._lanes[self._reads[0].connection]
         self._ahead = 0
-        self._ids: deque[bytes] = deque()
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ids: list[bytes] = []
+        self._end = End()
 
     async def run(self) -> None:
-        for read in self._reads:
-            self._connections[read.connection].on_replies = self._read
-        for ack in self._acks:
-            self._connections[ack.connection].on_replies = self._acked
+        for lane in self._lanes.values():
+            lane.listen(self._read if lane is self._reading else self._written, self._end)
         self._move()
-        await self._done
+        await self._end.wait()
 
     def _read(self, replies: list[Reply]) -> None:
-        self._is_reading = False
         for reply in replies:
             if reply:
                 entries = reply[0][1]
-                self._ids.extend([entry[0] for entry in entries])
+                self._ids += [b"$%d\r\n%b\r\n" % (len(one[0]), one[0]) for one in entries]
                 self._unread -= len(entries)
                 self._ahead += len(entries)
         self._move()
 
-    def _acked(self, replies: list[Reply]) -> None:
-        self._acks_in_flight -= len(replies)
-        if not self._acks and not self._acks_in_flight:
-            self._done.set_result(None)
-            return
+    def _written(self, _replies: list[Reply]) -> None:
         self._move()
+        writing = (lane for lane in self._lanes.values() if lane is not self._reading)
+        if not self._writes and all(lane.is_idle for lane in writing):
+            self._end.reached()
 
     def _move(self) -> None:
-        self._ack_next()
+        is_starved = self._write_next()
         # The recording ends with a read that waits for more jobs; there are none.
-        if self._is_reading or self._unread <= 0:
+        if not self._reading.is_idle or self._unread <= 0:
             return
         read = self._reads[0]
-        if self._ahead + read.count <= self._ahead_max:
+        # Whoever waits for ids needs a read, even if those before brought less than recorded.
+        if is_starved or self._ahead + read.count <= self._ahead_max:
             if len(self._reads) > 1:
                 self._reads.popleft()
-            self._is_reading = True
-            self._connections[read.connection].write(read.request)
+            self._reading.write(read.request, 1)
 
-    def _ack_next(self) -> None:
-        acks, ids = self._acks, self._ids
-        while acks and self._acks_in_flight < self._acks_in_flight_max:
-            ack = acks[0]
-            if len(ids) < ack.id_count:
-                return
-            acks.popleft()
-            taken = [ids.popleft() for _ in range(ack.id_count)]
-            self._connections[ack.connection].write(pack((*ack.head, *taken)))
-            self._acks_in_flight += 1
-            self._ahead -= ack.id_count
-
-
-def _step(frame: Frame) -> _Read | _Ack:
-    parts = _parts(frame.request)
-    if parts[0] == b"XREADGROUP":
-        return _Read(frame.connection, frame.request, int(parts[parts.index(b"COUNT") + 1]))
-    head_size = len(parts)
-    while _ENTRY_ID.fullmatch(parts[head_size - 1]):
-        head_size -= 1
-    return _Ack(frame.connection, parts[:head_size], len(parts) - head_size)
+    def _write_next(self) -> bool:
+        """Write what can be written; True: the next write waits for ids."""
+        writes, ids = self._writes, self._ids
+        while writes:
+            write = writes[0]
+            if write.id_count > len(ids):
+                return True
+            lane = self._lanes[write.connection]
+            if not lane.has_room:
+                return False
+            writes.popleft()
+            write.pieces[1::2] = [ids[slot] for slot in write.slots]
+            lane.write(b"".join(write.pieces), write.reply_count)
+            self._ahead -= write.new_id_count
+        return False
 
 
-def _parts(request: bytes) -> list[bytes]:
-    reader = hiredis.Reader()
-    reader.feed(request)
-    return cast("list[bytes]", reader.gets())
+def _steps(frames: Sequence[Frame]) -> Iterator[_Read | _Write]:
+    slots: dict[bytes, int] = {}
+    for frame in frames:
+        if frame.is_read:
+            (count,) = _COUNT.findall(frame.request)
+            yield _Read(frame.connection, frame.request, int(count), frame.entry_count)
+            continue
+        known = len(slots)
+        pieces = _ENTRY_ID.split(frame.request)
+        named = [slots.setdefault(entry_id, len(slots)) for entry_id in pieces[1::2]]
+        new = len(slots) - known
+        yield _Write(frame.connection, pieces, named, frame.reply_count, len(slots), new)
 
 
-def _ahead_max(steps: Iterable[_Read | _Ack]) -> int:
+def _ahead_max(steps: Sequence[_Read | _Write]) -> int:
+    """What ours had read and not yet passed on, and what it asked for on top, at its highest."""
     ahead = highest = 0
     for step in steps:
-        ahead += step.count if isinstance(step, _Read) else -step.id_count
-        highest = max(highest, ahead)
+        if isinstance(step, _Read):
+            highest = max(highest, ahead + step.count)
+            ahead += step.entry_count
+        else:
+            ahead -= step.new_id_count
     return highest

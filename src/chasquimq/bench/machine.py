@@ -12,6 +12,7 @@ from typing import Any
 
 from chasquimq import version
 
+QUIET_LOAD_MAX = 1.5
 _PACKAGES = ("hiredis", "msgspec", "redis", "uvloop")
 
 
@@ -26,6 +27,15 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load_average": os.getloadavg(),
     }
+
+
+def quiet_text(machine: dict[str, Any]) -> str:
+    """How busy the machine was before the run, with a warning when it was too busy to trust."""
+    load = machine["load_average"][0]
+    said = f"load average before the run: {load:.1f} on {machine['cores']} cores"
+    if load <= QUIET_LOAD_MAX:
+        return said
+    return f"warning: {said}; above {QUIET_LOAD_MAX} no figure is a peak and ratios may be off"
 
 
 def own_versions() -> dict[str, str]:

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.bench.machine import own_versions
+import msgspec
+
+from chasquimq.bench.machine import own_versions, quiet_text
 from chasquimq.bench.rounds import LIMIT, OURS
 from chasquimq.bench.scenario import CONCURRENCY, PAYLOAD
 
@@ -25,6 +27,8 @@ BARS = (
     ("add-bulk-50", "original", 2.0),
     ("add-bulk-50x8", "original", 3.5),
     ("add-concurrent", "redis-py", 5.0),
+    ("delayed-end-to-end", "original", 5.0),
+    ("retry-throughput", "original", 5.0),
 )
 
 
@@ -42,8 +46,8 @@ def make_document(
             "rounds": settings.rounds,
             "concurrency": CONCURRENCY,
             "payload": PAYLOAD,
-            "events": "off on all sides",
-            "delayed_and_scheduler": "off on all sides",
+            "order": "sides take turns, and each round begins with the next one",
+            "scheduler": "off on all sides",
         },
         "scenarios": scenarios,
         "bars": _bars(scenarios),
@@ -65,6 +69,7 @@ def notes(document: Row) -> list[str]:
     where = f"{server['kind']} {server['version']}, {machine['cpu']} x {machine['cores']}"
     lines = [
         f"{where}, Python {machine['python']}",
+        quiet_text(machine),
         f"medians of {document['settings']['rounds']} rounds; ratios are paired round by round",
         "event loops: " + ", ".join(f"{side} {loop}" for side, loop in _loops(document).items()),
     ]
@@ -89,6 +94,7 @@ def _scenario(measured: Measured) -> Row:
         "jobs": ours[0].jobs,
         "batch": scenario.batch,
         "in_flight": scenario.in_flight,
+        "work": msgspec.to_builtins(scenario.work),
         "sides": [_side(name, figures, ours) for name, figures in measured.figures.items()],
         "missing": measured.missing,
     }

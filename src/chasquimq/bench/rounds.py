@@ -16,8 +16,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chasquimq.bench.ours import preload
-from chasquimq.bench.peer import ORIGINALS, PeerMissing, last_line
-from chasquimq.bench.scenario import STREAM, Figures, LoopKind, Plan, Scenario
+from chasquimq.bench.peer import ORIGINALS, Peer, PeerMissing, last_line
+from chasquimq.bench.scenario import (
+    DELAYED,
+    DLQ,
+    EVENTS,
+    STREAM,
+    Figures,
+    LoopKind,
+    Plan,
+    Scenario,
+    wait_s,
+)
+from chasquimq.bench.target import ask
 from chasquimq.errors import ChasquiError
 
 if TYPE_CHECKING:
@@ -28,7 +39,6 @@ LIMIT = "limit"
 REDIS_PY = "redis-py"
 QUICK_ROUNDS = 3
 DEFAULT_ROUNDS = 5
-_MEASUREMENT_WAIT_S = 300
 _SOURCE_ROOT = Path(__file__).parents[2]
 
 OnStep = Callable[[str], None]
@@ -44,7 +54,7 @@ class BenchSettings:
 
     scenarios: Sequence[Scenario]
     rounds: int = DEFAULT_ROUNDS
-    with_original: bool = True
+    originals: Sequence[Peer] = ORIGINALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class Side:
     name: str
     command: list[str]
     loop: LoopKind
+    is_peer: bool = False
 
 
 @dataclass(slots=True)
@@ -91,9 +102,9 @@ class Bench:
         sides = self._sides(scenario)
         on_step(f"{scenario.name}: recording our commands")
         self._once(sides[0], msgspec.structs.replace(plan, is_recording=True))
-        for round_number in range(1, self._settings.rounds + 1):
-            for side in sides:
-                on_step(f"{scenario.name}: {side.name}, round {round_number}")
+        for round_number in range(self._settings.rounds):
+            for side in _turns(sides, round_number):
+                on_step(f"{scenario.name}: {side.name}, round {round_number + 1}")
                 self._take_turn(side, plan, measured)
         return measured
 
@@ -112,37 +123,51 @@ class Bench:
 
     def _once(self, side: Side, plan: Plan) -> Figures:
         self._target.flush()
-        if plan.act == "consume":
-            asyncio.run(preload(plan.url, plan.jobs))
+        # Each package keeps its own books of delayed jobs, so a peer adds those itself.
+        fills_itself = plan.act == "add" or (side.is_peer and plan.work.delay_ms)
+        if not fills_itself:
+            asyncio.run(preload(plan.url, plan.jobs, plan.work))
         figures = _run(side, msgspec.structs.replace(plan, loop=side.loop))
         self._check_effect(side, plan, figures.jobs)
         return figures
 
     def _check_effect(self, side: Side, plan: Plan, jobs: int) -> None:
         # A side that lost jobs would look fast.
-        left = self._target.stream_size(STREAM)
+        left = self._count("XLEN", STREAM)
+        if plan.act == "consume":
+            left += self._count("ZCARD", DELAYED) + self._count("XLEN", DLQ)
         is_whole = left == 0 if plan.act == "consume" else left >= jobs
         if not is_whole:
             raise BenchFailed(f"{side.name} left {left} jobs in the queue after {jobs}")
+        if plan.work.result is not None and self._count("DBSIZE") < jobs:
+            raise BenchFailed(f"{side.name} must keep {jobs} results and did not")
+        if plan.work.has_events and not self._count("XLEN", EVENTS):
+            raise BenchFailed(f"{side.name} must write events and wrote none")
+
+    def _count(self, *question: str) -> int:
+        return ask(self._target.url, *question)
 
     def _plan(self, scenario: Scenario, tape: str) -> Plan:
         return Plan(
             act=scenario.act, jobs=scenario.jobs, batch=scenario.batch,
             in_flight=scenario.in_flight, url=self._target.url, loop=self._own_loop, tape=tape,
+            wait_s=wait_s(scenario.jobs), work=scenario.work,
         )  # fmt: skip
 
     def _sides(self, scenario: Scenario) -> list[Side]:
         own = [OURS, LIMIT, *([REDIS_PY] if scenario.has_redis_py else [])]
         sides = [Side(name, _own_command(name), self._own_loop) for name in own]
-        return [*sides, *self._peers]
+        # Where promotion sets the pace, one loop of the original is enough to wait for.
+        is_slow = scenario.work.needs_promotion
+        return [*sides, *(one for one in self._peers if one.loop == "asyncio" or not is_slow)]
 
     def _find_peers(self, environ: Mapping[str, str]) -> tuple[list[Side], dict[str, str]]:
         peers: list[Side] = []
         missing: dict[str, str] = {}
-        for peer in ORIGINALS if self._settings.with_original else ():
+        for peer in self._settings.originals:
             try:
                 command = peer.command(self._target, environ)
-                peers.append(Side(peer.side, command, peer.loop))
+                peers.append(Side(peer.side, command, peer.loop, is_peer=True))
             except PeerMissing as reason:
                 missing[peer.side] = str(reason)
         return peers, missing
@@ -151,6 +176,12 @@ class Bench:
 def sized(scenario: Scenario, jobs: int | None, *, is_quick: bool) -> Scenario:
     """The scenario with the number of jobs that was asked for."""
     return replace(scenario, jobs=jobs or (scenario.quick_jobs if is_quick else scenario.jobs))
+
+
+def _turns(sides: Sequence[Side], round_number: int) -> list[Side]:
+    # Whoever always came first would always meet the machine that the last one left.
+    first = round_number % len(sides)
+    return [*sides[first:], *sides[:first]]
 
 
 def _own_command(side: str) -> list[str]:
@@ -162,11 +193,11 @@ def _run(side: Side, plan: Plan) -> Figures:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False,
-            timeout=_MEASUREMENT_WAIT_S, env=_environment(),
+            timeout=plan.wait_s, env=_environment(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise BenchFailed(
-            f"{side.name} must give figures within {_MEASUREMENT_WAIT_S} s and did not"
+            f"{side.name} must give figures within {plan.wait_s} s and did not"
         ) from None
     try:
         return msgspec.json.decode(last_line(done.stdout), type=Figures)

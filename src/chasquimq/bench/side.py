@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Coroutine
 from importlib.metadata import version as version_of
@@ -61,5 +62,8 @@ async def _record(plan: Plan) -> Stretch:
 
 
 if __name__ == "__main__":
-    figures = main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Plan))
+    wanted = msgspec.json.decode(sys.argv[2], type=Plan)
+    # Whoever started this may be gone by then.
+    signal.alarm(wanted.wait_s)
+    figures = main(sys.argv[1], wanted)
     sys.stdout.write(msgspec.json.encode(figures).decode() + "\n")

@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from chasquimq.store.connection import Reply
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
+class Frame(msgspec.Struct, array_like=True):
     """One write: which connection it left on, its bytes, how many replies it waits for."""
 
     connection: int
     request: bytes
     reply_count: int
+    # How many entries a read brought.
+    entry_count: int = 0
+
+    @property
+    def is_read(self) -> bool:
+        return b"\r\nXREADGROUP\r\n" in self.request[:32]
 
 
 class Tape(msgspec.Struct, kw_only=True):
@@ -97,12 +103,21 @@ class Recorder:
 
         def answered(answer: asyncio.Future[list[Reply]]) -> None:
             self._in_flight[number] -= 1
+            if answer.cancelled():
+                return
             # A refused call was sent again, as after a forgotten script; once is enough.
-            if not answer.cancelled() and _was_refused(answer) and frame in heard:
-                heard.remove(frame)
+            if _was_refused(answer):
+                _remove(frame, heard)
+            elif frame.is_read and (reply := answer.result()[0]):
+                frame.entry_count = len(reply[0][1])
 
         answer.add_done_callback(answered)
 
 
 def _was_refused(answer: asyncio.Future[list[Reply]]) -> bool:
     return answer.exception() is not None or isinstance(answer.result()[0], StoreError)
+
+
+def _remove(frame: Frame, heard: list[Frame]) -> None:
+    if frame in heard:
+        heard.remove(frame)

@@ -38,9 +38,6 @@ class Target:
         """Forget everything, and be done with it before the next measurement."""
         ask(self.url, "FLUSHALL", "SYNC")
 
-    def stream_size(self, stream: str) -> int:
-        return ask(self.url, "XLEN", stream)
-
 
 @contextmanager
 def open_target(

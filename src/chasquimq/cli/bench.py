@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -50,10 +51,12 @@ def bench(
 ) -> None:
     """Measure this queue beside its peers, and beside the limit.
 
-    Scenarios: add, add-concurrent, add-bulk-50, add-bulk-50x8, add-bulk-1000, consume-100; all of
-    them when none is named. The limit is a bare client that replays the commands of our own run.
+    Scenarios: add, add-concurrent, add-bulk-50, add-bulk-50x8, add-bulk-1000, consume-100,
+    consume-100-events, consume-results, delayed-end-to-end, retry-throughput; all of them when
+    none is named. The limit is a bare client that replays the commands of our own run.
     """
-    from chasquimq.bench.machine import describe_machine
+    from chasquimq.bench.machine import describe_machine, quiet_text
+    from chasquimq.bench.peer import ORIGINALS
     from chasquimq.bench.report import make_document
     from chasquimq.bench.rounds import DEFAULT_ROUNDS, QUICK_ROUNDS, Bench, BenchSettings, sized
     from chasquimq.bench.target import open_target
@@ -64,10 +67,11 @@ def bench(
     settings = BenchSettings(
         scenarios=[sized(SCENARIOS[n], jobs, is_quick=is_quick) for n in scenarios or SCENARIOS],
         rounds=rounds or (QUICK_ROUNDS if is_quick else DEFAULT_ROUNDS),
-        with_original=not no_original,
+        originals=() if no_original else ORIGINALS[:1] if is_quick else ORIGINALS,
     )
     machine = describe_machine()
-    with open_target(binary, redis_url, os.environ) as target:
+    with _ended_like_an_interrupt(), open_target(binary, redis_url, os.environ) as target:
+        click.echo(clean(quiet_text(machine)), err=True)
         prepared = Bench(target, settings, os.environ)
         with _progress(prepared) as on_step:
             measured = prepared.run(on_step)
@@ -79,6 +83,16 @@ def _refuse_unwritable(json_path: Path | None) -> None:
     # Minutes of measuring must not end in a directory that is not there.
     if json_path is not None and not json_path.parent.is_dir():
         raise click.UsageError(f"--json needs a directory that exists, got {json_path.parent}")
+
+
+@contextmanager
+def _ended_like_an_interrupt() -> Generator[None]:
+    """A SIGTERM must end the measuring process and the server too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

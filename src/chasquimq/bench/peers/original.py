@@ -8,17 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
+import msgpack
 from redis.asyncio import Redis
 
 import chasquimq
 
 POLL_S = 0.001
+JOBS_PER_FILL = 1_000
+Handler = Callable[[Any], Awaitable[Any]]
 
 
 async def add(plan: dict[str, Any]) -> dict[str, float]:
@@ -42,34 +46,77 @@ async def add(plan: dict[str, Any]) -> dict[str, float]:
 
 
 async def consume(plan: dict[str, Any]) -> dict[str, float]:
-    """From the first job's start until the stream is empty."""
+    """Until the stream is empty: from the first job's start, or from the worker's own.
+
+    The worker's own counts where jobs must be promoted before they can start.
+    """
+    work = plan["work"]
+    if work["delay_ms"]:
+        await fill(plan)
     client = Redis.from_url(plan["url"])  # pyright: ignore[reportUnknownMemberType]  half typed
-    began: list[float] = []
     all_ran = asyncio.Event()
-    left = plan["jobs"]
-
-    async def handler(_job: object) -> None:
-        nonlocal left
-        if not began:
-            began[:] = time.perf_counter(), time.process_time()
-        left -= 1
-        if left == 0:
-            all_ran.set()
-
-    options: dict[str, Any] = {
-        "events_enabled": False, "delayed_enabled": False, "run_scheduler": False,
-    }  # fmt: skip
+    began: list[float] = []
     worker = chasquimq.Worker(
-        plan["queue"], handler, redis_url=plan["url"], concurrency=plan["concurrency"], **options
-    )
+        plan["queue"], make_handler(plan, began, all_ran), redis_url=plan["url"],
+        concurrency=plan["concurrency"], **options(work),
+    )  # fmt: skip
+    if needs_promotion(work):
+        mark(began)
     running = asyncio.ensure_future(worker.run())
     await asyncio.wait(
         [running, asyncio.ensure_future(all_ran.wait())], return_when="FIRST_COMPLETED"
     )
+    if running.done():
+        running.result()
     # Only the server knows, and it does not tell unasked.
     while await client.xlen(plan["stream"]):  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
     return spent(*began) | {"jobs": plan["jobs"]}
+
+
+def make_handler(plan: dict[str, Any], began: list[float], all_ran: asyncio.Event) -> Handler:
+    """A handler that does nothing but count, and fails first when asked to."""
+    left, fails_once, result = plan["jobs"], plan["work"]["fails_once"], plan["work"]["result"]
+
+    async def handler(job: Any) -> str | None:
+        nonlocal left
+        if not began:
+            mark(began)
+        if fails_once and job.attempt == 0:
+            raise ValueError("once")
+        left -= 1
+        if left == 0:
+            all_ran.set()
+        return result
+
+    return handler
+
+
+def options(work: dict[str, Any]) -> dict[str, Any]:
+    """What is not left to the package's defaults."""
+    return {
+        "events_enabled": work["has_events"],
+        "delayed_enabled": needs_promotion(work),
+        "run_scheduler": False,
+        "store_results": work["result"] is not None,
+    }
+
+
+def needs_promotion(work: dict[str, Any]) -> bool:
+    return bool(work["delay_ms"] or work["fails_once"])
+
+
+async def fill(plan: dict[str, Any]) -> None:
+    """Add delayed jobs in bulk; nothing of this is measured."""
+    producer = chasquimq.Producer(plan["url"], plan["queue"])
+    payload: bytes = cast("Any", msgpack).packb(plan["payload"])
+    for start in range(0, plan["jobs"], JOBS_PER_FILL):
+        size = min(JOBS_PER_FILL, plan["jobs"] - start)
+        await producer.add_in_bulk(plan["work"]["delay_ms"], [payload] * size)
+
+
+def mark(began: list[float]) -> None:
+    began[:] = time.perf_counter(), time.process_time()
 
 
 def spent(began_s: float, began_cpu_s: float) -> dict[str, float]:
@@ -97,6 +144,9 @@ def run_on(loop: str, measuring: Coroutine[Any, Any, dict[str, float]]) -> dict[
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(json.loads(sys.argv[1]))), flush=True)  # noqa: T201 - its only answer
+    wanted = json.loads(sys.argv[1])
+    # Whoever started this may be gone by then.
+    signal.alarm(wanted["wait_s"])
+    print(json.dumps(run(wanted)), flush=True)  # noqa: T201 - its only answer
     # The original may crash while the interpreter ends; the figures are out already.
     os._exit(0)
