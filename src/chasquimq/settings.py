@@ -10,7 +10,11 @@ from chasquimq.errors import LimitExceeded, SettingsError
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
 MIB = 1024 * 1024
+# What an envelope adds to its payload at most: id, times, retry rule, extras.
+ENVELOPE_BYTES = 4 * 1024
 MAX_ATTEMPTS = 25
+# A hundred years: beyond this the server's own clock arithmetic overflows.
+TTL_MS_MAX = 100 * 365 * 24 * 3_600_000
 CredentialProvider = Callable[[str], Awaitable[tuple[str | None, str | None]]]
 Pool = Literal["thread", "process"]
 EventLevel = Literal["off", "terminal", "full"]
@@ -85,12 +89,13 @@ class ReadSettings:
     # A hand-back does not wake a blocked reader, so no read blocks longer than this.
     block_ms: int = 500
     held_bytes_max: int = 64 * MIB
-    max_payload_bytes: int = MIB
+    max_payload_bytes: int = MIB + ENVELOPE_BYTES
 
     def __post_init__(self) -> None:
         if self.count is not None:
             at_least("read_count", self.count, 1)
         at_least("read_block_ms", self.block_ms, 1)
+        at_least("held_bytes_max", self.held_bytes_max, 1)
         at_least("max_payload_bytes", self.max_payload_bytes, 1)
 
 
@@ -144,6 +149,10 @@ class RetrySettings:
         at_least("max_attempts", self.max_attempts, 1)
         at_least("initial_backoff_ms", self.initial_backoff_ms, 0)
         at_least("max_backoff_ms", self.max_backoff_ms, 0)
+        at_least("multiplier", self.multiplier, 0)
+        at_least("jitter_ms", self.jitter_ms, 0)
+        at_least("unknown_name_retry_ms", self.unknown_name_retry_ms, 1)
+        at_least("unknown_name_for_ms", self.unknown_name_for_ms, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +165,8 @@ class ResultSettings:
 
     def __post_init__(self) -> None:
         at_least("result_ttl_ms", self.ttl_ms, 1)
+        if self.ttl_ms > TTL_MS_MAX:
+            raise LimitExceeded("result_ttl_ms", self.ttl_ms, f"at most {TTL_MS_MAX}")
         at_least("max_result_bytes", self.max_bytes, 1)
 
     @property
@@ -188,6 +199,8 @@ class UpkeepSettings:
     def __post_init__(self) -> None:
         at_least("scheduler_tick_ms", self.scheduler_tick_ms, 1)
         at_least("poll_ms", self.poll_ms, 1)
+        at_least("promote_max", self.promote_max, 1)
+        at_least("janitor_ms", self.janitor_ms, 1)
         at_least("lock_ttl_s", self.lock_ttl_s, 1)
         at_least("fire_max", self.fire_max, 1)
         if self.dlq_len_max is not None:

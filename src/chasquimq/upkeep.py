@@ -14,6 +14,7 @@ from chasquimq.settings import (
     DEFAULT_URL,
     ConnectionSettings,
     CredentialProvider,
+    EventSettings,
     UpkeepSettings,
 )
 from chasquimq.store.address import normal_url
@@ -56,7 +57,7 @@ class Upkeep:
             name="chasqui-upkeep",
         )
         self._loops = UpkeepLoops(
-            UpkeepStore(self.name, self._link),
+            UpkeepStore(self.name, self._link, waiting_events_max=EventSettings().waiting_max),
             FiringStore(self.name, self._link),
             JanitorStore(self.name, check_group_name(group), self._link),
             self.holder,

@@ -200,7 +200,9 @@ class Worker:
         Returns when `run()` has ended, at the latest one second after the deadline;
         at once when called by a handler or a hook of this worker.
         """
-        self.request_stop()
+        # Two callers who close are no more urgent than one.
+        if not self._is_closed:
+            self.request_stop()
         is_inside = current_job() is not None or asyncio.current_task() is self._run_task
         if self._finished is not None and not is_inside:
             await asyncio.shield(self._finished)

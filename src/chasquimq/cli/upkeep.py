@@ -30,9 +30,7 @@ async def _run(queues: tuple[str, ...], url: str, group: str) -> None:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, lambda: _close(crews))
-    async with asyncio.TaskGroup() as running:
-        for crew in crews:
-            running.create_task(crew.run())
+    await asyncio.gather(*(crew.run() for crew in crews))
 
 
 def _close(crews: list[Upkeep]) -> None:

@@ -57,8 +57,9 @@ class WorkerRun:
         if not is_worker(found):
             self._options["redis_url"] = find_server()
         worker = self._worker(found)
-        with _runner() as runner:
-            runner.run(self._run(worker))
+        # Not closed: closing waits for handlers that ignore their cancellation, and the
+        # process is about to leave without them.
+        _runner().run(self._run(worker))
         return EXIT_INTERRUPTED if self._signal == signal.SIGINT else 0
 
     def _worker(self, found: Any) -> Worker:

@@ -12,7 +12,9 @@ from chasquimq.engine.door import DoorLoop, Move
 from chasquimq.errors import PayloadTooLarge
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
+from chasquimq.model.reason import DlqReason
 from chasquimq.model.verdict import (
+    Bury,
     Retry,
     RetryPolicy,
     UnknownName,
@@ -83,8 +85,12 @@ class Outcomes:
     def failed(self, delivery: Delivery, error: BaseException) -> None:
         """Judge the error and send the job where it belongs."""
         now_ms = self._now_ms()
-        verdict = judge(delivery, error, self._policy, random, now_ms)
         failure = describe(error)
+        try:
+            verdict = judge(delivery, error, self._policy, random, now_ms)
+        except Exception:  # an error object may be anything, and must not end the runner
+            logger.exception("an error could not be judged, its job is buried")
+            verdict = Bury(DlqReason.UNRECOVERABLE)
         if isinstance(verdict, Retry):
             extras = self._extras_after(delivery, error, now_ms)
             self.retrier.put(Retrying(delivery, verdict.after_ms, verdict.spent, extras, failure))

@@ -14,7 +14,7 @@ from chasquimq.engine.lease import Lease
 from chasquimq.engine.outcomes import Outcomes
 from chasquimq.engine.pulse import Pulse
 from chasquimq.engine.reader import Intake, Reader
-from chasquimq.engine.runner import Begin, Runners
+from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.errors import StoreError
 from chasquimq.model.backoff import BackoffDefaults
@@ -121,7 +121,7 @@ class Pipeline:
         def limit(after_s: float) -> Callable[[], float]:
             return lambda: max(deadline_s(), asked_s) + after_s
 
-        self.runners.hold_back("stopping")
+        self.runners.hold_back(STOPPING)
         await self._stop_reading(limit(_READ_S))
         await self._wait_for_handlers(deadline_s)
         await self._within(limit(_FLUSH_S), self._flush())
@@ -166,13 +166,15 @@ class Pipeline:
         await self.upkeep.release()
 
     async def _unknown(self) -> list[tuple[bytes, int]]:
-        """What the server gave us and we never saw; those still running stay leased."""
-        running = set(self.holdings.ids())
-        return [
-            (entry_id, max(0, count - 1))
-            for entry_id, count in await self.store.pending()
-            if entry_id not in running
-        ]
+        """What the server gave us and never started here; those still running stay leased."""
+        counts: list[tuple[bytes, int]] = []
+        for entry_id, count in await self.store.pending():
+            delivery = self.holdings.get(entry_id)
+            if delivery is None:
+                counts.append((entry_id, max(0, count - 1)))
+            elif not delivery.started_ns:
+                counts.append((entry_id, delivery.earlier))
+        return counts
 
     async def _hand_back(self, counts: list[tuple[bytes, int]]) -> None:
         if counts:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Begin = Callable[["Delivery"], tuple[Coroutine[Any, Any, Any], Any]]
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 _SLICE_NS = 5_000_000
+# The reason for good; leases that cannot be trusted are one that passes.
+STOPPING = "stopping"
 # A delivery that waited longer may have been uncharged, or claimed while this process slept.
 _FRESH_NS = 200_000_000
 
@@ -183,6 +185,9 @@ class Runners:
         """Start a delivery that waited long: its charge is confirmed first."""
         if not await self._charge(delivery):
             self._finish.dropped(delivery)
+            return _NOT_STARTED
+        if STOPPING in self._held_back_by:
+            # The stop came first; what is held without having started goes back uncharged.
             return _NOT_STARTED
         # The server has just said whose it is, whatever an outage made us fear.
         delivery.is_lease_lost = False

@@ -107,7 +107,7 @@ def unknown_since_ms(delivery: Delivery, now_ms: float) -> int:
 
 def _asked_ms(error: RetryLater) -> int | None:
     """The wait a handler asked for; None where it is no time, so that it counts as a failure."""
-    asked: Any = error.delay_ms  # callers lie
+    asked: Any = getattr(error, "delay_ms", None)  # callers lie, and subclasses forget
     if not isinstance(asked, int | float) or (isinstance(asked, float) and math.isnan(asked)):
         return None
     return int(min(max(0, asked), _AFTER_MS_MAX))

@@ -159,7 +159,11 @@ class ConsumerStore:
         """Set delivery counts of held entries; answers the ids that are ours no more."""
         lost: list[bytes] = []
         for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
-            lost += await self._run("charge", self.group, self.consumer, *_flat(chunk))
+            try:
+                lost += await self._run("charge", self.group, self.consumer, *_flat(chunk))
+            except ServerRefused as error:
+                await self._regroup(error)
+                lost += [entry_id for entry_id, _ in chunk]
         return lost
 
     async def hand_back(self, counts: Sequence[tuple[bytes, int]]) -> int:

@@ -11,37 +11,46 @@ if known then
   return marks
 end
 
-local function is_of_job(member, id)
-  if #member < 4 then return false end
+-- The job id inside a member, or nil: the first element of the envelope behind the name.
+local function id_of(member)
+  if #member < 4 then return nil end
   local a, b, c, d = string.byte(member, 1, 4)
   local from = 5 + a + b * 256 + c * 65536 + d * 16777216
-  local head, size = string.byte(member, from, from + 1)
-  if not size then return false end
-  local skip = nil
-  if size >= 0xa0 and size <= 0xbf then skip = 2
-  elseif size == 0xd9 then skip = 3
-  elseif size == 0xda then skip = 4 end
-  if not skip then return false end
-  local text = string.sub(member, from + skip, from + skip + #id - 1)
-  -- The length in the header must be the id's own, or a longer id would match too.
-  local length = size - 0xa0
-  if skip == 3 then length = string.byte(member, from + 2) or -1 end
-  if skip == 4 then
-    local high, low = string.byte(member, from + 2, from + 3)
-    length = (high or 0) * 256 + (low or 0)
+  local _, size = string.byte(member, from, from + 1)
+  if not size then return nil end
+  if size >= 0xa0 and size <= 0xbf then
+    return string.sub(member, from + 2, from + 1 + size - 0xa0)
   end
-  return length == #id and text == id
+  if size == 0xd9 then
+    return string.sub(member, from + 3, from + 2 + (string.byte(member, from + 2) or 0))
+  end
+  if size == 0xda then
+    local high, low = string.byte(member, from + 2, from + 3)
+    return string.sub(member, from + 4, from + 3 + (high or 0) * 256 + (low or 0))
+  end
+  return nil
+end
+
+-- Jobs of one bulk often share their due time, so each is looked through once a call.
+local members_at = {}
+local function member_of(id, due)
+  if not members_at[due] then
+    local found = {}
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], due, due)) do
+      local owner = id_of(member)
+      if owner then found[owner] = member end
+    end
+    members_at[due] = found
+  end
+  return members_at[due][id]
 end
 
 local function remove(id, didx)
   local member = redis.call('GET', didx)
   if member and redis.call('ZREM', KEYS[1], member) == 1 then return 1 end
   local due = redis.call('HGET', KEYS[2], id)
-  if not due then return 0 end
-  for _, candidate in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], due, due)) do
-    if is_of_job(candidate, id) then return redis.call('ZREM', KEYS[1], candidate) end
-  end
-  return 0
+  member = due and member_of(id, due)
+  return member and redis.call('ZREM', KEYS[1], member) or 0
 end
 
 -- Keys of the wrong type must fail before the first write.

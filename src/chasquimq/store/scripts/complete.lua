@@ -18,7 +18,12 @@ for i = 1, count do
   if redis.call('XACK', KEYS[1], ARGV[1], ARGV[at]) == 1 then
     redis.call('XDEL', KEYS[1], ARGV[at])
     -- A key of the wrong type is overwritten; nothing may fail after the ack.
-    if ARGV[at + 1] ~= '' then redis.call('SET', KEYS[i * 2], ARGV[at + 1], 'EX', ARGV[2]) end
+    if ARGV[at + 1] ~= '' then
+      redis.call('SET', KEYS[i * 2], ARGV[at + 1], 'EX', ARGV[2])
+    else
+      -- An earlier job of the same id may have left one.
+      redis.call('DEL', KEYS[i * 2])
+    end
     redis.call('SET', KEYS[i * 2 + 1], ARGV[at + 2], 'EX', ARGV[3])
     marks[i] = 1
   else

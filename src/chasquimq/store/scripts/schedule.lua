@@ -35,9 +35,11 @@ local function claim_id(at, digest, member, wait_ms)
   if taken then return taken == digest and 0 or 2 end
   -- The other implementation knows only this marker, and not which job it stands for.
   if redis.call('EXISTS', KEYS[at + 1]) == 1 then return 0 end
-  local ttl_s = string.format('%.0f', math.max(1, math.floor(wait_ms / 1000)) + 3600)
+  local wait_s = math.max(1, math.floor(wait_ms / 1000))
+  local ttl_s = string.format('%.0f', wait_s + 3600)
+  local unique_s = string.format('%.0f', wait_s + math.ceil(tonumber(ARGV[2]) / 1000))
   redis.call('SET', KEYS[at], digest, 'PX', ARGV[2])
-  redis.call('SET', KEYS[at + 1], '1', 'EX', ttl_s)
+  redis.call('SET', KEYS[at + 1], '1', 'EX', unique_s)
   redis.call('SET', KEYS[at + 2], member, 'EX', ttl_s)
   return 1
 end
