@@ -179,7 +179,7 @@ async def test_fast_jobs_are_never_told_that_their_lease_was_lost(queue, running
     async def noop(job):
         return
 
-    running = await running_worker(noop, claim_min_idle_ms=200, on_lease_lost=told.append)
+    running = await running_worker(noop, claim_min_idle_ms=LEASE_MS, on_lease_lost=told.append)
     for _ in range(30):
         await queue.add_bulk([{"name": "n", "data": i} for i in range(1000)])
 

@@ -7,8 +7,11 @@ import time
 
 import pytest
 
+from chasquimq import Worker
 from chasquimq.settings import RetrySettings
+from support.faultproxy import FaultProxy
 from support.waiting import eventually
+from support.workers import RunningWorker
 
 
 @pytest.fixture
@@ -129,6 +132,31 @@ async def test_an_outcome_whose_reply_was_lost_is_kept_until_it_is_confirmed(
     assert time.monotonic() - started_s < 3
     health = running.worker.health()
     assert health.completed + health.unproven_outcomes == 1
+
+
+async def test_a_job_whose_delivery_got_lost_on_the_way_runs_soon_and_uncharged(
+    queue, queue_name, raw, url
+):
+    """It is this worker's for a lease of 30 s, though the worker has never seen it."""
+    seen = []
+
+    async def handler(job):
+        seen.append((job.data, job.attempt))
+
+    async with FaultProxy(url) as proxy:
+        running = RunningWorker(Worker(queue_name, handler, redis_url=proxy.url))
+        await running.until_consuming()
+        proxy.drop_replies()
+        await queue.add("n", "x")
+        await eventually(raw.pending)
+        proxy.thaw()
+        proxy.cut()
+
+        await eventually(lambda: seen, within_s=3)
+        await running.stop()
+
+    assert seen == [("x", 0)]
+    assert await raw.pending() == []
 
 
 async def adds(queue, count):

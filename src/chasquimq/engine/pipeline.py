@@ -87,7 +87,7 @@ class Pipeline:
         self.lease.pulse = self._pulse
         self.reader = Reader(
             store, self.holdings, intake, Claimer(store, settings.lease.lease_ms), self._pulse,
-            settings.read.block_ms, listener,
+            self._give_back_unseen, settings.read.block_ms, listener,
         )  # fmt: skip
 
     async def start(self) -> None:
@@ -164,6 +164,15 @@ class Pipeline:
         await self._hand_back(await self._unknown())
         await self.store.remove_consumer()
         await self.upkeep.release()
+
+    async def _give_back_unseen(self) -> None:
+        """What an answer brought that never arrived would else be ours for a whole lease."""
+        self.store.has_gap = False
+        try:
+            await self._hand_back(await self._unknown())
+        except StoreError:
+            self.store.has_gap = True
+            raise
 
     async def _unknown(self) -> list[tuple[bytes, int]]:
         """What the server gave us and never started here; those still running stay leased."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from chasquimq.model.outcome import Burying
@@ -81,6 +81,7 @@ class Reader:
         intake: Intake,
         claimer: Claimer,
         pulse: Pulse,
+        give_back_unseen: Callable[[], Awaitable[None]],
         block_ms: int,
         listener: Listener | None = None,
     ) -> None:
@@ -89,6 +90,7 @@ class Reader:
         self._intake = intake
         self._claimer = claimer
         self._pulse = pulse
+        self._give_back_unseen = give_back_unseen
         self._block_ms = block_ms
         self._listener = listener
         self._was_empty = True
@@ -109,6 +111,8 @@ class Reader:
         if room <= 0:
             await self._holdings.wait_for_room()
             return
+        if self._store.has_gap:
+            await self._give_back_unseen()
         asked_ns = time.monotonic_ns()
         batch = await self._claimer.claim(room)
         if not batch.size:

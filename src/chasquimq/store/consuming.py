@@ -66,6 +66,8 @@ class ConsumerStore:
         self._reads = Link(connection, name="chasqui-reader", prepare=self._prepare_reads)
         self._writes = Link(connection, name="chasqui-worker", prepare=self._prepare_writes)
         self._reader_client_id = 0
+        # A connection broke, and may have taken along the answer that brought us jobs.
+        self.has_gap = False
 
     @property
     def writes(self) -> Link:
@@ -85,6 +87,7 @@ class ConsumerStore:
         """Connect, probe the server and make sure that the group exists."""
         await self._writes.connection()
         await self._reads.connection()
+        self.has_gap = False
 
     async def close(self) -> None:
         await self._reads.close()
@@ -236,9 +239,11 @@ class ConsumerStore:
         self.abilities = await probe(connection, self.keys, self._wanted)
         await self.clock.learn(connection)
         await self._create_group(connection)
+        self.has_gap = True
 
     async def _prepare_reads(self, connection: Connection) -> None:
         self._reader_client_id = await connection.call("CLIENT", "ID")
+        self.has_gap = True
 
     async def _create_group(self, connection: Connection) -> None:
         try:
