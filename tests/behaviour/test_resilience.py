@@ -172,3 +172,23 @@ async def test_a_closed_queue_is_closed_for_every_part(url, queue_name):
 
     with pytest.raises(RuntimeError, match="closed"):
         await queue.peek_dlq()
+
+
+@pytest.mark.parametrize("options", [{}, {"delay_ms": 60_000}], ids=["ready", "delayed"])
+async def test_a_reused_id_does_not_answer_with_its_former_end(queue, running_worker, options):
+    async def handler(job):
+        return job.data
+
+    worker = await running_worker(handler, store_results=True)
+    first = await queue.add("a", "old", job_id="one", unique_for_ms=1)
+    assert await first.wait_for_result(timeout=5) == "old"
+    await worker.stop()
+
+    async def is_added():
+        job = await queue.add("a", "new", job_id="one", unique_for_ms=1, **options)
+        return not job.is_duplicate
+
+    await eventually(is_added, within_s=5)
+    with pytest.raises(TimeoutError):
+        await queue.wait_for_result("one", timeout=0.2)
+    assert (await queue.get_job("one")).state in ("ready", "delayed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -110,11 +110,17 @@ class ScriptWrite(RememberedWrite):
         self, jobs: Sequence[NewJob], keys: QueueKeys, settings: ProducerSettings, unique_ms: int
     ) -> None:
         self.jobs = jobs
-        markers = [keys.uniq(job.job_id) for job in jobs if job.digest]
-        self._keys = [keys.stream, keys.token(secrets.token_hex(12)), *markers]
+        own_ids = [job.job_id for job in jobs if job.digest]
+        self._keys = [keys.stream, keys.token(secrets.token_hex(12)), *map(keys.uniq, own_ids)]
+        self._keys += leftovers(keys, own_ids)
         self._args = [settings.max_stream_len or 0, TOKEN_TTL_S, unique_ms]
         for job in jobs:
             self._args += (job.envelope, job.name, job.digest)
+
+
+def leftovers(keys: QueueKeys, job_ids: Iterable[str]) -> list[str]:
+    """Where former jobs of these ids may have left their ends."""
+    return [key for one in job_ids for key in (keys.outcome(one), keys.result(one))]
 
 
 def chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chasquimq.store.add_write import TOKEN_TTL_S, RememberedWrite
+from chasquimq.store.add_write import TOKEN_TTL_S, RememberedWrite, leftovers
 
 if TYPE_CHECKING:
     from chasquimq.wire.keys import QueueKeys
@@ -29,3 +29,4 @@ class DelayWrite(RememberedWrite):
                 self._keys += (keys.uniq(job_id), keys.dlid(job_id), keys.didx(job_id))
             how = "at" if job.wait.is_absolute else "in"
             self._args += (job.envelope, job.name, job.digest, job.job_id, job.wait.ms, how)
+        self._keys += leftovers(keys, [job.job_id for job in jobs if job.digest])

@@ -1,5 +1,6 @@
 -- Add jobs to the stream: once per write token, once per unique id, never above the cap.
 -- KEYS     1 stream   2 write token   3.. one marker for each job that has a unique id
+--          then, optional, outcome and result of each of these jobs: what a former job left there
 -- ARGV     1 stream_len_max (0: no cap)   2 token_ttl_s   3 unique_for_ms
 --          then for each job: envelope, name, digest ("" when the job has no unique id)
 -- RETURNS  "full" when the new jobs do not fit, else one mark a job:
@@ -32,17 +33,20 @@ for i = 1, count do
   if marks[i] == 1 then fresh = fresh + 1 end
 end
 if cap > 0 and fresh > 0 and backlog + fresh > cap then return 'full' end
+local left = next_key
 for i = 1, count do
   local at = 1 + i * 3
   local envelope, name, digest = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   if marks[i] == 1 then
     if markers[i] then redis.call('SET', markers[i], digest, 'PX', ARGV[3]) end
+    if markers[i] and KEYS[left + 1] then redis.call('DEL', KEYS[left], KEYS[left + 1]) end
     if name == '' then
       redis.call('XADD', KEYS[1], '*', 'd', envelope)
     else
       redis.call('XADD', KEYS[1], '*', 'd', envelope, 'n', name)
     end
   end
+  if markers[i] then left = left + 2 end
 end
 redis.call('SET', KEYS[2], table.concat(marks), 'EX', ARGV[2])
 return marks

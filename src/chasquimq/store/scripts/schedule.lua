@@ -1,6 +1,7 @@
 -- Add jobs that are not due yet: once per write token, once per own id.
 -- KEYS     1 delayed (zset)   2 dix (hash: job id -> due ms)   3 stream   4 write token
 --          then three for each job with an id of its own: uniq, dlid, didx
+--          then, optional, outcome and result of each of these jobs: what a former job left there
 -- ARGV     1 token_ttl_s   2 unique_for_ms
 --          then for each job: envelope, name, digest ("": a fresh id), job id, ms, "at" or "in"
 -- RETURNS  one mark a job: 1 added, 0 the same id was there, 2 the id is taken by another job
@@ -22,7 +23,11 @@ if #KEYS > 4 and not (unique_ms and unique_ms >= 1) then
   return redis.error_reply('ERR unique_for_ms must be a time')
 end
 -- Keys of the wrong type must fail before the first write.
-for at = 5, #KEYS, 3 do redis.call('GET', KEYS[at]) end
+local own_count = 0
+for i = 1, count do
+  if ARGV[i * 6 - 1] ~= '' then own_count = own_count + 1 end
+end
+for at = 5, 4 + own_count * 3, 3 do redis.call('GET', KEYS[at]) end
 redis.call('ZCARD', KEYS[1])
 redis.call('HLEN', KEYS[2])
 redis.call('XLEN', KEYS[3])
@@ -44,7 +49,7 @@ local function claim_id(at, digest, member, wait_ms)
   return 1
 end
 
-local marks, marker = {}, 5
+local marks, marker, left = {}, 5, 5 + own_count * 3
 for i = 1, count do
   local at = i * 6 - 3
   local envelope, name, digest, id = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -54,7 +59,8 @@ for i = 1, count do
   local mark = 1
   if digest ~= '' then
     mark = claim_id(marker, digest, member, due_ms - now_ms)
-    marker = marker + 3
+    if mark == 1 and KEYS[left + 1] then redis.call('DEL', KEYS[left], KEYS[left + 1]) end
+    marker, left = marker + 3, left + 2
   end
   if mark == 1 and due_ms <= now_ms then
     if name == '' then
