@@ -159,6 +159,34 @@ async def test_a_job_whose_delivery_got_lost_on_the_way_runs_soon_and_uncharged(
     assert await raw.pending() == []
 
 
+async def test_what_a_worker_holds_stays_with_it_when_its_connections_break(
+    queue, raw, running_worker
+):
+    gate, seen, others = asyncio.Event(), [], []
+
+    async def slow(job):
+        seen.append((job.data, job.attempt))
+        await gate.wait()
+
+    async def takes(job):
+        others.append(job.data)
+
+    holder = await running_worker(slow, concurrency=1, read_count=6)
+    await queue.add_bulk([{"name": "n", "data": i} for i in range(5)])
+    await eventually(lambda: holder.worker.health().waiting == 4)
+    await running_worker(takes)
+
+    await raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await asyncio.sleep(0.2)
+    await eventually(lambda: holder.worker.health().is_consuming)
+    await asyncio.sleep(0.8)
+    gate.set()
+
+    await eventually(lambda: len(seen) + len(others) >= 5)
+    assert seen == [(i, 0) for i in range(5)]
+    assert others == []
+
+
 async def adds(queue, count):
     for at in range(0, count, 10):
         await queue.add_bulk([{"name": "n", "data": at + i} for i in range(10)])

@@ -168,8 +168,11 @@ class Pipeline:
     async def _give_back_unseen(self) -> None:
         """What an answer brought that never arrived would else be ours for a whole lease."""
         self.store.has_gap = False
+        held = set(self.holdings.ids())
         try:
-            await self._hand_back(await self._unknown())
+            pending = await self.store.pending()
+            unseen = [(one, max(0, count - 1)) for one, count in pending if one not in held]
+            await self._hand_back(unseen)
         except StoreError:
             self.store.has_gap = True
             raise
