@@ -138,7 +138,7 @@ async def test_a_drained_queue_is_told_once(queue, events, running_worker):
 async def test_what_comes_between_two_polls_is_not_missed(url, queue_name, raw):
     async with QueueEvents(queue_name, redis_url=url, block_ms=1) as events:
         first_poll = asyncio.create_task(collect(events, 50))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: "$" not in events.last_event_ids.values())
         for at in range(50):
             await raw("XADD", raw.keys.events, "*", "e", "active", "id", str(at), "ts", "1")
 
