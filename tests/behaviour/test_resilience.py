@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chasquimq import Queue, RetryLater, Worker
-from chasquimq.errors import LimitExceeded
+from chasquimq.errors import LimitExceeded, ServerRefused
 from chasquimq.settings import RetrySettings, UpkeepSettings
 from support.waiting import eventually
 
@@ -192,3 +192,28 @@ async def test_a_reused_id_does_not_answer_with_its_former_end(queue, running_wo
     with pytest.raises(TimeoutError):
         await queue.wait_for_result("one", timeout=0.2)
     assert (await queue.get_job("one")).state in ("ready", "delayed")
+
+
+async def test_a_failing_handler_is_logged_with_its_traceback_and_not_for_every_job(
+    queue, running_worker, caplog
+):
+    async def handler(job):
+        raise ZeroDivisionError("by zero")
+
+    await running_worker(handler, max_attempts=1)
+    await queue.add_bulk([{"name": "a", "data": at} for at in range(50)])
+    await eventually(lambda: is_empty(queue))
+
+    told = [record for record in caplog.records if "a handler failed" in record.message]
+    assert len(told) == 1
+    assert told[0].exc_info[0] is ZeroDivisionError
+    assert (told[0].job_name, told[0].fate) == ("a", "retries_exhausted")
+
+
+async def test_a_refused_password_is_not_called_a_missing_server(kind, queue_name):
+    with kind.session() as server:
+        url = server.url.replace("unix://", "unix://:secret@")
+
+        with pytest.raises(ServerRefused, match="must accept the credentials") as caught:
+            await Queue(queue_name, redis_url=url).counts()
+        assert "secret" not in str(caught.value)

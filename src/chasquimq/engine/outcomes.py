@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.counters import Counters
 from chasquimq.engine.door import DoorLoop, Move
-from chasquimq.errors import PayloadTooLarge
+from chasquimq.engine.failure_log import FailureLog
+from chasquimq.errors import PayloadTooLarge, RetryLater
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.model.reason import DlqReason
@@ -59,6 +60,7 @@ class Outcomes:
         self.retrier = DoorLoop[Retrying]("retrier", store.retry, self._retried, _MOVES_MAX)
         self.burier = DoorLoop[Burying]("burier", store.bury, self._buried, _MOVES_MAX)
         self._warned_names: set[str] = set()
+        self._failure_log = FailureLog()
 
     @property
     def doors(self) -> tuple[DoorLoop[Any], ...]:
@@ -91,6 +93,9 @@ class Outcomes:
         except Exception:  # an error object may be anything, and must not end the runner
             logger.exception("an error could not be judged, its job is buried")
             verdict = Bury(DlqReason.UNRECOVERABLE)
+        if not isinstance(error, RetryLater | UnknownName):
+            fate = "retried" if isinstance(verdict, Retry) else verdict.reason
+            self._failure_log.note(delivery, error, failure, fate)
         if isinstance(verdict, Retry):
             extras = self._extras_after(delivery, error, now_ms)
             self.retrier.put(Retrying(delivery, verdict.after_ms, verdict.spent, extras, failure))

@@ -201,18 +201,26 @@ def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
     try:
         yield
     except (AuthenticationError, NoPermissionError) as error:
-        raise ServerRefused(
-            f"the server at {address} must accept the credentials, it says: {error}; "
-            "correct user and password in the URL or the credential provider",
-            code="WRONGPASS",
-        ) from error
+        raise _refused(address, error) from error
     except ResponseError as error:
         raise error_from_reply(str(error)) from error
     except (ClientError, OSError, TimeoutError) as error:
+        # Over a unix socket the library wraps the refusal in a broken connection.
+        refusal = error.__cause__ or error.__context__
+        if isinstance(refusal, AuthenticationError):
+            raise _refused(address, refusal) from error
         raise ServerUnreachable(
             f"a server must answer at {address}, found none ({_cause(error)}); "
             "start one with `chasqui server start`, or correct the URL"
         ) from error
+
+
+def _refused(address: str, error: Exception) -> ServerRefused:
+    return ServerRefused(
+        f"the server at {address} must accept the credentials, it says: {error}; "
+        "correct user and password in the URL or the credential provider",
+        code="WRONGPASS",
+    )
 
 
 # One command as RESP bytes; the library types its tuple as if it had one element.

@@ -1,0 +1,41 @@
+"""Tells the log why handlers fail: each kind of failure with its traceback, then once a minute."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chasquimq.model.delivery import Delivery
+    from chasquimq.model.verdict import Failure
+
+logger = logging.getLogger(__name__)
+_AGAIN_S = 60.0
+_KINDS_MAX = 1_000
+
+
+class FailureLog:
+    """A kind of failure is a job name and an error type."""
+
+    def __init__(self) -> None:
+        self._told_s: dict[tuple[str, str], float] = {}
+        self._untold: dict[tuple[str, str], int] = {}
+
+    def note(self, delivery: Delivery, error: BaseException, failure: Failure, fate: str) -> None:
+        """Log a failure, unless one of its kind was logged a moment ago."""
+        kind = (delivery.name, failure.error_type)
+        now_s = time.monotonic()
+        if now_s - self._told_s.get(kind, -_AGAIN_S) < _AGAIN_S:
+            self._untold[kind] = self._untold.get(kind, 0) + 1
+            return
+        if len(self._told_s) >= _KINDS_MAX:
+            self._told_s.clear()
+        self._told_s[kind] = now_s
+        logger.warning(
+            "a handler failed: %s", failure.text, exc_info=error,
+            extra={
+                "job_name": delivery.name, "job_id": delivery.job_id, "fate": fate,
+                "run_number": delivery.run_number, "untold": self._untold.pop(kind, 0),
+            },
+        )  # fmt: skip
