@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,9 +34,18 @@ class FailureLog:
             self._told_s.clear()
         self._told_s[kind] = now_s
         logger.warning(
-            "a handler failed: %s", failure.text, exc_info=error,
+            "a handler failed: %s\n%s", failure.text, _trace(error),
             extra={
                 "job_name": delivery.name, "job_id": delivery.job_id, "fate": fate,
                 "run_number": delivery.run_number, "untold": self._untold.pop(kind, 0),
             },
         )  # fmt: skip
+
+
+def _trace(error: BaseException) -> str:
+    """The traceback in characters that any log can carry, whatever the error is made of."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - a user's exception may resist being looked at
+        return "<no traceback: the exception cannot be formatted>"
+    return text.encode(errors="backslashreplace").decode()
