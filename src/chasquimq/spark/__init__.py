@@ -1,0 +1,1 @@
+"""History and events as tables, rows as jobs; needs the extra `spark`."""
