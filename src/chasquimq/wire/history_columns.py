@@ -30,7 +30,8 @@ class ErrorNote(msgspec.Struct, array_like=True, frozen=True):
 class HistoryColumns(msgspec.Struct, array_like=True):
     """The columns in their order on the wire; later versions append theirs behind.
 
-    `started_us` counts from `base_ms`. Indices point into `names` and `errors`; None: no error.
+    Every time counts from `base_ms`, a moment of the server's clock near them all, and may be
+    negative: small numbers are short. Indices point into `names` and `errors`; None: no error.
     """
 
     base_ms: int
@@ -56,17 +57,17 @@ class HistoryColumns(msgspec.Struct, array_like=True):
         """The attempts one by one, for eyes and tests; columns are for whoever has many."""
         base_us = self.base_ms * 1_000
         for at, job_id in enumerate(self.job_ids):
-            started_us, error_at = self.started_us[at], self.error_index[at]
+            error_at = self.error_index[at]
             error = None if error_at is None else self.errors[error_at]
             yield AttemptRow(
                 job_id=job_id,
                 name=self.names[self.name_index[at]],
                 attempt=self.attempts[at],
                 outcome=self.outcomes[at],
-                enqueued_at_ms=self.enqueued_ms[at],
-                ready_at_ms=self.ready_ms[at],
-                due_ms=self.due_ms[at],
-                started_at_us=None if started_us is None else base_us + started_us,
+                enqueued_at_ms=_since(self.base_ms, self.enqueued_ms[at]),
+                ready_at_ms=_since(self.base_ms, self.ready_ms[at]),
+                due_ms=_since(self.base_ms, self.due_ms[at]),
+                started_at_us=_since(base_us, self.started_us[at]),
                 duration_us=self.durations_us[at],
                 deliveries=self.deliveries[at],
                 backoff_ms=self.backoffs_ms[at],
@@ -81,18 +82,19 @@ _decode = msgspec.msgpack.Decoder(HistoryColumns).decode
 
 
 def pack_rows(rows: HistoryRows) -> bytes:
-    """Spell rows as columns; names and errors become dictionaries, starts become offsets.
+    """Spell rows as columns; names and errors become dictionaries, times become offsets.
 
     Raises:
         EncodeError: a number does not fit into 64 bits.
     """
-    base_ms, started_us = _offsets(rows.started_us)
+    base_ms = _base_ms(rows)
     names, name_index = _indexed(rows.names)
     errors, error_index = _indexed_errors(rows.failures)
     columns = HistoryColumns(
-        base_ms, rows.job_ids, names, name_index, rows.attempts, rows.outcomes, rows.enqueued_ms,
-        rows.ready_ms, rows.due_ms, started_us, rows.durations_us, rows.deliveries,
-        rows.backoffs_ms, errors, error_index,
+        base_ms, rows.job_ids, names, name_index, rows.attempts, rows.outcomes,
+        _offsets(rows.enqueued_ms, base_ms), _offsets(rows.ready_ms, base_ms),
+        _offsets(rows.due_ms, base_ms), _offsets(rows.started_us, base_ms * 1_000),
+        rows.durations_us, rows.deliveries, rows.backoffs_ms, errors, error_index,
     )  # fmt: skip
     try:
         return _encode(columns)
@@ -116,10 +118,20 @@ def read_columns(packed: bytes) -> HistoryColumns:
     return columns
 
 
-def _offsets(started_us: list[int | None]) -> tuple[int, list[int | None]]:
-    base_ms = min([us for us in started_us if us is not None], default=0) // 1_000
-    base_us = base_ms * 1_000
-    return base_ms, [None if us is None else us - base_us for us in started_us]
+def _base_ms(rows: HistoryRows) -> int:
+    """The first start, or where nothing started the first that became ready."""
+    starts_us = [us for us in rows.started_us if us is not None]
+    if starts_us:
+        return min(starts_us) // 1_000
+    return min([ms for ms in rows.ready_ms if ms is not None], default=0)
+
+
+def _offsets(moments: list[int | None], base: int) -> list[int | None]:
+    return [None if moment is None else moment - base for moment in moments]
+
+
+def _since(base: int, offset: int | None) -> int | None:
+    return None if offset is None else base + offset
 
 
 def _indexed(texts: list[str]) -> tuple[list[str], list[int]]:
