@@ -44,7 +44,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "events": LazyCommand("chasquimq.cli.events:events", "Follow what happens on a queue."),
     "inspect": LazyCommand("chasquimq.cli.inspect:inspect", "Show how much of a queue is where."),
     "job": LazyCommand("chasquimq.cli.job:job", "Show one job."),
-    "metrics": LazyCommand("chasquimq.cli.metrics:metrics", "Print depths for Prometheus."),
+    "metrics": LazyCommand(
+        "chasquimq.cli.metrics:metrics", "Print or serve depths for Prometheus."
+    ),
     "queues": LazyCommand("chasquimq.cli.queues:queues", "List all queues."),
     "repeatable": LazyCommand(
         "chasquimq.cli.repeatable:repeatable", "List, run or remove repeatable jobs."

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from chasquimq.inspector import Survey
     from chasquimq.model.snapshot import Snapshot
 
+LOOPBACK = "127.0.0.1"
+
 
 class Metric(NamedTuple):
     """A family, the attribute of a snapshot that it shows, and in which unit."""
@@ -63,20 +65,35 @@ METRICS = (
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Replace this file in one step, for a textfile collector.  [default: stdout]",
 )
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help="Serve /metrics on this port until Ctrl+C; 0 is any free one.",
+)
+@click.option("--host", metavar="ADDRESS", help="Where --port listens.  [default: 127.0.0.1]")
 @redis_url_option
 @json_option
 def metrics(
     queues: tuple[str, ...],
     group: str,
     output: Path | None,
+    port: int | None,
+    host: str | None,
     redis_url: str | None,
     as_json: bool,
 ) -> int:
     """Print the depths of QUEUEs, or of all, as Prometheus reads them.
 
-    A queue that is broken is left out and named on stderr, and the exit code is 1.
+    A queue that is broken is left out and named on stderr, and the exit code is 1. With --port
+    the page is served instead, and read anew for every scrape.
     """
+    if port is None and host is not None:
+        raise click.UsageError("--host says where --port listens; give both.")
+    if port is not None and (as_json or output is not None):
+        raise click.UsageError("--port serves a page; --json and --output print one.")
     url = running_server(redis_url)
+    if port is not None:
+        return run(_serve(queues, group, url, host or LOOPBACK, port))
     survey = run(_survey(queues, url, group) if queues else survey_all(url, group))
     page = "".join(f"{line}\n" for line in exposition(survey.snapshots))
     if as_json:
@@ -86,6 +103,12 @@ def metrics(
     else:
         _replace(output, page)
     return tell_broken(survey)
+
+
+async def _serve(queues: Sequence[str], group: str, url: str, host: str, port: int) -> int:
+    from chasquimq.cli.metrics_serving import MetricsService
+
+    return await MetricsService(queues, group, url).serve(host, port)
 
 
 def exposition(snapshots: Sequence[Snapshot]) -> Iterator[str]:

@@ -1,0 +1,131 @@
+"""Serves the depths of queues to scrapers: one scrape is one read, and trouble is a number."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from chasquimq.cli.metrics import exposition
+from chasquimq.cli.render import clean, mask_secrets
+from chasquimq.errors import ChasquiError, StoreError
+from chasquimq.telemetry.http import MetricsServer
+
+if TYPE_CHECKING:
+    from chasquimq.inspector import Inspector, Survey
+
+EXIT_INTERRUPTED = 130
+# Prometheus gives up after ten seconds by default; it should hear `up 0` before.
+SCRAPE_S_MAX = 8.0
+
+
+class MetricsService:
+    """The pages of some queues, or of all that each scrape finds."""
+
+    def __init__(self, queues: Sequence[str], group: str, url: str) -> None:
+        self._queues = list(dict.fromkeys(queues))
+        self._group = group
+        self._url = url
+        self._loop = asyncio.get_running_loop()
+        self._is_up = True
+        self._signal: int | None = None
+        self._stopped = asyncio.Event()
+
+    async def serve(self, host: str, port: int) -> int:
+        """Answer scrapers until a signal; the answer is the exit code.
+
+        Raises:
+            SettingsError: a name cannot be that of a queue or a group.
+            StoreError: nobody can listen on that port.
+        """
+        self._check_names()
+        self._hear_signals()
+        server = await self._listening(host, port)
+        try:
+            click.echo(f"serving http://{host}:{server.port}/metrics; Ctrl+C ends it", err=True)
+            await self._stopped.wait()
+        finally:
+            await server.stop()
+        return EXIT_INTERRUPTED if self._signal == signal.SIGINT else 0
+
+    async def page(self) -> str:
+        """What a scraper reads now; a server that does not answer is `chasquimq_up 0`."""
+        try:
+            async with asyncio.timeout(SCRAPE_S_MAX), self._new_inspector() as inspector:
+                survey = await self._survey(inspector)
+        except TimeoutError:
+            self._note_down(f"the server must answer within {SCRAPE_S_MAX:g} s and did not")
+        except ChasquiError as failed:
+            self._note_down(str(failed))
+        else:
+            self._note_up()
+            return _text([*_about_scrape(survey), *exposition(survey.snapshots)])
+        return _text(_about_scrape(None))
+
+    def _check_names(self) -> None:
+        from chasquimq.upkeep import Upkeep
+
+        # A name that can never be is refused now, not at every scrape; nothing is run by this.
+        for queue in self._queues or ["any"]:
+            Upkeep(queue, redis_url=self._url, group=self._group)
+
+    def _hear_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop, number)
+
+    def _stop(self, number: int) -> None:
+        self._signal = number
+        self._stopped.set()
+
+    async def _listening(self, host: str, port: int) -> MetricsServer:
+        # Ready even while the server is down: only who is scraped can tell that it is.
+        server = MetricsServer(
+            self._page, is_healthy=lambda: True, is_ready=lambda: True, host=host, port=port
+        )
+        try:
+            await server.start()
+        except OSError as error:
+            why = error.strerror or error
+            raise StoreError(f"--port {port} must be free to listen on: {why}") from error
+        return server
+
+    def _page(self) -> bytes:
+        # Pages are drawn in a thread; the server is read in the loop that can stop the reading.
+        return asyncio.run_coroutine_threadsafe(self.page(), self._loop).result().encode()
+
+    def _new_inspector(self) -> Inspector:
+        from chasquimq.inspector import Inspector
+
+        # New for every scrape: a first dial fails at once, a later one is tried for long.
+        return Inspector(redis_url=self._url)
+
+    async def _survey(self, inspector: Inspector) -> Survey:
+        return await inspector.survey(self._queues or await inspector.queues(), self._group)
+
+    def _note_down(self, why: str) -> None:
+        if self._is_up:
+            click.echo(f"error: {clean(mask_secrets(why))}", err=True)
+        self._is_up = False
+
+    def _note_up(self) -> None:
+        if not self._is_up:
+            click.echo("the server answers again", err=True)
+        self._is_up = True
+
+
+def _about_scrape(survey: Survey | None) -> Iterator[str]:
+    yield "# HELP chasquimq_up Whether the server answered this scrape."
+    yield "# TYPE chasquimq_up gauge"
+    yield f"chasquimq_up {0 if survey is None else 1}"
+    if survey is None:
+        return
+    yield "# HELP chasquimq_broken_keys Keys of the wrong type; their queues are left out."
+    yield "# TYPE chasquimq_broken_keys gauge"
+    yield f"chasquimq_broken_keys {len(survey.broken)}"
+
+
+def _text(lines: Sequence[str] | Iterator[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
