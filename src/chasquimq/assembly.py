@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chasquimq.engine.announcer import Announcer
+from chasquimq.engine.historian import Historian
 from chasquimq.engine.listening import Listener, one_of
 from chasquimq.engine.meter import Meter
 from chasquimq.engine.pipeline import Pipeline
@@ -18,6 +19,7 @@ from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ConnectionSettings, WorkerSettings
 from chasquimq.store.consuming import ConsumerStore
 from chasquimq.store.firing import FiringStore
+from chasquimq.store.history_writing import HistoryStore
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.leasing import LeaseStore
 from chasquimq.store.payloads import decode
@@ -49,6 +51,7 @@ class Assembly:
             self.queue, self.group, self.consumer, self.connection,
             settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
         )  # fmt: skip
+        historian = self._historian(store)
         return Pipeline(
             store,
             LeaseStore(
@@ -58,7 +61,8 @@ class Assembly:
             _begin(execute, self.state),
             settings,
             encode=self.encode,
-            listener=one_of(self._listeners(store)),
+            listener=one_of(self._listeners(store, historian)),
+            historian=historian,
             on_lease_lost=self.hooks.lease_lost(self.state),
         )
 
@@ -73,8 +77,16 @@ class Assembly:
             self.sink,
         )
 
-    def _listeners(self, store: ConsumerStore) -> list[Listener]:
-        listeners: list[Listener] = []
+    def _historian(self, store: ConsumerStore) -> Historian | None:
+        history = self.settings.history
+        if not history.is_kept:
+            return None
+        return Historian(
+            HistoryStore(self.queue, self.consumer, history.max_bytes, store.writes, store.clock)
+        )
+
+    def _listeners(self, store: ConsumerStore, historian: Historian | None) -> list[Listener]:
+        listeners: list[Listener] = [] if historian is None else [historian]
         events = self.settings.events
         if events.level != "off":
             recorder = EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)

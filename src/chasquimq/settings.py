@@ -226,6 +226,18 @@ class EventSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySettings:
+    """Whether finished attempts are kept, and in how many bytes of the server's memory."""
+
+    is_kept: bool = True
+    # About 600,000 attempts; older ones make room.
+    max_bytes: int = 32 * MIB
+
+    def __post_init__(self) -> None:
+        at_least("history_max_bytes", self.max_bytes, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """Everything a worker needs to know, by concern."""
 
@@ -242,6 +254,7 @@ class WorkerSettings:
     results: ResultSettings = ResultSettings()
     upkeep: UpkeepSettings = UpkeepSettings()
     events: EventSettings = EventSettings()
+    history: HistorySettings = HistorySettings()
     abilities: AbilitySettings = AbilitySettings()
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ from chasquimq.settings import (
     CredentialProvider,
     EventLevel,
     EventSettings,
+    HistorySettings,
     LeaseSettings,
     Pool,
     ReadSettings,
@@ -61,7 +62,8 @@ class Worker:
     after `close()`; what has not started by then goes back to the queue at once, uncharged.
 
     A DLQ longer than `dlq_max_stream_len` is reported once, as a warning, and never trimmed.
-    `events` chooses what goes to the events stream; `events_enabled=False` means "off".
+    `events` chooses what goes to the events stream; `events_enabled=False` means "off". The
+    `history` keeps a row of every finished attempt, the newest within `history_max_bytes`.
     """
 
     # How return values become bytes.
@@ -85,6 +87,8 @@ class Worker:
         dlq_max_stream_len: int | None = None,
         events_enabled: bool = True,
         events: EventLevel = "full",
+        history: bool = True,
+        history_max_bytes: int | None = None,
         metrics: MetricsSink | None = None,
         delayed_enabled: bool = True,
         run_scheduler: bool = True,
@@ -117,7 +121,7 @@ class Worker:
             credential_provider=credential_provider,
         )
         self._settings = WorkerSettings(
-            concurrency=concurrency or 1,
+            concurrency=concurrency,
             pool=pool,
             pool_size=pool_size,
             timeout_ms=timeout_ms,
@@ -136,6 +140,7 @@ class Worker:
                 is_stored=store_results, ttl_ms=result_ttl_ms, max_bytes=max_result_bytes,
             ),
             events=EventSettings(level=events if events_enabled else "off"),
+            history=given(HistorySettings, is_kept=history, max_bytes=history_max_bytes),
             upkeep=given(
                 UpkeepSettings,
                 delayed_enabled=delayed_enabled,

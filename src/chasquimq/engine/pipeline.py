@@ -16,6 +16,7 @@ from chasquimq.engine.pulse import Pulse
 from chasquimq.engine.reader import Intake, Reader
 from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
+from chasquimq.engine.timekeeper import Timekeeper
 from chasquimq.errors import StoreError
 from chasquimq.model.backoff import BackoffDefaults
 from chasquimq.model.verdict import RetryPolicy
@@ -24,6 +25,7 @@ from chasquimq.store.payloads import encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from chasquimq.engine.historian import Historian
     from chasquimq.engine.listening import Listener
     from chasquimq.engine.loop import Loop
     from chasquimq.engine.upkeep import UpkeepLoops
@@ -55,12 +57,15 @@ class Pipeline:
         *,
         encode: Callable[[Any], bytes] = encode,
         listener: Listener | None = None,
+        historian: Historian | None = None,
         on_lease_lost: Callable[[Delivery], None] | None = None,
     ) -> None:
         self.store = store
         self._settings = settings
         self._on_lease_lost = on_lease_lost
         self._listener = listener
+        self._historian = historian
+        self._timekeeper = Timekeeper(store)
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_reading = False
         policy = _policy(settings.retry)
@@ -130,7 +135,7 @@ class Pipeline:
 
     async def _stop_reading(self, limit_s: Callable[[], float]) -> None:
         self.reader.stop()
-        for part in (self._charger, self.upkeep):
+        for part in (self._charger, self.upkeep, self._timekeeper):
             part.stop()
         await self._within(limit_s, self._end_reading())
         await self._within(limit_s, self._hand_back(_uncharged(self.holdings.take_all())))
@@ -162,8 +167,15 @@ class Pipeline:
     async def _leave(self) -> None:
         await self._hand_back(self.outcomes.interrupted_counts)
         await self._hand_back(await self._unknown())
+        await self._end_history()
         await self.store.remove_consumer()
         await self.upkeep.release()
+
+    async def _end_history(self) -> None:
+        if self._historian is not None:
+            self._historian.stop()
+            await self._gone("chasqui-historian")
+            await self._historian.end()
 
     async def _give_back_unseen(self) -> None:
         """What an answer brought that never arrived would else be ours for a whole lease."""
@@ -229,7 +241,10 @@ class Pipeline:
             task.cancel()
 
     def _loops(self) -> list[Loop]:
-        return [self._pulse, *self.outcomes.doors, self._charger, *self.upkeep.loops]
+        loops: list[Loop] = [self._pulse, *self.outcomes.doors, self._charger, self._timekeeper]
+        if self._historian is not None:
+            loops.append(self._historian)
+        return [*loops, *self.upkeep.loops]
 
     def _leases_lost(self, entry_ids: list[bytes]) -> None:
         """Called by the lease thread: mark at once, tell the user on the loop."""

@@ -89,6 +89,10 @@ class ConsumerStore:
         await self._reads.connection()
         self.has_gap = False
 
+    async def learn_time(self) -> None:
+        """Ask the server what time it is."""
+        await self.clock.learn(await self._writes.connection())
+
     async def close(self) -> None:
         await self._reads.close()
         await self._writes.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chasquimq.model.attempt_row import AttemptOutcome
 
@@ -36,6 +36,15 @@ class HistoryRows:
 
     def __len__(self) -> int:
         return len(self.job_ids)
+
+    def take(self, count: int) -> HistoryRows:
+        """The first rows, which are no longer here."""
+        taken = HistoryRows()
+        for column in self.__slots__:
+            values: list[Any] = getattr(self, column)
+            setattr(taken, column, values[:count])
+            del values[:count]
+        return taken
 
     def add_completed(self, batch: Sequence[Delivery], offset_us: int) -> None:
         """Add jobs that are done; `offset_us` is the server's clock minus our monotonic one."""

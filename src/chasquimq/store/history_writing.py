@@ -1,0 +1,176 @@
+"""Writes finished attempts to the history of a queue, packed in columns, each entry once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from chasquimq.errors import EncodeError, StoreError
+from chasquimq.model.attempt_row import AttemptOutcome
+from chasquimq.model.delivery import Arrival, Delivery
+from chasquimq.model.verdict import Failure
+from chasquimq.store import script
+from chasquimq.store.connection import pack
+from chasquimq.store.history_cap import HistoryCap
+from chasquimq.wire.history import encode_history
+from chasquimq.wire.history_rows import HistoryRows
+from chasquimq.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from chasquimq.model.outcome import Burying, Retrying
+    from chasquimq.store.link import Link
+    from chasquimq.store.server_clock import ServerClock
+
+_ROWS_PER_ENTRY = 1_000
+# A server that is away for long costs rows, which are counted, not memory.
+_ROWS_MAX = 20_000
+# Longer than any outage that a worker sits out with an entry in its hands.
+_MARKER_TTL_S = 24 * 3_600
+
+
+class HistoryStore:
+    """The attempts of one run of a worker: gathered at once, written when told to."""
+
+    def __init__(
+        self, queue: str, worker: str, max_bytes: int, link: Link, clock: ServerClock
+    ) -> None:
+        self._keys = QueueKeys(queue)
+        self._worker = worker
+        self._link = link
+        self._clock = clock
+        self._cap = HistoryCap(max_bytes)
+        self._run = secrets.token_hex(6)
+        self._rows = HistoryRows()
+        self._seq = 0
+        self._lost = 0
+        # Packed and perhaps sent: it keeps its number until the server has answered.
+        self._under_way: list[bytes] = []
+        self.dropped_count = 0
+
+    @property
+    def row_count(self) -> int:
+        """Rows that have not been packed yet."""
+        return len(self._rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are rows for a whole entry."""
+        return len(self._rows) >= _ROWS_PER_ENTRY
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether this run has nothing to say and has said nothing."""
+        return not (self._seq or self._lost or len(self._rows))
+
+    def completed(self, deliveries: Sequence[Delivery]) -> None:
+        """Jobs that are done."""
+        if self._has_room(len(deliveries)):
+            self._rows.add_completed(deliveries, self._offset_us())
+
+    def retried(self, moves: Sequence[Retrying]) -> None:
+        """Attempts that failed and will be run again, and those that only wait."""
+        for move in moves:
+            outcome = AttemptOutcome.SNOOZED if move.is_snooze else AttemptOutcome.RETRIED
+            self._add(move.delivery, outcome, move.failure, move.after_ms)
+
+    def buried(self, moves: Sequence[Burying]) -> None:
+        """Entries that went to the DLQ; those that never started were rejected."""
+        for move in moves:
+            started = isinstance(move.entry, Delivery) and move.entry.started_ns > 0
+            outcome = AttemptOutcome.DEAD if started else AttemptOutcome.REJECTED
+            self._add(move.entry, outcome, move.failure or Failure(move.reason, _detail(move)))
+
+    def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
+        """Attempts whose outcome did not count, or perhaps did."""
+        outcome = AttemptOutcome.UNPROVEN if is_unproven else AttemptOutcome.STALE
+        for move in moves:
+            entry = move if isinstance(move, Delivery) else _entry_of(move)
+            self._add(entry, outcome, getattr(move, "failure", None))
+
+    async def flush(self, *, is_last: bool = False) -> None:
+        """Write what there is; what the server did not confirm is sent again by the next call.
+
+        Raises:
+            StoreError: the server did not take it; nothing is lost but by `_ROWS_MAX`.
+        """
+        if self._under_way:
+            await self._write()
+        while len(self._rows) >= _ROWS_PER_ENTRY:
+            await self._pack_and_write()
+        if len(self._rows) or self._lost or is_last:
+            await self._pack_and_write(is_last=is_last)
+
+    def _add(
+        self,
+        entry: Delivery | Arrival,
+        outcome: AttemptOutcome,
+        failure: Failure | None,
+        backoff_ms: int = 0,
+    ) -> None:
+        if not self._has_room(1):
+            return
+        if isinstance(entry, Arrival):
+            self._rows.add_arrival(entry, failure)
+            return
+        self._rows.add(entry, outcome, self._offset_us(), backoff_ms=backoff_ms, failure=failure)
+
+    def _has_room(self, count: int) -> bool:
+        if len(self._rows) + count <= _ROWS_MAX:
+            return True
+        self._drop(count)
+        return False
+
+    def _drop(self, count: int) -> None:
+        self._lost += count
+        self.dropped_count += count
+
+    async def _pack_and_write(self, *, is_last: bool = False) -> None:
+        rows = self._rows.take(_ROWS_PER_ENTRY)
+        self._seq += 1
+        try:
+            self._under_way = self._spell(rows, is_last=is_last)
+        except EncodeError:
+            self._drop(len(rows))
+            self._under_way = self._spell(HistoryRows(), is_last=is_last)
+        self._lost = 0
+        await self._write()
+
+    def _spell(self, rows: HistoryRows, *, is_last: bool) -> list[bytes]:
+        return encode_history(
+            rows,
+            worker=self._worker, run=self._run, seq=self._seq, lost=self._lost, is_last=is_last,
+        )  # fmt: skip
+
+    async def _write(self) -> None:
+        connection = await self._link.connection()
+        keys = [self._keys.history, self._keys.token(f"history:{self._run}")]
+        args = (self._seq, self._cap.len_max, _MARKER_TTL_S, *self._under_way)
+        try:
+            await script.run(connection, "record", keys, *args)
+        except StoreError as error:
+            self._link.heed(error)
+            raise
+        self._cap.wrote(sum(map(len, self._under_way)))
+        self._under_way = []
+        if self._cap.is_look_due:
+            await self._look()
+
+    async def _look(self) -> None:
+        key = self._keys.history
+        memory = pack(("MEMORY", "USAGE", key, "SAMPLES", 0))
+        size_bytes, length = await self._link.ask(memory + pack(("XLEN", key)), 2)
+        if isinstance(length, int):
+            self._cap.learn(size_bytes if isinstance(size_bytes, int) else None, length)
+
+    def _offset_us(self) -> int:
+        """The server's clock minus our monotonic one."""
+        return int(self._clock.at_ms(0) * 1_000)
+
+
+def _entry_of(move: Any) -> Delivery | Arrival:
+    return move.entry if hasattr(move, "entry") else move.delivery
+
+
+def _detail(move: Burying) -> str:
+    return move.entry.detail if isinstance(move.entry, Arrival) else ""
