@@ -59,7 +59,8 @@ class Consumer:
             queue_name,
             self._execute,
             redis_url=redis_url,
-            concurrency=concurrency,
+            # The original takes 0 for 1.
+            concurrency=1 if concurrency == 0 else concurrency,
             max_attempts=max_attempts,
             group=group,
             consumer_id=consumer_id,

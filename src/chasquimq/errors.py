@@ -2,6 +2,7 @@
 
     ChasquiError
     ├─ SettingsError(ValueError)        a setting or argument was refused
+    │  ├─ KindRefused(TypeError)        it was refused because it is of another kind
     │  ├─ LimitExceeded(RuntimeError)   it was refused because it is out of range
     │  └─ ScheduleRefused(RuntimeError) a repeatable job would never fire as asked
     ├─ WireError
@@ -49,6 +50,10 @@ class SettingsError(ChasquiError, ValueError):
         self.found = found
         self.rule = rule
         super().__init__(f"{name} must be {rule}, got {found!r}{'; ' + hint if hint else ''}")
+
+
+class KindRefused(SettingsError, TypeError):
+    """Pass a value of the kind that the message names."""
 
 
 class LimitExceeded(SettingsError, RuntimeError):

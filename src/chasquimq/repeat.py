@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import KindRefused, SettingsError
 
 _PATTERN_KEYS = {"cron": ("expression", "tz"), "every": ("interval_ms",)}
 _POLICY_KEYS: dict[str, tuple[str, ...]] = {
@@ -67,7 +67,7 @@ class MissedFiresPolicy:
     def fire_all(cls, max_catchup: int) -> MissedFiresPolicy:
         """Each becomes a job, oldest first, at most `max_catchup` of them."""
         if not isinstance(max_catchup, int) or isinstance(max_catchup, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
-            raise TypeError(f"max_catchup must be an int, got {max_catchup!r}")
+            raise KindRefused("max_catchup", max_catchup, "an int")
         if max_catchup < 1:
             raise SettingsError("max_catchup", max_catchup, "at least 1")
         return cls("fire-all", max_catchup)

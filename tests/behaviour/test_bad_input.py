@@ -14,6 +14,7 @@ from chasquimq import BackoffSpec, Queue
 from chasquimq.errors import (
     ChasquiError,
     EncodeError,
+    KindRefused,
     LimitExceeded,
     PayloadTooLarge,
     SettingsError,
@@ -83,6 +84,7 @@ BAD_OPTIONS = {
     "expires text": ({"expires_ms": "1"}, "expires_ms must be a whole number, got '1'"),
     "timeout -5": ({"timeout_ms": -5}, "timeout_ms must be between 1 and"),
     "timeout float": ({"timeout_ms": 1.5}, "timeout_ms must be a whole number, got 1.5"),
+    "delay with a unit": ({"delay_ms": "5s"}, "got '5s'; five seconds are 5000"),
     "delay negative": ({"delay_ms": -1}, "delay_ms must be a finite number of at least 0, got -1"),
     "delay nan": ({"delay_ms": float("nan")}, "delay_ms must be a finite number of at least 0"),
     "delay too far": ({"delay_ms": 10**13}, "delay must be at most 2592000 s, got '10000000000 s'"),
@@ -152,8 +154,8 @@ class TestSingleAdds:
         assert said in str(caught.value)
 
     @pytest.mark.parametrize("backoff", ["soon", object(), True, [1]])
-    async def test_a_backoff_of_no_known_shape_is_a_type_error(self, queue, backoff):
-        with pytest.raises(TypeError, match="backoff must be a number of ms, a BackoffSpec"):
+    async def test_a_backoff_of_no_known_shape_is_refused(self, queue, backoff):
+        with pytest.raises(KindRefused, match="backoff must be a number of ms, a BackoffSpec"):
             await queue.add("n", 1, backoff=backoff)
 
     @pytest.mark.parametrize(("data", "said"), BAD_DATA.values(), ids=BAD_DATA)

@@ -383,6 +383,12 @@ def test_what_cannot_run_a_job_is_refused(handler):
         Worker("q", handler)
 
 
+@pytest.mark.parametrize("concurrency", [0, -1, None, "2"])
+def test_a_worker_that_may_run_nothing_is_refused(concurrency):
+    with pytest.raises(SettingsError, match="concurrency must be"):
+        Worker("q", echo, concurrency=concurrency)
+
+
 def test_a_pool_of_no_size_is_refused():
     with pytest.raises(SettingsError, match="pool_size"):
         Worker("q", echo, pool_size=0)

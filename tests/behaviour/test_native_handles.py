@@ -504,6 +504,13 @@ async def test_a_long_dlq_is_reported_once_and_never_trimmed(url, queue_name, ra
     assert await raw("XLEN", raw.keys.dlq) == 3
 
 
+def test_a_consumer_takes_no_concurrency_for_one_as_the_original_does(url, queue_name):
+    Consumer(url, queue_name, concurrency=0).shutdown()
+
+    with pytest.raises(SettingsError, match="concurrency must be at least 1"):
+        Consumer(url, queue_name, concurrency=-1)
+
+
 def test_a_dlq_threshold_below_zero_is_refused(queue_name):
     with pytest.raises(SettingsError, match="dlq_max_stream_len"):
         Worker(queue_name, noop, dlq_max_stream_len=-1)

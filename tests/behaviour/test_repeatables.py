@@ -10,7 +10,13 @@ import pytest
 
 from chasquimq import BackoffSpec, MissedFiresPolicy, RepeatableMeta, RepeatPattern
 from chasquimq.engine.scheduler import Scheduler
-from chasquimq.errors import EncodeError, LimitExceeded, PayloadTooLarge, SettingsError
+from chasquimq.errors import (
+    EncodeError,
+    KindRefused,
+    LimitExceeded,
+    PayloadTooLarge,
+    SettingsError,
+)
 from chasquimq.model.schedule import Plan
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.firing import FiringStore
@@ -232,9 +238,9 @@ async def test_plans_of_one_name_live_side_by_side_under_their_own_keys(queue):
         ({"repeat": RepeatPattern.every(1.5)}, SettingsError),
         ({"repeat": RepeatPattern("hourly")}, SettingsError),
         ({"repeat": {"kind": "every"}}, SettingsError),
-        ({"repeat": 1_000}, TypeError),
+        ({"repeat": 1_000}, KindRefused),
         ({"missed_fires": {"kind": "fire-all", "max_catchup": 0}}, SettingsError),
-        ({"missed_fires": "skip"}, TypeError),
+        ({"missed_fires": "skip"}, KindRefused),
         ({"limit": 0}, LimitExceeded),
         ({"limit": "3"}, SettingsError),
         ({"start_after_ms": -1}, LimitExceeded),

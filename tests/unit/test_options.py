@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from chasquimq import BackoffSpec
-from chasquimq.errors import LimitExceeded, SettingsError
+from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
 from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.model.options import (
     MS_MAX,
@@ -96,8 +96,10 @@ def test_a_backoff_that_makes_no_sense_is_refused(backoff):
 
 
 @pytest.mark.parametrize("backoff", [True, "250", [250], object, timedelta(1)], ids=repr)
-def test_a_backoff_of_another_type_is_a_type_error(backoff):
-    with pytest.raises(TypeError, match="backoff must be a number of ms, a BackoffSpec or a dict"):
+def test_a_backoff_of_another_kind_is_refused(backoff):
+    with pytest.raises(
+        KindRefused, match="backoff must be a number of ms, a BackoffSpec or a dict"
+    ):
         retry_override(None, backoff)
 
 
@@ -215,15 +217,22 @@ def test_a_negative_timedelta_is_refused():
         wait(None, timedelta(seconds=-1))
 
 
-@pytest.mark.parametrize("delay_ms", [True, "5", [5], timedelta(1)], ids=repr)
-def test_a_delay_of_another_type_is_a_type_error(delay_ms):
-    with pytest.raises(TypeError, match="delay_ms must be a number of milliseconds or a datetime"):
+@pytest.mark.parametrize("delay_ms", [True, "5s", [5], timedelta(1)], ids=repr)
+def test_a_delay_of_another_kind_is_refused_with_what_to_pass(delay_ms):
+    with pytest.raises(KindRefused) as caught:
         wait(delay_ms)
+
+    assert str(caught.value) == (
+        f"delay_ms must be a number of milliseconds or a datetime, got {delay_ms!r}; "
+        "five seconds are 5000, or delay=timedelta(seconds=5)"
+    )
+    assert isinstance(caught.value, SettingsError)
+    assert isinstance(caught.value, TypeError), "the original's callers catch this"
 
 
 @pytest.mark.parametrize("delay", [5, "5", datetime(2030, 1, 1, tzinfo=UTC)], ids=repr)
-def test_a_delay_that_is_no_timedelta_is_a_type_error(delay):
-    with pytest.raises(TypeError, match="delay must be a timedelta"):
+def test_a_delay_that_is_no_timedelta_is_refused(delay):
+    with pytest.raises(KindRefused, match="delay must be a timedelta"):
         wait(None, delay)
 
 

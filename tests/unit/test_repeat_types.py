@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq import MissedFiresPolicy, RepeatableMeta, RepeatPattern
-from chasquimq.errors import DecodeError, SettingsError
+from chasquimq.errors import DecodeError, KindRefused, SettingsError
 from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.model.schedule import INSTANT_MS_MAX, Cron, Every, MissedFires
 from chasquimq.repeat import QuarantinedRepeatable
@@ -76,7 +76,7 @@ def test_a_dict_that_is_no_policy_is_refused(given):
 
 @pytest.mark.parametrize("max_catchup", ["5", 5.0, True, None])
 def test_how_many_to_catch_up_with_is_an_int(max_catchup):
-    with pytest.raises(TypeError, match="max_catchup"):
+    with pytest.raises(KindRefused, match="max_catchup"):
         MissedFiresPolicy.fire_all(max_catchup)
 
 

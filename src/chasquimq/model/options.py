@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from chasquimq.errors import LimitExceeded, SettingsError
+from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
 from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32_MAX, Backoff, RetryOverride
 
 _U64_MAX = 2**64 - 1
@@ -97,7 +97,7 @@ def _backoff(backoff: Any) -> Backoff:
 def _dict_of(backoff: Any) -> dict[str, Any]:
     to_dict = getattr(backoff, "to_dict", None)
     if to_dict is None:
-        raise TypeError(f"backoff must be a number of ms, a BackoffSpec or a dict, got {backoff!r}")
+        raise KindRefused("backoff", backoff, "a number of ms, a BackoffSpec or a dict")
     return to_dict()
 
 
@@ -152,9 +152,8 @@ def _wait_until(instant: datetime, delay_s_max: int, now_ms: int) -> Wait:
 
 def _delay_number(delay_ms: Any) -> int:
     if isinstance(delay_ms, bool) or not isinstance(delay_ms, int | float):
-        raise TypeError(
-            f"delay_ms must be a number of milliseconds or a datetime, got {delay_ms!r}"
-        )
+        hint = "five seconds are 5000, or delay=timedelta(seconds=5)"
+        raise KindRefused("delay_ms", delay_ms, "a number of milliseconds or a datetime", hint=hint)
     if not 0 <= delay_ms < math.inf:
         raise SettingsError("delay_ms", delay_ms, "a finite number of at least 0")
     return int(delay_ms)
@@ -162,7 +161,8 @@ def _delay_number(delay_ms: Any) -> int:
 
 def _timedelta_ms(delay: Any) -> int:
     if not isinstance(delay, timedelta):
-        raise TypeError(f"delay must be a timedelta, got {delay!r}")
+        hint = "a number of milliseconds or a datetime goes into delay_ms"
+        raise KindRefused("delay", delay, "a timedelta", hint=hint)
     ms = delay // timedelta(milliseconds=1)
     if ms < 0:
         raise SettingsError("delay", delay, "at least zero")

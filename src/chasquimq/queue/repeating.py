@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from chasquimq.errors import DecodeError, SettingsError
+from chasquimq.errors import DecodeError, KindRefused, SettingsError
 from chasquimq.job import Job
 from chasquimq.model.options import BackoffLike, retry_override, whole_number
 from chasquimq.model.schedule import Cron, Every, MissedFires, Pattern
@@ -146,7 +146,7 @@ def _dict_of(what: str, value: Any, kind: type) -> Mapping[str, Any]:
         return value.to_dict()
     if isinstance(value, Mapping):
         return value  # pyright: ignore[reportUnknownVariableType]  its keys are checked next
-    raise TypeError(f"{what} must be a {kind.__name__} or its dict form, got {value!r}")
+    raise KindRefused(what, value, f"a {kind.__name__} or its dict form")
 
 
 def _meta(one: ListedSpec) -> RepeatableMeta:
