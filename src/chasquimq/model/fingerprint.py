@@ -13,13 +13,15 @@ _PLACEHOLDERS = (
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.\-+@~]+){2,}"), "<path>"),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<hex>"),
     (re.compile(r"\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b"), "<hex>"),
+    # After the hex runs, whose marks are kept on servers; before digits would cut it to pieces.
+    (re.compile(r"(?<![^\W_])[0-7][0-9A-HJKMNP-TV-Z]{25}(?![^\W_])", re.IGNORECASE), "<ulid>"),
     (re.compile(r"\d+(?:\.\d+)?"), "<n>"),
 )
 _MESSAGE_CHARS_MAX = 2_048
 
 
 def normalise(message: str) -> str:
-    """The message with digits, hex runs, UUIDs, quoted text and paths replaced."""
+    """The message with digits, hex runs, UUIDs, ULIDs, quoted text and paths replaced."""
     message = message[:_MESSAGE_CHARS_MAX]
     for pattern, placeholder in _PLACEHOLDERS:
         message = pattern.sub(placeholder, message)
