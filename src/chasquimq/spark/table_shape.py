@@ -7,14 +7,14 @@ their merge. Readers merge (`merge_sql`), compaction merges for good; both follo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 
-# sum, min, max: as they say. last: the value of the row with the latest `updated_at` that has one.
-# kll: sketches of doubles, merged by the library that made them. A text with a parenthesis is the
-# SQL of a figure that follows from merged ones. None: no merge, rows are facts.
-Merge = Literal["key", "sum", "min", "max", "last", "kll"] | str
+# key: what rows merge by. sum, min, max: as they say. last: what the latest row by `updated_at`
+# that knows it says. kll: sketches of doubles, merged by the library that made them. Any other
+# text is the SQL of a figure that follows from merged ones. None: no merge, rows are facts.
+Merge = str
 ColumnText = tuple[str, str] | tuple[str, str, Merge]
 
 PARTITION: Final = "event_date"
