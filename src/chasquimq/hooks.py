@@ -114,7 +114,7 @@ class HookListener(Listener):
                 continue
             job = self._job(move.entry, move.failure, move.reason)
             # The last attempt failed like those before it; what never started did not.
-            if self._on_failed is not None and move.failure is not None:
+            if self._on_failed is not None and move.was_run:
                 self._calls.start(self._on_failed, job)
             if self._on_dead is not None:
                 self._calls.start(self._on_dead, job)

@@ -8,6 +8,7 @@ import pytest
 
 from chasquimq import QueueEvents, UnrecoverableError
 from chasquimq.errors import SettingsError
+from chasquimq.settings import RetrySettings
 from support.waiting import eventually
 
 
@@ -88,6 +89,20 @@ async def test_a_buried_job_tells_its_failure_and_its_reason(queue, events, runn
 
     assert (active.name, failed.name, dlq.name) == ("active", "failed", "dlq")
     assert (failed.reason, dlq.reason) == ("never", "unrecoverable")
+
+
+async def test_a_name_that_nobody_handles_never_starts_and_never_fails(
+    queue, events, running_worker
+):
+    retry = RetrySettings(unknown_name_retry_ms=100, unknown_name_for_ms=50, jitter_ms=0)
+    await running_worker({"other": handler}, retry=retry)
+    await queue.add("greet", 1)
+
+    seen = await collect(events, 3)
+
+    assert [event.name for event in seen] == ["retry-scheduled", "waiting", "dlq"]
+    assert [event.attempt for event in seen] == [1, None, 0]
+    assert seen[2].reason == "unknown_name"
 
 
 async def test_an_entry_that_cannot_be_read_is_told_without_an_id(raw, events, running_worker):

@@ -21,15 +21,17 @@ from chasquimq.telemetry.sink import (
 OK = JobOutcome("ok", 1, 5, "mail")
 ERROR = JobOutcome("err", 1, 5, "mail")
 PANIC = JobOutcome("panic", 2, 5, "sms")
+SNOOZE = JobOutcome("snoozed", 1, 5, "mail")
 
 
 def test_runs_are_counted_by_how_they_ended_and_by_name():
     sink = InMemorySink()
 
-    sink.job_outcomes([OK, OK, ERROR, PANIC])
+    sink.job_outcomes([OK, OK, ERROR, PANIC, SNOOZE])
 
-    assert (sink.jobs_completed(), sink.jobs_failed(), sink.handler_invocations()) == (2, 2, 4)
-    assert (sink.jobs_failed("sms"), sink.handler_invocations("mail")) == (1, 3)
+    assert (sink.jobs_completed(), sink.jobs_failed(), sink.handler_invocations()) == (2, 2, 5)
+    assert (sink.jobs_failed("sms"), sink.handler_invocations("mail")) == (1, 4)
+    assert (sink.jobs_snoozed(), sink.jobs_snoozed("sms")) == (1, 0)
     assert sink.jobs_completed("nobody") == 0
 
 

@@ -83,6 +83,15 @@ def test_runs_are_counted_by_name_and_by_how_they_failed(sink):
     }
 
 
+def test_a_snooze_is_counted_apart_and_its_time_with_the_others(sink):
+    sink.job_outcomes(runs("ok", "snoozed", "snoozed"))
+
+    assert value(sink, "chasquimq_jobs_snoozed_total", name="mail") == 2
+    assert value(sink, "chasquimq_jobs_completed_total", name="mail") == 1
+    assert samples(sink, "chasquimq_jobs_failed_total") == {}
+    assert value(sink, "chasquimq_handler_duration_seconds_count", name="mail") == 3
+
+
 def test_durations_are_shown_in_seconds(sink):
     sink.job_outcomes(runs("ok", "err", duration_us=5_000))
 

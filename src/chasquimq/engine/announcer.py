@@ -41,8 +41,8 @@ class Announcer(Listener):
 
     def buried(self, moves: Sequence[Burying]) -> None:
         self._tell_starts()
-        failed = [move.entry for move in moves if move.failure is not None]
-        self._store.buried(moves, self._untold([e for e in failed if isinstance(e, Delivery)]))
+        entries = [move.entry for move in moves if isinstance(move.entry, Delivery)]
+        self._store.buried(moves, self._untold(entries))
 
     def drained(self) -> None:
         if self._tells_starts:
@@ -51,7 +51,7 @@ class Announcer(Listener):
     def _untold(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         if not self._tells_starts:
             return []
-        return [one for one in deliveries if not one.is_announced]
+        return [one for one in deliveries if one.started_ns and not one.is_announced]
 
     def _tell_starts(self) -> None:
         starting, self._starting = self._starting, []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chasquimq.engine.listening import Listener
-from chasquimq.model.delivery import Delivery
-from chasquimq.model.outcome import Burying, Retrying
+from chasquimq.model.delivery import Arrival, Delivery
+from chasquimq.model.outcome import Burying, Completing, Retrying
 from chasquimq.model.verdict import ready_ms
 from chasquimq.telemetry.sink import (
     DlqRouted,
@@ -22,12 +22,13 @@ from chasquimq.telemetry.sink import (
 if TYPE_CHECKING:
     from chasquimq.telemetry.sink import MetricsSink
 
+Move = Delivery | Completing | Retrying | Burying
 # The error of a child process that ended before it answered.
 _CHILD_DIED = "ChildDied"
 
 
 class Meter(Listener):
-    """Each run of a handler gives one JobOutcome, whatever became of the job."""
+    """Each call of a handler gives one JobOutcome, whatever became of the job; no call, none."""
 
     def __init__(self, sink: MetricsSink, at_ms: Callable[[int], float]) -> None:
         self._sink = sink
@@ -38,31 +39,22 @@ class Meter(Listener):
         self._sink.job_outcomes([record("ok", delivery) for delivery in deliveries])
 
     def retried(self, moves: Sequence[Retrying]) -> None:
-        self._sink.job_outcomes([self._outcome(_kind(move), move.delivery) for move in moves])
+        self._tell_runs(moves)
         self._sink.retries_scheduled(
             [RetryScheduled(move.spent + 1, move.after_ms, move.delivery.name) for move in moves]
         )
 
     def buried(self, moves: Sequence[Burying]) -> None:
-        self._sink.job_outcomes(
-            [
-                self._outcome(_kind(move), move.entry)
-                for move in moves
-                if move.failure is not None and isinstance(move.entry, Delivery)
-            ]
-        )
+        self._tell_runs(moves)
         self._sink.dlqs_routed(
             [
-                DlqRouted(move.reason, move.attempt if move.failure else 0, move.entry.name)
+                DlqRouted(move.reason, move.attempt if move.was_run else 0, move.entry.name)
                 for move in moves
             ]
         )
 
-    def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
-        for move in moves:
-            delivery = move if isinstance(move, Delivery) else _delivery_of(move)
-            if isinstance(delivery, Delivery):
-                self._sink.job_outcomes([self._outcome(_kind(move), delivery)])
+    def disputed(self, moves: Sequence[Move], *, is_unproven: bool) -> None:
+        self._tell_runs(moves)
         count = len(moves)
         self._sink.stale_outcomes(
             StaleOutcomes(0, count) if is_unproven else StaleOutcomes(count, 0)
@@ -74,6 +66,11 @@ class Meter(Listener):
     def lease_lost(self) -> None:
         self._sink.lease_lost(LeaseLost(1))
 
+    def _tell_runs(self, moves: Sequence[Move]) -> None:
+        outcomes = [self._outcome(_kind(m), run) for m in moves if (run := _run_of(m)) is not None]
+        if outcomes:
+            self._sink.job_outcomes(outcomes)
+
     def _outcome(self, kind: OutcomeKind, delivery: Delivery) -> JobOutcome:
         wait_us = int((self._at_ms(delivery.started_ns) - ready_ms(delivery)) * 1000)
         return JobOutcome(
@@ -81,12 +78,20 @@ class Meter(Listener):
         )
 
 
-def _kind(move: Any) -> OutcomeKind:
-    if not isinstance(move, Retrying | Burying):
+def _kind(move: Move) -> OutcomeKind:
+    if isinstance(move, Delivery | Completing):
         return "ok"
+    if isinstance(move, Retrying) and move.is_snooze:
+        return "snoozed"
     is_dead_child = move.failure is not None and move.failure.error_type == _CHILD_DIED
     return "panic" if is_dead_child else "err"
 
 
-def _delivery_of(move: Any) -> Any:
+def _run_of(move: Move) -> Delivery | None:
+    """The delivery whose handler was called; None where none was."""
+    entry = move if isinstance(move, Delivery) else _entry_of(move)
+    return entry if isinstance(entry, Delivery) and entry.started_ns else None
+
+
+def _entry_of(move: Completing | Retrying | Burying) -> Delivery | Arrival:
     return move.entry if isinstance(move, Burying) else move.delivery

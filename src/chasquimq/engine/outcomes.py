@@ -93,14 +93,17 @@ class Outcomes:
         except Exception:  # an error object may be anything, and must not end the runner
             logger.exception("an error could not be judged, its job is buried")
             verdict = Bury(DlqReason.UNRECOVERABLE)
-        if not isinstance(error, RetryLater | UnknownName):
+        if isinstance(error, UnknownName):
+            delivery.started_ns = delivery.duration_us = 0  # it was looked at, but nothing ran
+        elif not isinstance(error, RetryLater):
             fate = "retried" if isinstance(verdict, Retry) else verdict.reason
             self._failure_log.note(delivery, error, failure, fate)
         if isinstance(verdict, Retry):
             extras = self._extras_after(delivery, error, now_ms)
             self.retrier.put(Retrying(delivery, verdict.after_ms, verdict.spent, extras, failure))
             return
-        self.burier.put(Burying(delivery, verdict.reason, delivery.run_number, failure))
+        runs = delivery.run_number if delivery.started_ns else delivery.run_number - 1
+        self.burier.put(Burying(delivery, verdict.reason, runs, failure))
 
     def interrupted(self, delivery: Delivery) -> None:
         """Our own deadline ended it: if it was started, it goes back charged."""
@@ -146,7 +149,7 @@ class Outcomes:
     def _buried(self, moves: Sequence[Burying], doors: Sequence[Door], was_resent: bool) -> None:
         done = self._settle(moves, doors, was_resent)
         self.counters.buried += len(done)
-        self.counters.failed += sum([move.failure is not None for move in done])
+        self.counters.failed += sum([move.was_run for move in done])
         if self._listener is not None and done:
             self._listener.buried(done)
 

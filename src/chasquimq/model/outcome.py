@@ -45,6 +45,11 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
         return self.delivery.entry_id
 
     @property
+    def was_run(self) -> bool:
+        """Whether a handler was called; one that nobody has the name of was not."""
+        return self.delivery.started_ns > 0
+
+    @property
     def is_snooze(self) -> bool:
         """Whether it comes back without an attempt spent."""
         return self.spent < self.delivery.run_number
@@ -61,6 +66,11 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
     @property
     def entry_id(self) -> bytes:
         return self.entry.entry_id
+
+    @property
+    def was_run(self) -> bool:
+        """Whether a handler was called; what was refused on arrival never saw one."""
+        return isinstance(self.entry, Delivery) and self.entry.started_ns > 0
 
     @property
     def size_bytes(self) -> int:

@@ -59,8 +59,8 @@ class EventStore:
         offset_ms, now_ms, spell = _wall_offset_ms(), _now_ms(), self._spell
         lines = [spell.active(one, _at_ms(one.started_ns, offset_ms)) for one in untold]
         for move in moves:
-            if move.failure is not None:
-                lines.append(spell.failed(move.entry, move.failure, now_ms))  # pyright: ignore[reportArgumentType]  only deliveries fail
+            if move.was_run and move.failure is not None:
+                lines.append(spell.failed(move.entry, move.failure, now_ms))  # pyright: ignore[reportArgumentType]  only deliveries run
             lines.append(spell.dlq(move, now_ms))
         self._send(lines)
 

@@ -115,14 +115,14 @@ FAILED = Family(
 RETRIES = Family(
     "chasquimq_retries_scheduled_total",
     "counter",
-    "Failed jobs that were given another run.",
+    "Jobs that were given another run, whatever the reason.",
     ("name",),
     unit="jobs",
 )
 BACKOFF = Family(
     "chasquimq_retry_backoff_seconds",
     "histogram",
-    "How long a failed job waits for its next run.",
+    "How long a job waits for its next run.",
     ("name",),
     unit="seconds",
     per_unit=1_000,
@@ -162,6 +162,13 @@ SCHEDULER_LOCK_LOST = Family(
     "counter",
     "How often this process ceased to fire repeatable jobs.",
     unit="transitions",
+)
+SNOOZED = Family(
+    "chasquimq_jobs_snoozed_total",
+    "counter",
+    "Runs whose handler asked to come back, by RetryLater.",
+    ("name",),
+    unit="jobs",
 )
 WAIT = Family(
     "chasquimq_job_wait_seconds",

@@ -62,8 +62,14 @@ class InMemorySink(MetricsSink):
         """Runs that raised or died."""
         return sum(self._total(kind, name=name, labels=labels) for kind in ("err", "panic"))
 
+    def jobs_snoozed(self, name: str | None = None, **labels: str) -> int:
+        """Runs that asked to come back."""
+        return self._total("snoozed", name=name, labels=labels)
+
     def handler_invocations(self, name: str | None = None, **labels: str) -> int:
-        return self.jobs_completed(name, **labels) + self.jobs_failed(name, **labels)
+        """Runs, however they ended."""
+        ends = (self.jobs_completed, self.jobs_failed, self.jobs_snoozed)
+        return sum(count(name, **labels) for count in ends)
 
     def dlq_count(self, reason: str | None = None, name: str | None = None, **labels: str) -> int:
         return self._total("dlq", detail=reason, name=name, labels=labels)

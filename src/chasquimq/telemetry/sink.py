@@ -1,8 +1,8 @@
 """The port of metrics: one record a happening, and a sink that may listen to any of them.
 
 Records describe runs of handlers, not jobs added. A run gives one `JobOutcome`; one that fails
-gives a `RetryScheduled` or a `DlqRouted` too, once the server confirmed it. What is refused before
-a handler sees it gives a `DlqRouted` with attempt 0 and nothing else.
+gives a `RetryScheduled` or a `DlqRouted` too, once the server confirmed it. What no handler ever
+saw gives no `JobOutcome`, and when it is buried a `DlqRouted` with attempt 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
 
 LockRole = Literal["promoter", "scheduler"]
-OutcomeKind = Literal["ok", "err", "panic"]
+OutcomeKind = Literal["ok", "err", "panic", "snoozed"]
 
 
 def saturate(number: int, ceiling: int = U64_MAX) -> int:
@@ -70,6 +70,7 @@ class ReaderBatch(_Counts, frozen=True, gc=False):
 class JobOutcome(msgspec.Struct, frozen=True, gc=False):
     """A handler ran: it returned, it raised, or the process it ran in died ("panic").
 
+    One that asked to come back, by `RetryLater`, has neither completed nor failed: "snoozed".
     `attempt` counts from 1. The duration is wall-clock time, waiting included. `wait_us` runs from
     the moment the job was ready until its start; None where nobody knows. An empty name stays one.
     """
@@ -92,7 +93,10 @@ class JobOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class RetryScheduled(msgspec.Struct, frozen=True, gc=False):
-    """A failed job waits for its next run; `attempt` is the number that run will have."""
+    """A job waits for its next run; `attempt` is the number that run will have.
+
+    It failed, it asked to come back, or nobody here has a handler of its name.
+    """
 
     attempt: int
     backoff_ms: int

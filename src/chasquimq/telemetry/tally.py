@@ -110,6 +110,8 @@ class Tally(Generic[H]):
         for kind, label in (("err", "error"), ("panic", "panic")):
             if kind in kinds:
                 self.count(f.FAILED, kinds.count(kind), label, name)
+        if "snoozed" in kinds:
+            self.count(f.SNOOZED, kinds.count("snoozed"), name)
 
     def add_retries(self, batch: Sequence[RetryScheduled]) -> None:
         for retry in batch:
