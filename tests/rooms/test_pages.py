@@ -14,8 +14,10 @@ import pytest
 import chasquimq
 from chasquimq import errors, settings
 from chasquimq.cli.main import COMMANDS
+from chasquimq.model.attempt_row import AttemptOutcome
 from chasquimq.model.reason import DlqReason
 from chasquimq.wire import event_fields
+from chasquimq.wire.history_columns import HistoryColumns
 from chasquimq.wire.keys import QueueKeys
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,7 @@ ERRORS_PAGE = ROOT / "docs/reference/errors.md"
 API_PAGE = ROOT / "docs/reference/api.md"
 EVENTS_PAGE = ROOT / "docs/reference/events.md"
 KEYS_PAGE = ROOT / "docs/reference/keys.md"
+HISTORY_PAGE = ROOT / "docs/reference/history.md"
 DECISIONS = sorted((ROOT / "docs/explanation/decisions").glob("*.md"))
 NOUNS = [
     chasquimq.Queue, chasquimq.Worker, chasquimq.Job, chasquimq.QueueEvents, chasquimq.QueueEvent,
@@ -269,3 +272,14 @@ def default_of(text: str) -> object:
 
 def is_error(kind: type) -> bool:
     return issubclass(kind, errors.ChasquiError)
+
+
+def test_the_history_page_names_every_column_and_every_outcome_in_order():
+    text = HISTORY_PAGE.read_text()
+    columns = re.findall(
+        r"^\| `(\w+)` \|", text.split("## Columns")[1].split("## ")[0], re.MULTILINE
+    )
+    words = re.findall(r"^\| (\d) \| `(\w+)` \|", text, re.MULTILINE)
+
+    assert columns == list(HistoryColumns.__struct_fields__)
+    assert words == [(str(int(one)), one.label) for one in AttemptOutcome]

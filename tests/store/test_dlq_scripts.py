@@ -9,26 +9,9 @@ from chasquimq.errors import StoreError
 from chasquimq.store.script import script
 from chasquimq.wire.codec import encode_envelope
 from chasquimq.wire.stream_entry import encode_dlq
-from support.faultproxy import FaultProxy
+from support.faultproxy import LosesOneReply
 
 TTL_S = 60
-
-
-class LosesOneReply(FaultProxy):
-    """Passes one request on and cuts its connection instead of answering."""
-
-    lost: bytes | None = None
-
-    async def request(self, chunk, pipe):
-        if self.lost is not None and self.lost in chunk:
-            self.lost, pipe.is_unanswered = None, True
-        return await super().request(chunk, pipe)
-
-    async def reply(self, chunk, pipe):
-        if not hasattr(pipe, "is_unanswered"):
-            return await super().reply(chunk, pipe)
-        pipe.is_doomed = True
-        return b""
 
 
 @pytest.fixture

@@ -148,6 +148,23 @@ class FaultProxy:
         return await asyncio.open_connection(self._target.hostname, self._target.port)
 
 
+class LosesOneReply(FaultProxy):
+    """Passes one request on and cuts its connection instead of answering."""
+
+    lost: bytes | None = None
+
+    async def request(self, chunk, pipe):
+        if self.lost is not None and self.lost in chunk:
+            self.lost, pipe.is_unanswered = None, True
+        return await super().request(chunk, pipe)
+
+    async def reply(self, chunk, pipe):
+        if not hasattr(pipe, "is_unanswered"):
+            return await super().reply(chunk, pipe)
+        pipe.is_doomed = True
+        return b""
+
+
 class _Pipe:
     """One connection of a client and the one behind it."""
 
