@@ -107,8 +107,28 @@ async def test_a_user_without_the_right_to_add_is_told_which_right_is_missing(
 ):
     await raw("ACL", "SETUSER", user, "-xadd", "-eval", "-evalsha")
 
-    with pytest.raises(ServerRefused, match="NOPERM"):
+    with pytest.raises(ServerRefused, match=rf"{user}' must be allowed to run (XADD|EVALSHA) and"):
         await add_at(with_credentials(url, f"{user}:{QUOTED}"))
+
+
+@pytest.mark.parametrize("way", ["unix", "tcp"])
+async def test_a_right_that_the_handshake_lacks_is_not_told_as_a_wrong_password(
+    add_at, url, proxy, user, raw, way
+):
+    await raw("ACL", "SETUSER", user, "-client")
+
+    with pytest.raises(ServerRefused, match="must be allowed to run CLIENT SETNAME") as caught:
+        await add_at(with_credentials(url if way == "unix" else proxy.url, f"{user}:{QUOTED}"))
+
+    assert caught.value.code == "NOPERM"
+
+
+async def test_a_right_that_only_a_script_needs_is_named(add_at, url, user, raw):
+    await raw("ACL", "SETUSER", user, "-zadd")
+    queue = await add_at(with_credentials(url, f"{user}:{QUOTED}"))
+
+    with pytest.raises(ServerRefused, match=f"'{user}' must be allowed to run ZADD"):
+        await queue.add("later", 1, delay_ms=60_000, job_id="own")
 
 
 async def test_a_provider_is_asked_for_each_handshake_with_the_address(add_at, proxy, user, raw):

@@ -29,7 +29,7 @@ TOLD = {
     "MISCONF": "MISCONF Errors writing to the AOF file: No space left on device",
     "NOREPLICAS": "NOREPLICAS Not enough good replicas to write.",
     "WRONGTYPE": "WRONGTYPE Operation against a key holding the wrong kind of value",
-    "NOPERM": "NOPERM User default has no permissions to run the 'xadd' command",
+    "NOPERM": "NOPERM No permissions to access a channel",
     "ERR": "ERR something nobody has seen before",
 }
 

@@ -71,6 +71,53 @@ def test_an_error_inside_a_script_is_told_like_the_same_error_outside(code):
     assert error.code == code
 
 
+MISSING_RIGHTS = {
+    "NOPERM User ada has no permissions to run the 'xadd' command": (
+        "the user 'ada' must be allowed to run XADD and is not (NOPERM); "
+        "grant it with ACL SETUSER ada +xadd"
+    ),
+    "NOPERM User ada has no permissions to run the 'xinfo|stream' command": (
+        "the user 'ada' must be allowed to run XINFO STREAM and is not (NOPERM); "
+        "grant it with ACL SETUSER ada +xinfo|stream"
+    ),
+    "NOPERM this user has no permissions to run the 'xadd' command or its subcommand": (
+        "this user must be allowed to run XADD and is not (NOPERM); "
+        "grant it with ACL SETUSER <user> +xadd"
+    ),
+    "NOPERM No permissions to access a key": (
+        "this user must be allowed to use the keys of the queue and is not (NOPERM); "
+        "grant them with ACL SETUSER <user> ~{chasqui:<queue>}:*"
+    ),
+    "NOPERM this user has no permissions to access one of the keys used as arguments": (
+        "this user must be allowed to use the keys of the queue and is not (NOPERM); "
+        "grant them with ACL SETUSER <user> ~{chasqui:<queue>}:*"
+    ),
+    "NOPERM No permissions of a kind nobody knows yet.": (
+        "this user must be allowed to do this, the server says: "
+        "NOPERM No permissions of a kind nobody knows yet; see ACL WHOAMI and ACL GETUSER"
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), MISSING_RIGHTS.items(), ids=MISSING_RIGHTS)
+def test_a_missing_right_is_named_with_what_grants_it(text, said):
+    error = error_from_reply(text)
+
+    assert str(error) == said
+    assert isinstance(error, ServerRefused)
+    assert error.code == "NOPERM"
+
+
+@pytest.mark.parametrize("sha", ["", " 9fceb02d0ae598e95dc970b74767f19372d61af8,"])
+def test_a_right_that_a_script_lacks_is_no_bug_of_the_script(sha):
+    text = "User ada has no permissions to run the 'xadd' command"
+
+    error = error_from_reply(f"ERR ACL failure in script: {text} script:{sha} on @user_script:1.")
+
+    assert isinstance(error, ServerRefused)
+    assert (error.code, str(error)) == ("NOPERM", MISSING_RIGHTS[f"NOPERM {text}"])
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -200,8 +200,11 @@ def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
     address = redact(normal_url(settings.url, tls=settings.tls))
     try:
         yield
-    except (AuthenticationError, NoPermissionError) as error:
+    except AuthenticationError as error:
         raise _refused(address, error) from error
+    except NoPermissionError as error:
+        # The library takes the code off its messages.
+        raise error_from_reply(f"NOPERM {error}") from error
     except ResponseError as error:
         raise error_from_reply(str(error)) from error
     except (ClientError, OSError, TimeoutError) as error:
@@ -209,6 +212,8 @@ def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
         refusal = error.__cause__ or error.__context__
         if isinstance(refusal, AuthenticationError):
             raise _refused(address, refusal) from error
+        if isinstance(refusal, NoPermissionError):
+            raise error_from_reply(f"NOPERM {refusal}") from error
         raise ServerUnreachable(
             f"a server must answer at {address}, found none ({_cause(error)}); "
             "start one with `chasqui server start`, or correct the URL"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import Enum
 
@@ -44,6 +45,13 @@ _ACTIONS: dict[str, Action] = {
 }
 # These are worth a wait inside a loop, but a caller of `add` should hear of them at once.
 _TOLD_TO_CALLERS = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
+_NO_RIGHT = "NOPERM"
+# A right that is missing inside a script comes under the code of any bug.
+_NO_RIGHT_IN_SCRIPT = "ACL failure in script"
+_NO_COMMAND = re.compile(
+    r"(?:User (?P<user>\S+)|this user) has no permissions to run the '(?P<command>[^']+)' command"
+)
+_NO_KEY = re.compile(r"permissions to access (?:a key|one of the keys)")
 
 
 def error_from_reply(text: str) -> StoreError:
@@ -54,9 +62,33 @@ def error_from_reply(text: str) -> StoreError:
             f"the server must have memory for the write, it says: {text.rstrip('.')}; "
             "raise maxmemory, or let the workers drain the queue"
         )
+    if code == _NO_RIGHT or _NO_RIGHT_IN_SCRIPT in text:
+        return ServerRefused(_missing_right(text), code=_NO_RIGHT)
     if "user_script" in text and code == "ERR":
         return ScriptFailed(text)
     return ServerRefused(text, code=code)
+
+
+def _missing_right(text: str) -> str:
+    """Who lacks what, and the words that grant it."""
+    command = _NO_COMMAND.search(text)
+    if command is not None:
+        user = command["user"]
+        spelled = command["command"].upper().replace("|", " ")
+        return (
+            f"{f'the user {user!r}' if user else 'this user'} must be allowed to run {spelled} "
+            f"and is not ({_NO_RIGHT}); "
+            f"grant it with ACL SETUSER {user or '<user>'} +{command['command']}"
+        )
+    if _NO_KEY.search(text):
+        return (
+            f"this user must be allowed to use the keys of the queue and is not ({_NO_RIGHT}); "
+            "grant them with ACL SETUSER <user> ~{chasqui:<queue>}:*"
+        )
+    return (
+        f"this user must be allowed to do this, the server says: {text.rstrip('.')}; "
+        "see ACL WHOAMI and ACL GETUSER"
+    )
 
 
 def action_for(error: StoreError) -> Action:
