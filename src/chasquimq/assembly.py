@@ -11,6 +11,7 @@ from chasquimq.engine.historian import Historian
 from chasquimq.engine.listening import Listener, one_of
 from chasquimq.engine.meter import Meter
 from chasquimq.engine.pipeline import Pipeline
+from chasquimq.engine.reporter import Channel, Dropping, Reporter
 from chasquimq.engine.runner import Begin
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.hooks import Hooks
@@ -25,7 +26,7 @@ from chasquimq.store.leasing import LeaseStore
 from chasquimq.store.payloads import decode
 from chasquimq.store.recording import EventStore
 from chasquimq.store.upkeep import UpkeepStore
-from chasquimq.telemetry.sink import MetricsSink
+from chasquimq.telemetry.sink import MetricsSink, WorkerHealth
 
 Execute = Callable[[Any], Awaitable[Any]]
 
@@ -41,6 +42,7 @@ class Assembly:
     settings: WorkerSettings
     hooks: Hooks
     sink: MetricsSink | None
+    health: Callable[[], WorkerHealth]
     state: dict[str, Any]
     encode: Callable[[Any], bytes]
 
@@ -51,7 +53,7 @@ class Assembly:
             self.queue, self.group, self.consumer, self.connection,
             settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
         )  # fmt: skip
-        historian = self._historian(store)
+        events, historian = self._events(store), self._historian(store)
         return Pipeline(
             store,
             LeaseStore(
@@ -61,8 +63,9 @@ class Assembly:
             _begin(execute, self.state),
             settings,
             encode=self.encode,
-            listener=one_of(self._listeners(store, historian)),
+            listener=one_of(self._listeners(store, events, historian)),
             historian=historian,
+            reporter=self._reporter(events, historian),
             on_lease_lost=self.hooks.lease_lost(self.state),
         )
 
@@ -85,13 +88,30 @@ class Assembly:
             HistoryStore(self.queue, self.consumer, history.max_bytes, store.writes, store.clock)
         )
 
-    def _listeners(self, store: ConsumerStore, historian: Historian | None) -> list[Listener]:
-        listeners: list[Listener] = [] if historian is None else [historian]
+    def _events(self, store: ConsumerStore) -> EventStore | None:
         events = self.settings.events
-        if events.level != "off":
-            recorder = EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)
-            listeners.append(Announcer(recorder, tells_starts=events.level == "full"))
-        if self.sink is not None:
+        if events.level == "off":
+            return None
+        return EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)
+
+    def _reporter(self, events: EventStore | None, historian: Historian | None) -> Reporter | None:
+        if self.sink is None or not Reporter.is_heard_by(self.sink):
+            return None
+        writers: list[tuple[Channel, Dropping]] = []
+        if events is not None:
+            writers.append(("events", events))
+        if historian is not None:
+            writers.append(("history", historian))
+        return Reporter(self.sink, self.health, writers)
+
+    def _listeners(
+        self, store: ConsumerStore, events: EventStore | None, historian: Historian | None
+    ) -> list[Listener]:
+        listeners: list[Listener] = [] if historian is None else [historian]
+        if events is not None:
+            tells_starts = self.settings.events.level == "full"
+            listeners.append(Announcer(events, tells_starts=tells_starts))
+        if self.sink is not None and Meter.is_heard_by(self.sink):
             listeners.append(Meter(self.sink, store.clock.at_ms))
         return [*listeners, *self.hooks.listeners(self.state)]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from chasquimq.telemetry.sink import WorkerHealth
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -17,6 +19,7 @@ class Health:
     running: int = 0
     unconfirmed: int = 0
     last_read_age_ms: int = 0
+    lease_beat_age_ms: int = 0
     completed: int = 0
     failed: int = 0
     retried: int = 0
@@ -29,3 +32,17 @@ class Health:
     @property
     def is_ok(self) -> bool:
         return self.is_consuming and self.has_trusted_leases and not self.loops_down
+
+    @property
+    def record(self) -> WorkerHealth:
+        """What a sink is told of it."""
+        return WorkerHealth(
+            is_consuming=self.is_consuming,
+            has_trusted_leases=self.has_trusted_leases,
+            loops_down=len(self.loops_down),
+            waiting=self.waiting,
+            running=self.running,
+            unconfirmed=self.unconfirmed,
+            last_read_age_ms=self.last_read_age_ms,
+            lease_beat_age_ms=self.lease_beat_age_ms,
+        )

@@ -249,6 +249,7 @@ class Worker:
             running=holdings.running_count,
             unconfirmed=holdings.unconfirmed_count,
             last_read_age_ms=int(read_age_s * 1000),
+            lease_beat_age_ms=pipeline.lease.beat_age_ms,
             **asdict(pipeline.outcomes.counters),
         )
 
@@ -269,6 +270,8 @@ class Worker:
             await self._stop(pipeline)
             self._last_health = replace(self.health(), is_running=False, is_consuming=False)
             self._pipeline = None
+            if pipeline.reporter is not None:
+                pipeline.reporter.run_once()
 
     @contextmanager
     def _signals(self) -> Generator[None]:
@@ -303,6 +306,7 @@ class Worker:
             settings=self._settings,
             hooks=self._hooks,
             sink=self._sink,
+            health=lambda: self.health().record,
             state=self.state,
             encode=self._encode,
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from chasquimq.errors import NotSupportedError, StoreError
 from chasquimq.telemetry.http import MetricsServer
 from chasquimq.telemetry.labelled import QueueLabeled
-from chasquimq.telemetry.sink import MetricsSink, WorkerHealth
+from chasquimq.telemetry.sink import MetricsSink
 
 if TYPE_CHECKING:
     from chasquimq.telemetry.prometheus import PrometheusSink
@@ -42,21 +42,9 @@ class WorkerPages:
         return server
 
     def _page(self, worker: Worker) -> bytes:
-        self.sink.worker_health(_record(worker))
+        # Told each second too, but whoever asks should see how it is now.
+        self.sink.worker_health(worker.health().record)
         return self._prometheus.exposition()
-
-
-def _record(worker: Worker) -> WorkerHealth:
-    health = worker.health()
-    return WorkerHealth(
-        is_consuming=health.is_consuming,
-        has_trusted_leases=health.has_trusted_leases,
-        loops_down=len(health.loops_down),
-        waiting=health.waiting,
-        running=health.running,
-        unconfirmed=health.unconfirmed,
-        last_read_age_ms=health.last_read_age_ms,
-    )
 
 
 def _new_prometheus_sink() -> PrometheusSink:

@@ -42,6 +42,13 @@ class Lease:
         self.pulse: Pulse | None = None
         self.is_trusted = True
 
+    @property
+    def beat_age_ms(self) -> int:
+        """How long ago leases were last renewed; 0 where nobody renews them."""
+        if self._thread is None:
+            return 0
+        return int((time.monotonic() - self._renewed_s) * 1000)
+
     def start(self) -> None:
         """Start the thread; it ends with `stop` or with the process."""
         self._renewed_s = time.monotonic()

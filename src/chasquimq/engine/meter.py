@@ -17,6 +17,7 @@ from chasquimq.telemetry.sink import (
     ReaderBatch,
     RetryScheduled,
     StaleOutcomes,
+    listens,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 Move = Delivery | Completing | Retrying | Burying
 # The error of a child process that ended before it answered.
 _CHILD_DIED = "ChildDied"
+_TOLD = (
+    "job_outcomes", "retries_scheduled", "dlqs_routed", "stale_outcomes", "reader_batch",
+    "lease_lost",
+)  # fmt: skip
 
 
 class Meter(Listener):
@@ -33,6 +38,11 @@ class Meter(Listener):
     def __init__(self, sink: MetricsSink, at_ms: Callable[[int], float]) -> None:
         self._sink = sink
         self._at_ms = at_ms
+
+    @staticmethod
+    def is_heard_by(sink: MetricsSink) -> bool:
+        """Whether the sink listens to anything that is told here."""
+        return any(listens(sink, happening) for happening in _TOLD)
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
         record = self._outcome

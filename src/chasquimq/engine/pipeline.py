@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from chasquimq.engine.historian import Historian
     from chasquimq.engine.listening import Listener
     from chasquimq.engine.loop import Loop
+    from chasquimq.engine.reporter import Reporter
     from chasquimq.engine.upkeep import UpkeepLoops
     from chasquimq.model.delivery import Delivery
     from chasquimq.settings import RetrySettings, WorkerSettings
@@ -58,6 +59,7 @@ class Pipeline:
         encode: Callable[[Any], bytes] = encode,
         listener: Listener | None = None,
         historian: Historian | None = None,
+        reporter: Reporter | None = None,
         on_lease_lost: Callable[[Delivery], None] | None = None,
     ) -> None:
         self.store = store
@@ -65,6 +67,7 @@ class Pipeline:
         self._on_lease_lost = on_lease_lost
         self._listener = listener
         self._historian = historian
+        self.reporter = reporter
         self._timekeeper = Timekeeper(store)
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_reading = False
@@ -242,8 +245,7 @@ class Pipeline:
 
     def _loops(self) -> list[Loop]:
         loops: list[Loop] = [self._pulse, *self.outcomes.doors, self._charger, self._timekeeper]
-        if self._historian is not None:
-            loops.append(self._historian)
+        loops += [loop for loop in (self._historian, self.reporter) if loop is not None]
         return [*loops, *self.upkeep.loops]
 
     def _leases_lost(self, entry_ids: list[bytes]) -> None:

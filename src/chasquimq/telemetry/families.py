@@ -250,5 +250,12 @@ LAST_READ_AGE = Family(
     unit="seconds",
     per_unit=1_000,
 )
+LEASE_BEAT_AGE = Family(
+    "chasquimq_worker_lease_beat_age_seconds",
+    "gauge",
+    "How long ago the leases of held jobs were last renewed.",
+    unit="seconds",
+    per_unit=1_000,
+)
 
 FAMILIES = tuple(family for family in list(globals().values()) if isinstance(family, Family))

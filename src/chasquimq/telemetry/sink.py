@@ -152,6 +152,7 @@ class WorkerHealth(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     running: int = 0
     unconfirmed: int = 0
     last_read_age_ms: int = 0
+    lease_beat_age_ms: int = 0
 
 
 Record = (

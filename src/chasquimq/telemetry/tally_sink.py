@@ -101,6 +101,7 @@ class TallySink(MetricsSink, Generic[H]):
             f.RUNNING: health.running,
             f.UNCONFIRMED: health.unconfirmed,
             f.LAST_READ_AGE: health.last_read_age_ms,
+            f.LEASE_BEAT_AGE: health.lease_beat_age_ms,
         }
         with self._lock:
             self._tally.gauges.update(gauges)

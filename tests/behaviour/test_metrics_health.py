@@ -1,0 +1,106 @@
+"""Metrics of the worker itself: how it is doing each second, and what it had to give up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chasquimq import InMemorySink, MetricsSink, NoopSink, QueueLabeled
+from chasquimq.telemetry.sink import WorkerHealth
+from support.waiting import eventually
+
+QUIET = {"events": "off", "history": False}
+
+
+async def noop(job):
+    return
+
+
+def last(sink: InMemorySink) -> WorkerHealth | None:
+    told = sink.records(WorkerHealth)
+    return told[-1] if told else None
+
+
+async def test_a_sink_hears_each_second_how_the_worker_is_doing(queue, running_worker):
+    gate, sink = asyncio.Event(), InMemorySink()
+
+    async def waits(job):
+        await gate.wait()
+
+    await running_worker(waits, metrics=sink, concurrency=2)
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(3)])
+    await eventually(lambda: (health := last(sink)) and health.running == 2)
+
+    health = last(sink)
+    assert (health.is_consuming, health.has_trusted_leases, health.loops_down) == (True, True, 0)
+    assert (health.running, health.waiting, health.unconfirmed) == (2, 1, 0)
+    assert health.lease_beat_age_ms < 15_000
+    count = len(sink.records(WorkerHealth))
+    await eventually(lambda: len(sink.records(WorkerHealth)) >= count + 2, within_s=5)
+    gate.set()
+
+
+async def test_a_worker_that_has_stopped_is_told_to_consume_no_more(queue, running_worker):
+    sink = InMemorySink()
+    running = await running_worker(noop, metrics=sink)
+    await eventually(lambda: (health := last(sink)) and health.is_consuming)
+
+    await running.stop()
+
+    assert (last(sink).is_consuming, last(sink).running) == (False, 0)
+
+
+async def test_events_that_the_server_refuses_are_told_as_dropped(queue, raw, running_worker):
+    sink = InMemorySink()
+    await raw("SET", raw.keys.events, "no stream")
+    running = await running_worker(noop, metrics=sink, events="terminal")
+
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(7)])
+    await eventually(sink.events_dropped)
+    await running.stop()
+
+    assert running.worker.health().completed == 7
+    assert (sink.events_dropped(), sink.history_rows_dropped()) == (7, 0)
+
+
+async def test_history_that_cannot_be_written_is_told_as_dropped(queue, raw, running_worker):
+    sink = InMemorySink()
+    await raw("SET", raw.keys.history, "no stream")
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(22_000)])
+    running = await running_worker(noop, metrics=sink, events="off")
+
+    await eventually(lambda: running.worker.health().completed == 22_000, within_s=30)
+    await running.stop()
+
+    assert 0 < sink.history_rows_dropped() <= 22_000
+    assert sink.events_dropped() == 0
+
+
+async def test_a_sink_that_listens_to_nothing_costs_nothing(running_worker):
+    for sink in (None, NoopSink(), MetricsSink(), QueueLabeled(NoopSink(), "q")):
+        running = await running_worker(noop, metrics=sink, **QUIET)
+        pipeline = running.worker._pipeline
+
+        assert (pipeline._listener, pipeline.reporter) == (None, None)
+        assert pipeline.upkeep.promoter._sink is None
+
+
+class OnlyRuns(MetricsSink):
+    def job_outcome(self, outcome):
+        pass
+
+
+class OnlyHealth(MetricsSink):
+    def worker_health(self, health):
+        pass
+
+
+async def test_nobody_reports_to_a_sink_that_hears_only_of_jobs(running_worker):
+    running = await running_worker(noop, metrics=OnlyRuns(), **QUIET)
+
+    assert running.worker._pipeline.reporter is None
+
+
+async def test_nothing_is_made_for_jobs_when_a_sink_hears_only_of_health(running_worker):
+    running = await running_worker(noop, metrics=OnlyHealth(), **QUIET)
+
+    assert running.worker._pipeline._listener is None
