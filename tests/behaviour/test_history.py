@@ -273,6 +273,18 @@ async def test_rows_that_a_refusing_server_costs_are_counted(
     assert caplog.text.count("the history cannot be written now") == 1
 
 
+async def test_a_history_that_is_refused_keeps_nobody_from_leaving(queue, running_worker, raw):
+    await raw("SET", raw.keys.history, "somebody's")
+    running = await running_worker(handler, events="off")
+    await queue.add("a", 1)
+    await eventually(lambda: running.worker.health().completed == 1)
+
+    await running.stop()
+
+    assert await raw.consumers() == []
+    assert await raw("EXISTS", raw.keys.promoter_lock, raw.keys.scheduler_lock) == 0
+
+
 async def test_the_servers_clock_counts_not_the_workers(
     queue, url, queue_name, attempts, monkeypatch
 ):

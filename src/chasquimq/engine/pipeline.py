@@ -170,9 +170,10 @@ class Pipeline:
     async def _leave(self) -> None:
         await self._hand_back(self.outcomes.interrupted_counts)
         await self._hand_back(await self._unknown())
-        await self._end_history()
         await self.store.remove_consumer()
         await self.upkeep.release()
+        # Last: a history that is refused must not keep others from leading.
+        await self._end_history()
 
     async def _end_history(self) -> None:
         if self._historian is not None:
