@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ReaderBatch,
         RetryScheduled,
     )
+    from chasquimq.telemetry.tracing import Tracing
     from chasquimq.upkeep import Upkeep
     from chasquimq.worker import Handler, Worker
 
@@ -62,6 +63,7 @@ _HOMES = {
     "RetryLater": "errors",
     "RetryScheduled": "telemetry.sink",
     "Scheduler": "scheduler",
+    "Tracing": "telemetry.tracing",
     "UnrecoverableError": "errors",
     "Upkeep": "upkeep",
     "Worker": "worker",
@@ -98,6 +100,7 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "RetryLater",
     "RetryScheduled",
     "Scheduler",
+    "Tracing",
     "UnrecoverableError",
     "Upkeep",
     "version",

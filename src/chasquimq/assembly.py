@@ -17,6 +17,7 @@ from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.hooks import Hooks
 from chasquimq.job import DeliveredJob, enter_job
 from chasquimq.model.delivery import Delivery
+from chasquimq.run_spans import RunSpans
 from chasquimq.settings import ConnectionSettings, WorkerSettings
 from chasquimq.store.consuming import ConsumerStore
 from chasquimq.store.firing import FiringStore
@@ -42,6 +43,7 @@ class Assembly:
     settings: WorkerSettings
     hooks: Hooks
     sink: MetricsSink | None
+    spans: RunSpans | None
     health: Callable[[], WorkerHealth]
     state: dict[str, Any]
     encode: Callable[[Any], bytes]
@@ -60,7 +62,7 @@ class Assembly:
                 self.queue, self.group, self.consumer, self.connection, settings.lease.beat_ms
             ),
             self._upkeep(store),
-            _begin(execute, self.state),
+            self._begin(execute),
             settings,
             encode=self.encode,
             listener=one_of(self._listeners(store, events, historian)),
@@ -113,7 +115,13 @@ class Assembly:
             listeners.append(Announcer(events, tells_starts=tells_starts))
         if self.sink is not None and Meter.is_heard_by(self.sink):
             listeners.append(Meter(self.sink, store.clock.at_ms))
+        if self.spans is not None:
+            listeners.append(self.spans)
         return [*listeners, *self.hooks.listeners(self.state)]
+
+    def _begin(self, execute: Execute) -> Begin:
+        begin = _begin(execute, self.state)
+        return begin if self.spans is None else self.spans.around(begin)
 
 
 def _begin(execute: Execute, state: dict[str, Any]) -> Begin:

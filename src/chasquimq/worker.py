@@ -21,6 +21,7 @@ from chasquimq.handlers import Handler, Handlers, HandlerSet
 from chasquimq.health import Health
 from chasquimq.hooks import Hooks, JobHook, WorkerHook
 from chasquimq.job import current_job
+from chasquimq.run_spans import RunSpans
 from chasquimq.settings import (
     DEFAULT_URL,
     MAX_ATTEMPTS,
@@ -44,6 +45,7 @@ from chasquimq.store.inspecting import InspectorStore
 from chasquimq.store.payloads import encode
 from chasquimq.telemetry.dispatch import SafeSink
 from chasquimq.telemetry.sink import MetricsSink, is_noop
+from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.names import check_group_name, check_queue_name
 
 __all__ = ["CredentialProvider", "Handler", "Worker"]
@@ -90,6 +92,7 @@ class Worker:
         history: bool = True,
         history_max_bytes: int | None = None,
         metrics: MetricsSink | None = None,
+        tracing: bool | Tracing = False,
         delayed_enabled: bool = True,
         run_scheduler: bool = True,
         scheduler_tick_ms: int | None = None,
@@ -157,6 +160,7 @@ class Worker:
         )  # fmt: skip
         # A sink that listens to nothing costs nothing.
         self._sink = None if metrics is None or is_noop(metrics) else SafeSink(metrics)
+        self._spans = self._run_spans(tracing_of(tracing))
         self._pipeline: Pipeline | None = None
         self._is_closed = False
         self._is_urgent = False
@@ -295,7 +299,14 @@ class Worker:
             if pipeline.is_reading:
                 await self._hooks.shutdown(self)
         finally:
+            if self._spans is not None:
+                self._spans.close()
             await self._handlers.close(0)
+
+    def _run_spans(self, tracing: Tracing | None) -> RunSpans | None:
+        if tracing is None:
+            return None
+        return RunSpans(tracing, self.name, self.group, self.consumer_id)
 
     def _assembly(self) -> Assembly:
         return Assembly(
@@ -306,6 +317,7 @@ class Worker:
             settings=self._settings,
             hooks=self._hooks,
             sink=self._sink,
+            spans=self._spans,
             health=lambda: self.health().record,
             state=self.state,
             encode=self._encode,

@@ -49,6 +49,20 @@ mails = Mails()
 ready_made = Worker(os.environ.get("QUEUE", "q"), send, redis_url=os.environ["CHASQUI_REDIS_URL"])
 """
 
+TRACED = """
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+from opentelemetry.trace import set_tracer_provider
+
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
+set_tracer_provider(provider)
+
+
+async def send(job):
+    return
+"""
+
 
 @pytest.fixture(autouse=True)
 def tasks(tmp_path):
@@ -85,6 +99,21 @@ async def test_a_ready_made_worker_brings_its_settings(running, queue, queue_nam
 
     await eventually(lambda: _is_done(queue), within_s=10)
     assert await worker.ended(signal.SIGINT) == 130
+
+
+async def test_spans_of_runs_are_handed_over_before_the_process_leaves(
+    running, queue, queue_name, tmp_path
+):
+    (tmp_path / "traced.py").write_text(TRACED)
+    worker = running("worker", "traced:send", "--queue", queue_name, "--tracing")
+    await worker.until_said("consuming")
+    job = await queue.add("mail", 1)
+    await eventually(lambda: _is_done(queue), within_s=10)
+
+    assert await worker.ended(signal.SIGTERM) == 0
+    span = json.loads(worker.out)
+    assert span["name"] == f"execute {queue_name}"
+    assert span["attributes"]["messaging.message.id"] == job.id
 
 
 async def _is_done(queue) -> bool:

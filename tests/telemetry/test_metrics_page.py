@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chasquimq import run_spans
 from chasquimq.telemetry import http, tracing
 from chasquimq.telemetry import sink as port
 from chasquimq.telemetry.families import FAMILIES, Family
@@ -66,8 +67,11 @@ def test_the_limit_of_names_is_the_one_on_the_page():
 
 def test_the_paths_and_attributes_on_the_page_are_those_of_the_code():
     paths = re.findall(r"^\| `(/\w+)` \|", PAGE, re.MULTILINE)
-    attributes = re.findall(r"`((?:messaging|chasquimq)\.[a-z_.]+)`", PAGE.split("## Spans")[1])
+    attributes = re.findall(
+        r"`((?:messaging|chasquimq|error)\.[a-z_.]+)`", PAGE.split("## Spans")[1]
+    )
 
     assert [path for path in paths if path not in Path(http.__file__).read_text()] == []
-    source = Path(tracing.__file__).read_text()
-    assert [name for name in attributes[1:] if f'"{name}"' not in source] == []
+    source = Path(tracing.__file__).read_text() + Path(run_spans.__file__).read_text()
+    assert len(attributes) > 10
+    assert [name for name in attributes if f'"{name}"' not in source] == []

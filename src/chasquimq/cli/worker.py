@@ -19,12 +19,14 @@ from chasquimq.cli.options import redis_url_option
 from chasquimq.cli.render import clean, mask_secrets
 from chasquimq.cli.server_choice import any_server
 from chasquimq.errors import ChasquiError
+from chasquimq.telemetry.tracing import flush_spans
 
 if TYPE_CHECKING:
     from chasquimq.cli.worker_run import WorkerRun
 
 EXIT_FAILED = 1
 PROCESSES_MAX = 256
+FLUSH_SPANS_S = 5.0
 # Child processes are told the server by environment: a command line can be read by everyone.
 URL_VARIABLE = "CHASQUI_REDIS_URL"
 FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
@@ -68,6 +70,9 @@ FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
     type=click.IntRange(0, 65_535),
     help="Serve /metrics, /healthz and /readyz on this loopback port; further processes on "
     "the next ones.",
+)
+@click.option(
+    "--tracing", is_flag=True, default=None, help="Open an OpenTelemetry span for each run."
 )
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."
@@ -120,6 +125,7 @@ def _exit_code(one: WorkerRun, find_server: Callable[[], str]) -> int:
 
 def _leave(exit_code: int) -> NoReturn:
     # A handler stuck in a thread must not hold the process: its job was given back already.
+    flush_spans(FLUSH_SPANS_S)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -8,6 +8,7 @@ from typing import Any, Self
 from chasquimq.errors import StoreError
 from chasquimq.model.durability import Durability, parse_durability
 from chasquimq.model.options import optional_ms, optional_whole
+from chasquimq.queue.traced_adds import TracedStore
 from chasquimq.settings import (
     DEFAULT_URL,
     AbilitySettings,
@@ -19,6 +20,7 @@ from chasquimq.settings import (
 from chasquimq.store.address import normal_url
 from chasquimq.store.inspecting import Counts, InspectorStore
 from chasquimq.store.producing import ProducerStore
+from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.codec import encode_payload
 from chasquimq.wire.names import check_queue_name
 from chasquimq.wire.new_job import JobSpeller
@@ -50,6 +52,7 @@ class Opening:
         command_timeout_ms: int | None = None,
         abilities: AbilitySettings | None = None,
         durability: DurabilityLike | None = None,
+        tracing: bool | Tracing = False,
     ) -> None:
         self._name = check_queue_name(name)
         self._settings = given(
@@ -69,6 +72,7 @@ class Opening:
         )
         self._abilities = abilities or AbilitySettings()
         self._durability = parse_durability(durability)
+        self._tracing = tracing_of(tracing)
         self._opened: dict[Durability, ProducerStore] = {}
         self._is_closed = False
 
@@ -103,10 +107,14 @@ class Opening:
         wanted = self._durability if durability is None else parse_durability(durability)
         store = self._opened.get(wanted)
         if store is None:
-            store = self._opened[wanted] = ProducerStore(
-                self._name, self._connection, self._settings, self._abilities, wanted
-            )
+            store = self._opened[wanted] = self._new_store(wanted)
         return store
+
+    def _new_store(self, durability: Durability) -> ProducerStore:
+        parts = (self._name, self._connection, self._settings, self._abilities, durability)
+        if self._tracing is None:
+            return ProducerStore(*parts)
+        return TracedStore(*parts, self._tracing)
 
     def _speller(self) -> JobSpeller:
         if self._known_speller is None:

@@ -1,116 +1,219 @@
 """Spans around adds and runs, joined by the `traceparent` text that travels with a job.
 
-OpenTelemetry is imported when a span is asked for, and never for asking whether there is one.
+OpenTelemetry is imported when a `Tracing` is made; who asks for none never loads it.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Generator
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from chasquimq.errors import SettingsError
+from chasquimq.telemetry.pace import Pace
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 TRACER_NAME = "chasquimq"
 TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
 _SYSTEM = "chasquimq"
-# A process has one, as a rule; a new tracer for each span would make it a third dearer.
-_PROVIDERS_MAX = 8
+# What every system must pass on; more would crowd the envelope.
+_EXTRA_CHARS_MAX = 512
+
+logger = logging.getLogger(__name__)
+Attributes = dict[str, str | int]
+Answer = TypeVar("Answer")
+_NOTHING: Mapping[str, str | int] = {}
 
 
 class RunningJob(Protocol):
-    """What a consumer span says about a job."""
+    """What a span says about a run."""
 
-    id: str
-    name: str
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def run_number(self) -> int: ...
 
 
-def inject_traceparent() -> str | None:
-    """The text that names the current span, for the job's extras; None where there is no span."""
-    # Who never imported OpenTelemetry has no span, and should not pay for finding that out.
-    if "opentelemetry.trace" not in sys.modules:
-        return None
-    from opentelemetry.trace import get_current_span
+class Tracing:
+    """Spans by the conventions for messages, from a tracer provider or the process's own.
 
-    current = get_current_span().get_span_context()
-    if not current.is_valid:
-        return None
-    return f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.trace_flags:02x}"
+    What a tracer raises is logged, and harms no job.
 
-
-@contextmanager
-def producer_span(
-    queue: str,
-    *,
-    job_id: str | None = None,
-    name: str = "",
-    batch_count: int | None = None,
-    tracer_provider: TracerProvider | None = None,
-) -> Generator[Span, None, None]:
-    """A span around an add; `inject_traceparent` inside it names it."""
-    from opentelemetry.trace import SpanKind
-
-    attributes = _attributes(queue, "add", "send", job_id=job_id, name=name)
-    if batch_count is not None:
-        attributes["messaging.batch.message_count"] = batch_count
-    with _tracer(tracer_provider).start_as_current_span(
-        f"add {queue}", kind=SpanKind.PRODUCER, attributes=attributes
-    ) as span:
-        yield span
-
-
-@contextmanager
-def consumer_span(
-    job: RunningJob,
-    traceparent: str | None,
-    *,
-    queue: str,
-    tracer_provider: TracerProvider | None = None,
-) -> Generator[Span, None, None]:
-    """A span around one run; what the handler raises is noted on it and goes on.
-
-    The span that added the job is its parent, so that one trace shows the whole way, and its link,
-    which is what the conventions for messages ask for. A text that is none leaves it alone.
+    Raises:
+        SettingsError: OpenTelemetry is not installed.
     """
-    from opentelemetry.trace import Link, SpanKind
 
-    attributes = _attributes(queue, "execute", "process", job_id=job.id, name=job.name)
-    attributes["chasquimq.job.run_number"] = job.run_number
-    origin = _origin(traceparent)
-    with _tracer(tracer_provider).start_as_current_span(
-        f"execute {queue}",
-        context=_context_of(origin),
-        kind=SpanKind.CONSUMER,
-        attributes=attributes,
-        links=[Link(origin)] if origin else None,
-    ) as span:
-        yield span
+    def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
+        try:
+            from opentelemetry.trace import INVALID_SPAN, get_tracer
+        except ModuleNotFoundError as missing:
+            hint = "pip install 'chasquimq-py[otel]'"
+            rule = "left out where OpenTelemetry is not installed"
+            raise SettingsError("tracing", True, rule, hint=hint) from missing
+        self._tracer = get_tracer(TRACER_NAME, tracer_provider=tracer_provider)
+        self._none = INVALID_SPAN
+        self._pace = Pace()
+
+    @contextmanager
+    def adding(
+        self,
+        queue: str,
+        *,
+        job_id: str | None = None,
+        name: str = "",
+        batch_count: int | None = None,
+    ) -> Generator[dict[str, str]]:
+        """A span around an add; yields the extras that name it to whoever runs the job."""
+        attributes = _attributes(queue, "add", "send", job_id=job_id, name=name)
+        if batch_count is not None:
+            attributes["messaging.batch.message_count"] = batch_count
+        span = self._safely(lambda: self._start_add(queue, attributes), self._none)
+        try:
+            yield self._safely(lambda: _extras_of(span), {})
+        except BaseException as error:
+            words = type(error).__name__, str(error)
+            self._safely(lambda: _note_error(span, *words), None)
+            raise
+        finally:
+            self._safely(span.end, None)
+
+    def start_run(
+        self, queue: str, job: RunningJob, extras: Mapping[str, Any], attributes: Attributes
+    ) -> RunSpan:
+        """A span for one run, current from here on in this context.
+
+        The span that added the job is its parent, so that one trace shows the whole way, and its
+        link, which is what the conventions ask for. Extras that name none leave it alone.
+        """
+        about = _attributes(queue, "execute", "process", job_id=job.job_id, name=job.name)
+        about |= {"chasquimq.job.run_number": job.run_number, **attributes}
+        started_ns = time.time_ns()
+        span = self._safely(lambda: self._start_run(queue, about, extras, started_ns), self._none)
+        return RunSpan(span, started_ns, lambda act: self._safely(act, None))
+
+    def _start_add(self, queue: str, attributes: Attributes) -> Span:
+        from opentelemetry.trace import SpanKind
+
+        return self._tracer.start_span(
+            f"add {queue}", kind=SpanKind.PRODUCER, attributes=attributes
+        )
+
+    def _start_run(
+        self, queue: str, attributes: Attributes, extras: Mapping[str, Any], started_ns: int
+    ) -> Span:
+        from opentelemetry.context import Context, attach
+        from opentelemetry.trace import Link, SpanKind, set_span_in_context
+
+        origin = _origin(extras)
+        span = self._tracer.start_span(
+            f"execute {queue}",
+            context=_context_of(origin),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=[Link(origin)] if origin else None,
+            start_time=started_ns,
+        )
+        # Never detached: the context is the job's own and ends with it.
+        attach(set_span_in_context(span, Context()))
+        return span
+
+    def _safely(self, act: Callable[[], Answer], otherwise: Answer) -> Answer:
+        try:
+            return act()
+        except Exception:  # a tracer is somebody else's code, and its trouble is never the job's
+            if self._pace.allows():
+                untold = self._pace.take_held_back()
+                logger.warning("a tracer raised", exc_info=True, extra={"untold": untold})
+            return otherwise
 
 
-@lru_cache(maxsize=_PROVIDERS_MAX)
-def _tracer(provider: TracerProvider | None) -> Tracer:
-    from opentelemetry.trace import get_tracer
+class RunSpan:
+    """The span of one run; it is open until its outcome is known."""
 
-    return get_tracer(TRACER_NAME, tracer_provider=provider)
+    def __init__(
+        self, span: Span, started_ns: int, safely: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._span = span
+        self._started_ns = started_ns
+        self._safely = safely
+
+    def end(
+        self,
+        outcome: str,
+        *,
+        duration_us: int | None = None,
+        error: tuple[str, str] | None = None,
+        attributes: Mapping[str, str | int] = _NOTHING,
+    ) -> None:
+        """The run ended when its handler did, however long its outcome took to be known."""
+        about = {"chasquimq.job.outcome": outcome, **attributes}
+        self._safely(lambda: self._note(about, error))
+        ended_ns = None if duration_us is None else self._started_ns + duration_us * 1_000
+        self._safely(lambda: self._span.end(ended_ns))
+
+    def _note(self, attributes: Attributes, error: tuple[str, str] | None) -> None:
+        self._span.set_attributes(attributes)
+        if error is not None:
+            _note_error(self._span, *error)
 
 
-def _origin(traceparent: str | None) -> SpanContext | None:
-    """The span that the text names, if it names one."""
+def tracing_of(asked: bool | Tracing) -> Tracing | None:
+    """What the argument `tracing` of queues and workers asks for; None: no spans."""
+    if isinstance(asked, Tracing):
+        return asked
+    if not isinstance(asked, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+        hint = "a tracer provider goes into a Tracing"
+        raise SettingsError("tracing", asked, "True, False or a Tracing", hint=hint)
+    return Tracing() if asked else None
+
+
+def flush_spans(within_s: float) -> None:
+    """Hand over what the process's tracer provider still keeps, for who leaves without `atexit`."""
+    trace = sys.modules.get("opentelemetry.trace")
+    flush = getattr(trace and trace.get_tracer_provider(), "force_flush", None)
+    if flush is None:
+        return
+    # In a thread: an exporter may take longer than it was given.
+    thread = threading.Thread(target=flush, name="chasqui-flush-spans", daemon=True)
+    thread.start()
+    thread.join(within_s)
+
+
+def _extras_of(span: Span) -> dict[str, str]:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    extras: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(extras, set_span_in_context(span, Context()))
+    return {key: text for key, text in extras.items() if len(text) <= _EXTRA_CHARS_MAX}
+
+
+def _origin(extras: Mapping[str, Any]) -> SpanContext | None:
+    """The span that the extras name, if they name one."""
     from opentelemetry.context import Context
     from opentelemetry.trace import get_current_span
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    # Extras are written by strangers too.
-    if not isinstance(traceparent, str):
-        return None
-    context = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent}, Context())
+    carrier: dict[str, str] = {}
+    for key in (TRACEPARENT, TRACESTATE):
+        text = extras.get(key)
+        # Extras are written by strangers too.
+        if isinstance(text, str) and len(text) <= _EXTRA_CHARS_MAX:
+            carrier[key] = text
+    context = TraceContextTextMapPropagator().extract(carrier, Context())
     found = get_current_span(context).get_span_context()
     return found if found.is_valid else None
 
@@ -128,10 +231,20 @@ def _context_of(origin: SpanContext | None) -> Context:
     return set_span_in_context(NonRecordingSpan(origin), Context())
 
 
+def _note_error(span: Span, error_type: str, message: str) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute("error.type", error_type)
+    # Not the exception itself: its text may have been redacted, and its traceback was not.
+    words = {"exception.type": error_type, "exception.message": message}
+    span.add_event("exception", words)
+    span.set_status(Status(StatusCode.ERROR, message or error_type))
+
+
 def _attributes(
     queue: str, operation: str, operation_type: str, *, job_id: str | None, name: str
-) -> dict[str, str | int]:
-    attributes: dict[str, str | int] = {
+) -> Attributes:
+    attributes: Attributes = {
         "messaging.system": _SYSTEM,
         "messaging.destination.name": queue,
         "messaging.operation.name": operation,

@@ -16,6 +16,7 @@ from chasquimq.wire.value_end import value_end
 _EXTRA_KINDS: dict[str, type] = {
     "generation": int,
     "traceparent": str,
+    "tracestate": str,
     "expires_ms": int,
     "timeout_ms": int,
 }
@@ -92,6 +93,12 @@ def encode_envelope(
     else:
         envelope = _encode((id, payload, created_at_ms, attempt, retry))
     return envelope + _encode(extras) if extras else envelope
+
+
+def with_extras(envelope: bytes, extras: dict[str, Any]) -> bytes:
+    """The same envelope with more extras behind it; those it has stay."""
+    end = value_end(envelope)
+    return envelope[:end] + _encode({**_read_extras(envelope[end:]), **extras})
 
 
 def decode_envelope(buf: bytes) -> Envelope:
