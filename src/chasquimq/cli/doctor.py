@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from chasquimq.cli.options import group_option, json_option, lease_option, redis_url_option
 from chasquimq.cli.progress import behind_bar, progress_bar
@@ -53,11 +54,33 @@ async def _diagnose(
     try:
         url = running_server(redis_url)
         async with Inspector(redis_url=url) as inspector:
-            findings = await behind_bar("asking the server", inspector.diagnose_server())
-            names = await _names(inspector, queue)
-            return findings + await _check_queues(inspector, names, group, lease_ms)
+            about_server = behind_bar("asking the server", inspector.diagnose_server())
+            about_queues = _diagnose_queues(inspector, queue, group, lease_ms)
+            findings = [*await _permitted(about_server), *await _permitted(about_queues)]
+            # What is missing for both is said once.
+            return list(dict.fromkeys(findings))
     except (ConnectionLost, ServerRefused) as refused:
         return [_unusable(refused)]
+
+
+async def _permitted(work: Coroutine[Any, Any, list[Finding]], queue: str = "") -> list[Finding]:
+    """What was found; a missing right hides only what it is needed for."""
+    from chasquimq.model.finding import error
+
+    try:
+        return await work
+    except ServerRefused as refused:
+        if refused.code != "NOPERM":
+            raise
+        found, _, remedy = str(refused).rpartition("; ")
+        return [msgspec.structs.replace(error("rights", found, remedy), queue=queue or None)]
+
+
+async def _diagnose_queues(
+    inspector: Inspector, queue: str | None, group: str, lease_ms: int
+) -> list[Finding]:
+    names = await _names(inspector, queue)
+    return await _check_queues(inspector, names, group, lease_ms)
 
 
 async def _names(inspector: Inspector, queue: str | None) -> list[str]:
@@ -76,7 +99,7 @@ async def _check_queues(
     with progress_bar("checking queues") as advance:
         for done, name in enumerate(names):
             advance(done, len(names))
-            findings += await inspector.diagnose_queue(name, group, lease_ms)
+            findings += await _permitted(inspector.diagnose_queue(name, group, lease_ms), name)
     return findings
 
 

@@ -24,17 +24,18 @@ ABILITIES = (
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a server says of itself; None stands for what it does not tell.
 
-    `clock_ahead_ms` is how far the server's clock is ahead of ours, `rtt_ms` how long one
+    A `version` of None: this user may not ask, and most of the others mean nothing. An ability
+    of None: this user may not try. `clock_ahead_ms` is how far the server's clock is ahead of ours, `rtt_ms` how long one
     question took. `saves` tells whether snapshots to disk are configured.
     """
 
     kind: str
-    version: str
+    version: str | None
     role: str
     is_loading: bool
     rtt_ms: float
     clock_ahead_ms: float
-    abilities: dict[str, bool]
+    abilities: dict[str, bool | None]
     eviction_policy: str | None
     used_bytes: int
     maxmemory_bytes: int
@@ -50,8 +51,10 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_server(facts: ServerFacts) -> list[Finding]:
     """Every check of a server, in the order to read them."""
+    if facts.version is None:
+        return [_untold(facts), *_abilities(facts), _clock(facts)]
     return [
-        _version(facts),
+        _version(facts, facts.version),
         *_role(facts),
         *_abilities(facts),
         _eviction(facts),
@@ -63,9 +66,17 @@ def check_server(facts: ServerFacts) -> list[Finding]:
     ]
 
 
-def _version(facts: ServerFacts) -> Finding:
-    found = f"{facts.kind} {facts.version} answers in {facts.rtt_ms:.1f} ms"
-    if _numbers(facts.version) < VERSION_MIN:
+def _untold(facts: ServerFacts) -> Finding:
+    return note(
+        "server",
+        f"it answers in {facts.rtt_ms:.1f} ms; this user may not run INFO, so version, role, "
+        "eviction, persistence, memory and connections are not checked",
+    )
+
+
+def _version(facts: ServerFacts, version: str) -> Finding:
+    found = f"{facts.kind} {version} answers in {facts.rtt_ms:.1f} ms"
+    if _numbers(version) < VERSION_MIN:
         return error("server", found, "use Redis 6.2 or newer, or Valkey")
     return ok("server", found)
 
@@ -80,7 +91,10 @@ def _role(facts: ServerFacts) -> Iterator[Finding]:
 
 def _abilities(facts: ServerFacts) -> Iterator[Finding]:
     for name, command, fallback in ABILITIES:
-        if facts.abilities.get(name):
+        is_native = facts.abilities.get(name)
+        if is_native is None:
+            yield note(name, f"not known: this user may not try {command} here")
+        elif is_native:
             yield ok(name, f"{command} is native")
         else:
             yield note(name, f"no {command} here, so {fallback}")

@@ -20,6 +20,10 @@ _TROUBLE = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
 _CLAIMING_READ = ("XREADGROUP", "GROUP", "probe", "probe", "COUNT", 1, "CLAIM", 1, "STREAMS")
 
 
+# In the order in which they are tried.
+ABILITIES = ("ack_delete", "claim_on_read", "idempotent_add")
+
+
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """Each False has a fallback that keeps the same promises."""
@@ -30,7 +34,22 @@ class Abilities:
 
 
 async def probe(connection: Connection, keys: QueueKeys, wanted: AbilitySettings) -> Abilities:
-    """Try each command on a key that does not exist; nothing is written."""
+    """What to use; a command that this user may not try is done without."""
+    native = await natives(connection, keys)
+    found = Abilities(
+        ack_delete=_choose("ack_delete", wanted.ack_delete, native["ack_delete"]),
+        claim_on_read=_choose("claim_on_read", wanted.claim_on_read, native["claim_on_read"]),
+        idempotent_add=_choose("idempotent_add", wanted.idempotent_add, native["idempotent_add"]),
+    )
+    logger.debug("server abilities", extra={"abilities": found})
+    return found
+
+
+async def natives(connection: Connection, keys: QueueKeys) -> dict[str, bool | None]:
+    """Try each command on a key that does not exist; nothing is written.
+
+    None: an access list keeps this user from trying.
+    """
     scratch = f"{keys.stream}:probe"
     replies = await connection.send(
         pack(("XACKDEL", scratch, "probe", "IDS", 1, "0-1"))
@@ -40,22 +59,18 @@ async def probe(connection: Connection, keys: QueueKeys, wanted: AbilitySettings
         3,
     )
     _raise_trouble(replies)
-    found = Abilities(
-        ack_delete=_choose("ack_delete", wanted.ack_delete, not _is_error(replies[0])),
-        claim_on_read=_choose("claim_on_read", wanted.claim_on_read, _is_no_group(replies[1])),
-        idempotent_add=_choose("idempotent_add", wanted.idempotent_add, _is_known(replies[2])),
-    )
-    logger.debug("server abilities", extra={"abilities": found})
-    return found
+    answers = (not _is_error(replies[0]), _is_no_group(replies[1]), _is_known(replies[2]))
+    tried = zip(ABILITIES, answers, replies, strict=True)
+    return {name: None if _is_forbidden(reply) else answer for name, answer, reply in tried}
 
 
-def _choose(name: str, wanted: bool | None, is_native: bool) -> bool:
+def _choose(name: str, wanted: bool | None, is_native: bool | None) -> bool:
     if wanted and not is_native:
         raise AbilityMissing(
             f"{name} was asked for, but this server lacks the command; "
             "use a newer server, or leave the choice to the probe"
         )
-    return is_native if wanted is None else wanted
+    return bool(is_native) if wanted is None else wanted
 
 
 def _raise_trouble(replies: list[Reply]) -> None:
@@ -67,6 +82,10 @@ def _raise_trouble(replies: list[Reply]) -> None:
 
 def _is_error(reply: Reply) -> bool:
     return isinstance(reply, StoreError)
+
+
+def _is_forbidden(reply: Reply) -> bool:
+    return isinstance(reply, ServerRefused) and reply.code == "NOPERM"
 
 
 def _is_no_group(reply: Reply) -> bool:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.queue_facts import QueueFacts, RunTimes
 from chasquimq.model.server_facts import ServerFacts
 from chasquimq.model.snapshot import WrongType
-from chasquimq.settings import AbilitySettings
 from chasquimq.store import script
-from chasquimq.store.abilities import probe
+from chasquimq.store.abilities import natives
 from chasquimq.store.connection import pack
 from chasquimq.store.inspecting import InspectorStore, is_missing, pairs, read_time
 from chasquimq.store.scanning import KeyScan
@@ -58,17 +56,18 @@ class DiagnosingStore:
         """What the server says of itself."""
         connection = await self._link.connection()
         rtt_ms, ahead_ms = await self._clock()
-        abilities = await probe(connection, QueueKeys(_SCRATCH_QUEUE), AbilitySettings())
-        (info,) = await self._reads.ask(("INFO",))
-        facts = _info(info)
+        abilities = await natives(connection, QueueKeys(_SCRATCH_QUEUE))
+        facts = await self._info()
         return ServerFacts(
             kind="valkey" if facts.get("server_name") == "valkey" else "redis",
-            version=facts.get("valkey_version") or facts.get("redis_version", "?"),
+            version=facts.get("valkey_version") or facts.get("redis_version", "?")
+            if facts
+            else None,
             role={"slave": "replica"}.get(facts.get("role", ""), facts.get("role", "master")),
             is_loading=facts.get("loading") == "1",
             rtt_ms=rtt_ms,
             clock_ahead_ms=ahead_ms,
-            abilities=asdict(abilities),
+            abilities=abilities,
             eviction_policy=facts.get("maxmemory_policy"),
             used_bytes=int(facts.get("used_memory", 0)),
             maxmemory_bytes=int(facts.get("maxmemory", 0)),
@@ -119,6 +118,15 @@ class DiagnosingStore:
             repeat_lag_ms=int(snapshot.at_ms - float(first_fire[1])) if first_fire else None,
             quarantined_count=bad,
         )
+
+    async def _info(self) -> dict[str, str]:
+        try:
+            (reply,) = await self._reads.ask(("INFO",))
+        except ServerRefused as refused:
+            if refused.code != "NOPERM":
+                raise
+            return {}
+        return _info(reply)
 
     async def _clock(self) -> tuple[float, float]:
         """The shortest of a few round trips, and how far the server's clock is ahead."""
