@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from chasquimq import InMemorySink, MetricsSink, NoopSink, QueueLabeled
 from chasquimq.telemetry.sink import WorkerHealth
 from support.waiting import eventually
@@ -75,13 +77,22 @@ async def test_history_that_cannot_be_written_is_told_as_dropped(queue, raw, run
     assert sink.events_dropped() == 0
 
 
-async def test_a_sink_that_listens_to_nothing_costs_nothing(running_worker):
-    for sink in (None, NoopSink(), MetricsSink(), QueueLabeled(NoopSink(), "q")):
-        running = await running_worker(noop, metrics=sink, **QUIET)
-        pipeline = running.worker._pipeline
+@pytest.mark.parametrize(
+    "sink",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(NoopSink(), id="noop"),
+        pytest.param(MetricsSink(), id="nothing overridden"),
+        pytest.param(QueueLabeled(NoopSink(), "q"), id="labelled noop"),
+    ],
+)
+async def test_a_sink_that_listens_to_nothing_is_bound_away(running_worker, sink):
+    running = await running_worker(noop, metrics=sink, **QUIET)
+    pipeline = running.worker._pipeline
 
-        assert (pipeline._listener, pipeline.reporter) == (None, None)
-        assert pipeline.upkeep.promoter._sink is None
+    assert (pipeline._listener, pipeline.reporter) == (None, None)
+    assert (pipeline.outcomes._listener, pipeline.reader._listener) == (None, None)
+    assert pipeline.upkeep.promoter._sink is None
 
 
 class OnlyRuns(MetricsSink):

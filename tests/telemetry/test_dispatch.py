@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import time
 
 import pytest
 
+from chasquimq.telemetry.burden import Burden
 from chasquimq.telemetry.dispatch import SafeSink
 from chasquimq.telemetry.pace import Pace
 from chasquimq.telemetry.sink import JobOutcome, MetricsSink, ReaderBatch
@@ -97,3 +99,46 @@ def test_a_sink_that_goes_on_raising_is_logged_at_a_slower_pace(caplog):
 
     told = [line.untold for line in caplog.records]
     assert told == [0, 59, 119, 239, 479, 959, 1_919, 3_599, 3_599]
+
+
+class Slow(MetricsSink):
+    """Takes its time for everything."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def reader_batch(self, batch):
+        time.sleep(self.seconds)
+
+
+def test_a_sink_that_stops_everything_for_long_is_logged_once(caplog):
+    safe = SafeSink(Slow(0.25))
+
+    safe.reader_batch(BATCH)
+    safe.reader_batch(BATCH)
+
+    (line,) = caplog.records
+    assert (line.sink, line.happening) == ("Slow", "reader_batch")
+    assert "more than a fifth of the worker's time" in line.message
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_told"), [pytest.param(190, False, id="below"), pytest.param(201, True, id="over")]
+)
+def test_many_short_stretches_weigh_as_much_as_a_long_one(calls, is_told):
+    burden, ms = Burden(), 1_000_000
+    now_ns = 5_000 * ms
+
+    told = [
+        burden.is_too_much(now_ns + 3 * at * ms, now_ns + (3 * at + 1) * ms) for at in range(calls)
+    ]
+
+    assert any(told) == is_told
+
+
+def test_what_was_spent_a_second_ago_weighs_no_more():
+    burden, ms = Burden(), 1_000_000
+
+    told = [burden.is_too_much(at * 1_001 * ms, (at * 1_001 + 150) * ms) for at in range(1, 9)]
+
+    assert not any(told)

@@ -1,12 +1,14 @@
-"""Stands between the engine and a sink: what the sink raises ends here."""
+"""Stands between the engine and a sink: what the sink raises ends here, and what it takes is seen."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from chasquimq.errors import SettingsError
+from chasquimq.telemetry.burden import Burden
 from chasquimq.telemetry.pace import Pace
 from chasquimq.telemetry.sink import BATCHES, HAPPENINGS, MetricsSink, is_inherited, listens
 
@@ -15,7 +17,7 @@ Tell = Callable[[Any], None]
 
 
 class SafeSink(MetricsSink):
-    """Passes every record on; a sink that raises is logged once, then ever less often.
+    """Passes every record on; a sink that raises, or is slow, is logged once, then ever less often.
 
     A sink that takes records singly loses only those it raised for.
     """
@@ -24,9 +26,11 @@ class SafeSink(MetricsSink):
         if not isinstance(sink, MetricsSink):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
             raise SettingsError("metrics", sink, "a MetricsSink", hint="subclass it")
         self._sink = sink
-        self._pace = pace or Pace()
+        self._raise_pace = pace or Pace()
+        self._slow_pace = Pace()
+        self._burden = Burden()
         for happening in HAPPENINGS:
-            # On the instance, so that a record costs one call and a no-op stays one.
+            # On the instance, so that a no-op stays one.
             setattr(self, happening, self._guarded(happening))
 
     def _guarded(self, happening: str) -> Tell:
@@ -34,8 +38,9 @@ class SafeSink(MetricsSink):
         if not listens(self._sink, happening):
             return method
         if happening in BATCHES and is_inherited(method, happening):
-            return self._guard_each(getattr(self._sink, BATCHES[happening]), happening)
-        return self._guard(method, happening)
+            single: Tell = getattr(self._sink, BATCHES[happening])
+            return self._timed(_for_each(self._guard(single, happening)), happening)
+        return self._timed(self._guard(method, happening), happening)
 
     def _guard(self, tell: Tell, happening: str) -> Tell:
         def guarded(record: Any) -> None:
@@ -44,28 +49,47 @@ class SafeSink(MetricsSink):
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - a sink's error, even a cancel, is never the job's
-                self._note(happening, error)
+                self._note_error(happening, error)
 
         return guarded
 
-    def _guard_each(self, tell: Tell, happening: str) -> Tell:
-        guarded = self._guard(tell, happening)
+    def _timed(self, tell: Tell, happening: str) -> Tell:
+        now_ns, burden = time.monotonic_ns, self._burden
 
-        def guarded_batch(batch: Sequence[Any]) -> None:
-            for record in batch:
-                guarded(record)
+        def timed(record: Any) -> None:
+            began_ns = now_ns()
+            tell(record)
+            if burden.is_too_much(began_ns, now_ns()):
+                self._note_slowness(happening)
 
-        return guarded_batch
+        return timed
 
-    def _note(self, happening: str, error: BaseException) -> None:
-        if not self._pace.allows():
-            return
-        logger.warning(
-            "a metrics sink raised, and its record was dropped",
-            exc_info=error,
-            extra={
-                "sink": type(self._sink).__name__,
-                "happening": happening,
-                "untold": self._pace.take_held_back(),
-            },
-        )
+    def _note_error(self, happening: str, error: BaseException) -> None:
+        if self._raise_pace.allows():
+            logger.warning(
+                "a metrics sink raised, and its record was dropped",
+                exc_info=error,
+                extra=self._about(happening, self._raise_pace),
+            )
+
+    def _note_slowness(self, happening: str) -> None:
+        if self._slow_pace.allows():
+            logger.warning(
+                "a metrics sink takes more than a fifth of the worker's time",
+                extra=self._about(happening, self._slow_pace),
+            )
+
+    def _about(self, happening: str, pace: Pace) -> dict[str, Any]:
+        return {
+            "sink": type(self._sink).__name__,
+            "happening": happening,
+            "untold": pace.take_held_back(),
+        }
+
+
+def _for_each(tell: Tell) -> Tell:
+    def tell_each(batch: Sequence[Any]) -> None:
+        for record in batch:
+            tell(record)
+
+    return tell_each
