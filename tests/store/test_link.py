@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import sys
 
 import pytest
 
@@ -177,3 +179,24 @@ async def test_a_closed_link_stays_closed(link):
 async def test_a_link_may_be_closed_twice_and_unused(link):
     await link.close()
     await link.close()
+
+
+@pytest.mark.parametrize("rounds", range(0, 20, 2))
+def test_a_link_that_is_closed_while_it_dials_leaves_no_socket_open(url, rounds, monkeypatch):
+    """Closed after so many rounds of the loop, in every state that a dial goes through."""
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+
+    async def dial_and_close():
+        link = Link(ConnectionSettings(url=url))
+        dialling = asyncio.ensure_future(link.connection())
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await link.close()
+        await asyncio.wait([dialling])
+        dialling.exception()
+
+    asyncio.run(dial_and_close())
+    gc.collect()
+
+    assert [str(one.exc_value) for one in complaints] == []

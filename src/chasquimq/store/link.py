@@ -23,6 +23,8 @@ _WAIT_MS = 50
 # A connection that breaks sooner than this counts as a failed dial.
 _YOUNG_S = 1.0
 _ASK_S_MAX = 10.0
+_HANG_UP_S = 1.0
+_HANG_UP_ROUNDS = 3
 
 
 class Link:
@@ -113,9 +115,16 @@ class Link:
         """Close for good."""
         self._is_closed = True
         if self._dialling is not None:
-            self._dialling.cancel()
+            await self._stop_dialling(self._dialling)
         if self._connection is not None:
             await self._connection.close()
+
+    async def _stop_dialling(self, dialling: asyncio.Task[Connection]) -> None:
+        dialling.cancel()
+        await asyncio.wait([dialling], timeout=_HANG_UP_S)
+        # A socket that was just opened is closed in the next rounds of the loop.
+        for _ in range(_HANG_UP_ROUNDS):
+            await asyncio.sleep(0)
 
     async def _shared(self, dialling: asyncio.Task[Connection]) -> Connection:
         try:
