@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -18,6 +19,8 @@ TTL_MS_MAX = 100 * 365 * 24 * 3_600_000
 CredentialProvider = Callable[[str], Awaitable[tuple[str | None, str | None]]]
 Pool = Literal["thread", "process"]
 EventLevel = Literal["off", "terminal", "full"]
+# Takes the type and the message of an error, and gives the message that may be stored.
+Redact = Callable[[str, str], str]
 Settings = TypeVar("Settings")
 
 
@@ -247,6 +250,7 @@ class WorkerSettings:
     pool_size: int | None = None
     timeout_ms: int | None = None
     shutdown_deadline_ms: int = 30_000
+    redact: Redact | None = None
     read: ReadSettings = ReadSettings()
     ack: AckSettings = AckSettings()
     lease: LeaseSettings = LeaseSettings()
@@ -266,3 +270,10 @@ class WorkerSettings:
             at_least("pool_size", self.pool_size, 1)
         if self.pool not in ("thread", "process"):
             raise SettingsError("pool", self.pool, '"thread" or "process"')
+        _check_redact(self.redact)
+
+
+def _check_redact(redact: Redact | None) -> None:
+    is_plain = callable(redact) and not inspect.iscoroutinefunction(redact)
+    if redact is not None and not is_plain:
+        raise SettingsError("redact", redact, "a plain function of an error's type and message")

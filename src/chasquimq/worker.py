@@ -34,6 +34,7 @@ from chasquimq.settings import (
     LeaseSettings,
     Pool,
     ReadSettings,
+    Redact,
     ResultSettings,
     RetrySettings,
     UpkeepSettings,
@@ -103,6 +104,7 @@ class Worker:
         pool: Pool = "thread",
         pool_size: int | None = None,
         timeout_ms: int | None = None,
+        redact: Redact | None = None,
         shutdown_deadline_ms: int = 30_000,
         insecure_tls: bool = False,
         retry: RetrySettings | None = None,
@@ -128,6 +130,7 @@ class Worker:
             pool=pool,
             pool_size=pool_size,
             timeout_ms=timeout_ms,
+            redact=redact,
             shutdown_deadline_ms=shutdown_deadline_ms,
             read=given(
                 ReadSettings,

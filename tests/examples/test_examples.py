@@ -59,6 +59,7 @@ PRINTED = {
     ],
     "process_pool.py": ["1229 primes below 10000", "never-ends was stopped"],
     "quickstart.py": ["hello, Ada"],
+    "redact.py": ["ConnectionError: card **** was refused by https://***@pay.example.org"],
     "repeat.py": [
         "planned: count-stock::every:100",
         "morning-report: next at 07:30",

@@ -17,9 +17,13 @@ _KINDS_MAX = 1_000
 
 
 class FailureLog:
-    """A kind of failure is a job name and an error type."""
+    """A kind of failure is a job name and an error type.
 
-    def __init__(self) -> None:
+    Without messages a traceback shows where it happened, and none of the words of the error.
+    """
+
+    def __init__(self, *, tells_messages: bool = True) -> None:
+        self._format = traceback.format_exception if tells_messages else _frames
         self._told_s: dict[tuple[str, str], float] = {}
         self._untold: dict[tuple[str, str], int] = {}
 
@@ -34,18 +38,21 @@ class FailureLog:
             self._told_s.clear()
         self._told_s[kind] = now_s
         logger.warning(
-            "a handler failed: %s\n%s", failure.text, _trace(error),
+            "a handler failed: %s\n%s", failure.text, self._trace(error),
             extra={
                 "job_name": delivery.name, "job_id": delivery.job_id, "fate": fate,
                 "run_number": delivery.run_number, "untold": self._untold.pop(kind, 0),
             },
         )  # fmt: skip
 
+    def _trace(self, error: BaseException) -> str:
+        """The traceback in characters that any log can carry, whatever the error is made of."""
+        try:
+            text = "".join(self._format(error))
+        except Exception:  # noqa: BLE001 - a user's exception may resist being looked at
+            return "<no traceback: the exception cannot be formatted>"
+        return text.encode(errors="backslashreplace").decode()
 
-def _trace(error: BaseException) -> str:
-    """The traceback in characters that any log can carry, whatever the error is made of."""
-    try:
-        text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - a user's exception may resist being looked at
-        return "<no traceback: the exception cannot be formatted>"
-    return text.encode(errors="backslashreplace").decode()
+
+def _frames(error: BaseException) -> list[str]:
+    return traceback.format_tb(error.__traceback__)

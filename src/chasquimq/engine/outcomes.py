@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chasquimq.engine.counters import Counters
 from chasquimq.engine.door import DoorLoop, Move
 from chasquimq.engine.failure_log import FailureLog
+from chasquimq.engine.redaction import Redaction
 from chasquimq.errors import PayloadTooLarge, RetryLater
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
@@ -60,7 +61,8 @@ class Outcomes:
         self.retrier = DoorLoop[Retrying]("retrier", store.retry, self._retried, _MOVES_MAX)
         self.burier = DoorLoop[Burying]("burier", store.bury, self._buried, _MOVES_MAX)
         self._warned_names: set[str] = set()
-        self._failure_log = FailureLog()
+        self._redact = Redaction(settings.redact) if settings.redact is not None else None
+        self._failure_log = FailureLog(tells_messages=self._redact is None)
 
     @property
     def doors(self) -> tuple[DoorLoop[Any], ...]:
@@ -87,11 +89,12 @@ class Outcomes:
     def failed(self, delivery: Delivery, error: BaseException) -> None:
         """Judge the error and send the job where it belongs."""
         now_ms = self._now_ms()
-        failure = describe(error)
+        failure = describe(error, self._redact)
         try:
             verdict = judge(delivery, error, self._policy, random, now_ms)
         except Exception:  # an error object may be anything, and must not end the runner
-            logger.exception("an error could not be judged, its job is buried")
+            message = "an error could not be judged, its job is buried"
+            logger.exception(message, exc_info=self._redact is None)
             verdict = Bury(DlqReason.UNRECOVERABLE)
         if isinstance(error, UnknownName):
             delivery.started_ns = delivery.duration_us = 0  # it was looked at, but nothing ran

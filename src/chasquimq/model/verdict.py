@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,12 +91,17 @@ def judge(
     return Retry(min(after_ms, _AFTER_MS_MAX), run_number)
 
 
-def describe(error: BaseException) -> Failure:
-    """An error as stored text; one that resists being looked at is still described."""
+def describe(error: BaseException, redact: Callable[[str, str], str] | None = None) -> Failure:
+    """An error as stored text; one that resists being looked at is still described.
+
+    What redacts sees the whole message: half a secret, cut off at the end, looks like none.
+    """
     try:
         error_type, message = _remote_words(error) or (type(error).__name__, str(error))
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
         error_type, message = type(error).__name__, "<exception str() failed>"
+    if redact is not None:
+        message = redact(error_type, message)
     return Failure(_storable(error_type), _storable(message))
 
 
