@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from chasquimq.errors import IdConflict, SettingsError, WireError
 from chasquimq.job import Job
 from chasquimq.model.options import BackoffLike, duration_ms
+from chasquimq.queue.bulk_plans import BulkPlans, in_order, plain_in, plans_in, refuse_with_repeat
 from chasquimq.queue.opening import DurabilityLike
-from chasquimq.queue.repeating import MissedFiresLike, Repeating, RepeatLike
+from chasquimq.queue.repeating import MissedFiresLike, RepeatLike
 from chasquimq.store.add_write import AddMark
 from chasquimq.wire.job_id import new_job_id, new_job_ids
 from chasquimq.wire.new_job import JobSpec, NewJob
@@ -21,9 +22,11 @@ DelayMsLike = int | float | datetime
 DelayLike = DelayMsLike
 _OPTIONS = ("delay_ms", "delay", "attempts", "backoff", "job_id", "expires_ms", "timeout_ms")
 _NO_OPTIONS = (None,) * len(_OPTIONS)
+T = TypeVar("T")
+Spell = Callable[[JobSpec, str, int], T]
 
 
-class Adding(Repeating):
+class Adding(BulkPlans):
     """Adds jobs: at once or later, one or many, under fresh ids or your own."""
 
     async def add(
@@ -58,7 +61,7 @@ class Adding(Repeating):
             DurabilityNotMet: it is written, but not as safely as `durability` asks.
         """
         if repeat is not None or missed_fires is not None:
-            _refuse_with_repeat(
+            refuse_with_repeat(
                 on_conflict, job_id=job_id, delay_ms=delay_ms, delay=delay, expires_ms=expires_ms,
                 timeout_ms=timeout_ms, unique_for_ms=unique_for_ms, durability=durability,
             )  # fmt: skip
@@ -100,7 +103,7 @@ class Adding(Repeating):
         if job_id is None:  # pyright: ignore[reportUnnecessaryComparison]  callers lie
             raise SettingsError("job_id", job_id, "a string that is not blank")
         if repeat is not None or missed_fires is not None:
-            _refuse_with_repeat(
+            refuse_with_repeat(
                 on_conflict, delay_ms=delay_ms, delay=delay, expires_ms=expires_ms,
                 timeout_ms=timeout_ms, unique_for_ms=unique_for_ms, durability=durability,
             )  # fmt: skip
@@ -125,36 +128,27 @@ class Adding(Repeating):
 
         All jobs are checked before the first is written. Larger bulks leave in several
         writes, so an error may come after some were added: its `job_ids` names the others.
+        A job with `repeat` is planned, as by `add`; plans are written after the jobs.
         """
         now_ms = _now_ms()
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
-        new = self._spell_all(jobs, now_ms)
-        if not new:
-            return []
-        marks = await self._store(durability).add_many(new, unique_ms)
+        _check_mappings(jobs)
+        repeating = plans_in(jobs)
+        plain = plain_in(jobs, repeating)
+        plans = _spell_all(jobs, repeating, self._spell_plan, now_ms)
+        new = _spell_all(jobs, plain, self._speller().spell, now_ms)
+        marks = await self._store(durability).add_many(new, unique_ms) if new else []
         _raise_conflicts(on_conflict, new, marks)
         added = AddMark.ADDED
-        return [
-            Job(one.job_id, one.name, spec["data"], 0, now_ms, self, mark is not added)
-            for one, spec, mark in zip(new, jobs, marks, strict=True)
+        done = [
+            Job(one.job_id, one.name, jobs[at]["data"], 0, now_ms, self, mark is not added)
+            for at, one, mark in zip(plain, new, marks, strict=True)
         ]
-
-    def _spell_all(self, jobs: Sequence[JobSpec], now_ms: int) -> list[NewJob]:
-        _check_mappings(jobs)
-        spell = self._speller().spell
-        new: list[NewJob] = []
-        for spec, fresh_id in zip(jobs, new_job_ids(len(jobs), now_ms), strict=True):
-            try:
-                new.append(spell(spec, fresh_id, now_ms))
-            except (SettingsError, WireError) as error:
-                error.args = (f"jobs[{len(new)}]: {error}",)
-                raise
-            except KeyError as missing:
-                what, found = f"jobs[{len(new)}]", sorted(map(str, spec))
-                rule = f"a mapping with {missing.args[0]!r}"
-                raise SettingsError(what, found, rule) from None
-        return new
+        if not plans:
+            return done
+        planned = await self._write_plans(plans, [jobs[at] for at in repeating], now_ms)
+        return in_order(zip(plain, done, strict=True), zip(repeating, planned, strict=True))
 
     def _unique_ms(self, unique_for_ms: int | None) -> int:
         if unique_for_ms is None:
@@ -165,12 +159,21 @@ class Adding(Repeating):
         return Job(new.job_id, new.name, data, 0, now_ms, self, mark is not AddMark.ADDED)
 
 
-def _refuse_with_repeat(on_conflict: OnConflict, **useless: object) -> None:
-    useless["on_conflict"] = None if on_conflict == "keep" else on_conflict
-    for name, value in useless.items():
-        if value is not None:
-            hint = "each fire is a job of its own"
-            raise SettingsError(name, value, "left out where a job repeats", hint=hint)
+def _spell_all(
+    jobs: Sequence[JobSpec], places: Sequence[int], spell: Spell[T], now_ms: int
+) -> list[T]:
+    spelled: list[T] = []
+    for at, fresh_id in zip(places, new_job_ids(len(places), now_ms), strict=True):
+        try:
+            spelled.append(spell(jobs[at], fresh_id, now_ms))
+        except (SettingsError, WireError) as error:
+            error.args = (f"jobs[{at}]: {error}",)
+            raise
+        except KeyError as missing:
+            what, found = f"jobs[{at}]", sorted(map(str, jobs[at]))
+            rule = f"a mapping with {missing.args[0]!r}"
+            raise SettingsError(what, found, rule) from None
+    return spelled
 
 
 def _check_mappings(jobs: Sequence[JobSpec]) -> None:

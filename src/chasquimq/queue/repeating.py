@@ -23,7 +23,7 @@ from chasquimq.wire.codec import decode_payload
 from chasquimq.wire.job_id import new_job_id
 from chasquimq.wire.names import check_spec_key
 from chasquimq.wire.new_job import NewJob
-from chasquimq.wire.new_repeat import Bounds, spell_repeat
+from chasquimq.wire.new_repeat import Bounds, NewRepeat, spell_repeat
 
 RepeatLike = RepeatPattern | Mapping[str, Any]
 MissedFiresLike = MissedFiresPolicy | Mapping[str, Any]
@@ -60,10 +60,7 @@ class Repeating(Opening):
             rule = "left out where a job repeats, because each fire has an id of its own"
             raise SettingsError("job_id", job_id, rule, hint="name the plan with key=")
         bounds = Bounds(limit=limit, start_after_ms=start_after_ms, end_before_ms=end_before_ms)
-        new = spell_repeat(
-            name, self._speller().payload(data), _pattern(repeat), _policy(missed_fires), bounds,
-            retry_override(attempts, backoff), key,
-        )  # fmt: skip
+        new = self._new_plan(name, data, repeat, missed_fires, attempts, backoff, key, bounds)
         upserted = await self._repeats().upsert(new)
         return Job(new.key, name, data, 0, _now_ms(), self, not upserted.was_written)
 
@@ -104,6 +101,24 @@ class Repeating(Opening):
             for key, record in bad
         ]
 
+    def _new_plan(
+        self,
+        name: str,
+        data: Any,
+        repeat: RepeatLike | None,
+        missed_fires: MissedFiresLike | None,
+        attempts: int | None,
+        backoff: float | BackoffLike | Mapping[str, Any] | None,
+        key: str | None = None,
+        bounds: Bounds | None = None,
+    ) -> NewRepeat:
+        if repeat is None:
+            raise _without_repeat(missed_fires)
+        return spell_repeat(
+            name, self._speller().payload(data), _pattern(repeat), _policy(missed_fires),
+            bounds or Bounds(), retry_override(attempts, backoff), key,
+        )  # fmt: skip
+
     async def _add_repeating(
         self,
         name: str,
@@ -115,7 +130,7 @@ class Repeating(Opening):
         key: str | None = None,
     ) -> Job:
         if repeat is None:
-            raise SettingsError("missed_fires", missed_fires, "given together with repeat")
+            raise _without_repeat(missed_fires)
         return await self.upsert_repeatable_job(
             name, data, repeat=repeat, missed_fires=missed_fires,
             attempts=attempts, backoff=backoff, key=key,
@@ -124,6 +139,10 @@ class Repeating(Opening):
     def _repeats(self) -> RepeatStore:
         store = self._store()
         return RepeatStore(store, ReadStore(store.link, self._settings.resend_within_ms))
+
+
+def _without_repeat(missed_fires: object) -> SettingsError:
+    return SettingsError("missed_fires", missed_fires, "given together with repeat")
 
 
 def _pattern(repeat: RepeatLike) -> Pattern:

@@ -19,7 +19,7 @@ _GOOD_NAMES_MAX = 1_024
 SPEC_KEYS = frozenset(
     {
         "name", "data", "delay_ms", "delay", "attempts", "backoff",
-        "job_id", "expires_ms", "timeout_ms",
+        "job_id", "expires_ms", "timeout_ms", "repeat", "missed_fires",
     }
 )  # fmt: skip
 
@@ -56,7 +56,7 @@ class JobSpeller:
         # Nearly every bulk is made of plain names and data.
         if len(spec) == 2:
             return self._plain(spec["name"], spec["data"], fresh_id, now_ms)
-        _check_keys(spec)
+        check_keys(spec)
         name, payload = check_job_name(spec["name"]), self.payload(spec["data"])
         own_id = spec.get("job_id")
         job_id = fresh_id if own_id is None else check_job_id(own_id)
@@ -103,7 +103,8 @@ def _extras(spec: JobSpec) -> dict[str, Any] | None:
     return extras or None
 
 
-def _check_keys(spec: JobSpec) -> None:
+def check_keys(spec: JobSpec) -> None:
+    """Refuse a job with a key that means nothing."""
     unknown = spec.keys() - SPEC_KEYS
     if unknown:
         rule = f"made of {', '.join(sorted(SPEC_KEYS))}"
