@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from chasquimq import Job, Worker, current_job
+from chasquimq import Job, UnrecoverableError, Worker, current_job
 from support.journal import END_ERR, END_OK, START, Journal
 from support.waiting import eventually
 
@@ -59,6 +59,16 @@ async def noop(job: Job) -> None:
 @noted
 async def brief(job: Job) -> None:
     await asyncio.sleep(random.uniform(0.005, 0.020))
+
+
+@noted
+async def fated(job: Job) -> None:
+    """Ends as its job says."""
+    await asyncio.sleep(random.uniform(0.001, 0.010))
+    if job.data == "fails once" and job.attempt == 0:
+        raise ValueError("not yet")
+    if job.data == "gives up":
+        raise UnrecoverableError("never")
 
 
 @noted
