@@ -6,7 +6,7 @@ import re
 import ssl
 import warnings
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from chasquimq.errors import ServerUnreachable, SettingsError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _SCHEMES = ("redis", "rediss", "unix")
 _URL_RULE = "redis://, rediss:// or unix:// followed by an address, or a bare host name"
+_PORT_RULE = "a URL whose port is a number from 1 to 65535"
 _URL_HINT = "write special characters of user and password as %XX"
 _USER = re.compile(r"[\w.+-]*")
 _RELAXED_TLS = {"ssl_cert_reqs": ("none", "optional"), "ssl_check_hostname": ("false", "0", "no")}
@@ -136,17 +137,29 @@ def _refuse_relaxed_tls(url: str) -> None:
 def _check(url: str) -> None:
     try:
         parts = urlsplit(url)
-        port = parts.port
     except ValueError:
         raise SettingsError("redis_url", redact(url), _URL_RULE, hint=_URL_HINT) from None
     if parts.scheme not in _SCHEMES:
         raise SettingsError("redis_url", redact(url), _URL_RULE)
     if parts.scheme == "unix" and not parts.path:
         raise SettingsError("redis_url", redact(url), "unix:// followed by an absolute path")
-    if parts.scheme != "unix" and (not parts.hostname or port == 0):
+    if parts.scheme != "unix" and not parts.hostname:
         raise SettingsError("redis_url", redact(url), _URL_RULE)
+    _check_port(url, parts)
     if parts.scheme != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():
         raise SettingsError("redis_url", redact(url), "followed by /<database number> or nothing")
+
+
+def _check_port(url: str, parts: SplitResult) -> None:
+    try:
+        is_port = parts.port != 0
+    except ValueError:
+        is_port = False
+    if not is_port:
+        text = parts.netloc.rpartition(":")[2]
+        # What is no number may be half a password.
+        hint = "" if text.isdigit() else _URL_HINT
+        raise SettingsError("redis_url", redact(url), _PORT_RULE, hint=hint)
 
 
 class _Provider:
