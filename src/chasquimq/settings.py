@@ -73,6 +73,9 @@ class ProducerSettings:
     resend: bool = True
     # The server forgets an idempotent id after 100 s, so a resend must come well before that.
     resend_within_ms: int = 30_000
+    # Tell of delayed adds; the original never does.
+    events_enabled: bool = False
+    events_max_stream_len: int = 100_000
 
     def __post_init__(self) -> None:
         if self.max_stream_len is not None:
@@ -82,6 +85,7 @@ class ProducerSettings:
         at_least("unique_for_ms", self.unique_for_ms, 1)
         if not 0 <= self.resend_within_ms <= 90_000:
             raise SettingsError("resend_within_ms", self.resend_within_ms, "between 0 and 90000")
+        at_least("events_max_stream_len", self.events_max_stream_len, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

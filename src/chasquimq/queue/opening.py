@@ -52,6 +52,7 @@ class Opening:
         command_timeout_ms: int | None = None,
         abilities: AbilitySettings | None = None,
         durability: DurabilityLike | None = None,
+        events_enabled: bool = False,
         tracing: bool | Tracing = False,
     ) -> None:
         self._name = check_queue_name(name)
@@ -62,6 +63,7 @@ class Opening:
             max_delay_secs=optional_whole("max_delay_secs", max_delay_secs),
             max_payload_bytes=optional_whole("max_payload_bytes", max_payload_bytes),
             unique_for_ms=optional_ms("unique_for_ms", unique_for_ms),
+            events_enabled=events_enabled,
         )
         self._connection = given(
             ConnectionSettings,

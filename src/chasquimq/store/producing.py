@@ -15,6 +15,7 @@ from chasquimq.store.abilities import Abilities, probe
 from chasquimq.store.add_write import AddMark, AddWrite, PlainWrite, ScriptWrite, chunks
 from chasquimq.store.confirming import Confirmation
 from chasquimq.store.connection import Connection, pack
+from chasquimq.store.delay_events import DelayEvents
 from chasquimq.store.delay_write import DelayWrite
 from chasquimq.store.link import Link, pause
 from chasquimq.store.outbox import Outbox
@@ -61,6 +62,9 @@ class ProducerStore:
         self._plain = XaddTemplate(self.keys.stream, producer_id=None)
         self._gated = XaddTemplate(self.keys.stream, producer_id=self.producer_id)
         self._outbox = Outbox(self)
+        self._delay_events: DelayEvents | None = None
+        if settings.events_enabled:
+            self._delay_events = DelayEvents(queue, settings.events_max_stream_len, self.link)
         self._preparing = asyncio.Lock()
         self._prepared: Connection | None = None
 
@@ -124,7 +128,7 @@ class ProducerStore:
         for at, part in enumerate(parts):
             await self.window.enter(len(part))
             try:
-                marks += await self.confirm(self.spell(part, unique_ms))
+                marks += await self._write(part, unique_ms)
             except DurabilityNotMet as error:
                 # These jobs are written; the rest must be too, and then the caller hears of all.
                 unmet.append(error)
@@ -136,6 +140,12 @@ class ProducerStore:
                 self.window.leave(len(part))
         if unmet:
             raise about(unmet[0], [job_id for error in unmet for job_id in error.job_ids])
+        return marks
+
+    async def _write(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
+        marks = await self.confirm(self.spell(jobs, unique_ms))
+        if self._delay_events is not None:
+            self._delay_events.added(jobs, marks)
         return marks
 
     async def confirm(self, write: AddWrite, trouble: StoreError | None = None) -> list[AddMark]:
@@ -178,6 +188,8 @@ class ProducerStore:
 
     async def close(self) -> None:
         """Close the connection; what was not confirmed hears that its outcome is unknown."""
+        if self._delay_events is not None:
+            self._delay_events.flush()
         await self.link.close()
 
     async def _exchange(self, connection: Connection, write: AddWrite) -> list[Reply]:

@@ -18,7 +18,7 @@ _HEAD_PARTS = 6
 
 
 class EventSpeller:
-    """Spells the events of one worker on one queue."""
+    """Spells the events of one worker, or one producer, on one queue."""
 
     def __init__(self, key: str, max_len: int, worker: str) -> None:
         xadd = (b"XADD", key.encode(), b"MAXLEN", b"~", b"%d" % max_len, b"*")
@@ -57,6 +57,15 @@ class EventSpeller:
         own = _number(b"attempt", move.attempt) + _text(b"reason", move.reason)
         job_id = getattr(move.entry, "job_id", "")
         return self._spell(EventKind.DLQ, job_id, move.entry.name, ts_ms, 3, own + self._worker)
+
+    def delayed(
+        self, job_id: str, name: str, ts_ms: int, delay_ms: int, due_ms: int | None
+    ) -> bytes:
+        """The due time is told where the caller named it; else the server's clock makes it."""
+        own, count = _number(b"delay_ms", delay_ms), 1
+        if due_ms is not None:
+            own, count = own + _number(b"due", due_ms), 2
+        return self._spell(EventKind.DELAYED, job_id, name, ts_ms, count, own)
 
     def drained(self, ts_ms: int) -> bytes:
         return self._spell(EventKind.DRAINED, "", "", ts_ms, 1, self._worker)
