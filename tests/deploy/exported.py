@@ -1,0 +1,81 @@
+"""What workers and `chasqui metrics` really export: every series, with the labels that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from chasquimq.cli.metrics import exposition
+from chasquimq.model.reason import DlqReason
+from chasquimq.model.snapshot import Snapshot
+from chasquimq.telemetry.labelled import QueueLabeled
+from chasquimq.telemetry.prometheus import PrometheusSink
+from chasquimq.telemetry.sink import (
+    DlqRouted,
+    JobOutcome,
+    LeaseLost,
+    LockOutcome,
+    MetricsSink,
+    PromoterTick,
+    ReaderBatch,
+    RetryScheduled,
+    RowsDropped,
+    StaleOutcomes,
+    WorkerHealth,
+)
+
+Series = Mapping[str, frozenset[str]]
+# What a scrape adds to each series, and the one series that Prometheus makes itself.
+SCRAPE_LABELS = frozenset({"job", "instance"})
+OF_PROMETHEUS = {"up": SCRAPE_LABELS}
+
+
+@cache
+def exported() -> Series:
+    """Names of series and their labels, as a Prometheus that scrapes both has them."""
+    pages = (worker_page(), depths_page())
+    found = {name: labels | SCRAPE_LABELS for page in pages for name, labels in series(page)}
+    return found | OF_PROMETHEUS
+
+
+def series(page: str) -> list[tuple[str, frozenset[str]]]:
+    return [
+        (sample.name, frozenset(sample.labels))
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    ]
+
+
+def worker_page() -> str:
+    """The page of a worker to which everything has happened once."""
+    registry = CollectorRegistry()
+    prometheus = PrometheusSink(registry=registry)
+    tell_everything(QueueLabeled(prometheus, "orders"))
+    return prometheus.exposition().decode()
+
+
+def tell_everything(sink: MetricsSink) -> None:
+    sink.promoter_tick(PromoterTick(1, 1, 1))
+    for role in ("promoter", "scheduler"):
+        sink.lock_outcome(LockOutcome(role, is_acquired=True))
+        sink.lock_outcome(LockOutcome(role, is_acquired=False))
+    sink.reader_batch(ReaderBatch(1, 1))
+    sink.job_outcomes([JobOutcome(kind, 1, 1, "charge", 1) for kind in ("ok", "err", "panic")])
+    sink.retry_scheduled(RetryScheduled(2, 100, "charge"))
+    sink.dlq_routed(DlqRouted(DlqReason.UNRECOVERABLE, 1, "charge"))
+    sink.lease_lost(LeaseLost(1))
+    sink.stale_outcomes(StaleOutcomes(1, 1))
+    sink.rows_dropped(RowsDropped(1, 1))
+    sink.worker_health(WorkerHealth(is_consuming=True, has_trusted_leases=True))
+
+
+def depths_page() -> str:
+    snapshot = Snapshot(
+        queue="orders", group="default", at_ms=0, exists=True, has_group=True, stream_depth=1,
+        pending=1, dlq_depth=1, delayed_depth=1, oldest_delayed_lag_ms=1, repeatable_count=1,
+        added_total=1,
+    )  # fmt: skip
+    return "".join(f"{line}\n" for line in exposition([snapshot]))
