@@ -1,0 +1,93 @@
+"""The files of the kit, read as those read them who run them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import yaml
+
+from chasquimq.cli.main import COMMANDS, load_command
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE = yaml.safe_load((DEPLOY / "docker/compose.yml").read_text())
+EXPORTER = [sys.executable, str(DEPLOY / "exporter/exporter.py")]
+PROBE = [sys.executable, "-I", "-S", str(DEPLOY / "docker/probe.py")]
+EXPORTER_IN_IMAGE = "/usr/local/lib/chasqui/exporter.py"
+PROBE_IN_IMAGE = "/usr/local/lib/chasqui/probe.py"
+
+
+def manifests(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+
+
+def pod(name: str) -> dict[str, Any]:
+    """What a Deployment runs."""
+    return manifests(name)[0]["spec"]["template"]["spec"]
+
+
+def unit(name: str) -> dict[str, dict[str, list[str]]]:
+    """A unit's sections; a key that is given twice has two values."""
+    text = (DEPLOY / "systemd" / name).read_text()
+    _, *parts = re.split(r"^\[(\w+)\]\n", text, flags=re.MULTILINE)
+    return {name: _settings(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _settings(body: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in body.splitlines():
+        if line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def variables(name: str) -> dict[str, str]:
+    """What an environment file sets."""
+    lines = (DEPLOY / "systemd" / name).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def words(command: str, environ: dict[str, str], instance: str = "orders") -> list[str]:
+    """A command line of systemd: ${A} is one word, $A as many as it has."""
+    found: list[str] = []
+    for word in shlex.split(command.replace("%i", instance)):
+        whole = re.fullmatch(r"\$(\w+)", word)
+        if whole:
+            found += environ[whole[1]].split()
+        else:
+            found.append(re.sub(r"\$\{(\w+)\}", lambda name: environ[name[1]], word))
+    return found
+
+
+def exporter_module() -> ModuleType:
+    return load_module(DEPLOY / "exporter/exporter.py")
+
+
+def load_module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"kit_{path.stem}", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parsed(args: list[str]) -> dict[str, Any]:
+    """The options that `chasqui` takes from these words; raises where it would refuse them."""
+    return _parsed(load_command(COMMANDS[args[0]].target), args)
+
+
+def parsed_by_exporter(args: list[str]) -> dict[str, Any]:
+    return _parsed(exporter_module().exporter.commands[args[0]], args)
+
+
+def _parsed(command: click.Command, args: list[str]) -> dict[str, Any]:
+    return command.make_context(args[0], args[1:]).params
