@@ -18,6 +18,7 @@
     │  ├─ DurabilityNotMet              fewer confirmations than the durability class asks for
     │  ├─ AbilityMissing                the server lacks a command that was asked for by name
     │  ├─ ScriptFailed                  a script raised inside the server
+    │  ├─ EntriesLost                   a reader of history or events came too late for some
     │  └─ ServerRefused                 any other error reply
     ├─ JobError
     │  ├─ JobFailed                     the job ended in the DLQ
@@ -158,6 +159,18 @@ class AbilityMissing(StoreError):
 
 class ScriptFailed(StoreError):
     """Report it: one of our scripts raised inside the server."""
+
+
+class EntriesLost(StoreError):
+    """Read more often or keep more of the stream; or accept the loss, as the message says.
+
+    `lost` is how many entries of the stream are gone, None where nobody knows.
+    """
+
+    def __init__(self, message: str, *, queue: str, lost: int | None) -> None:
+        self.queue = queue
+        self.lost = lost
+        super().__init__(message)
 
 
 class ServerRefused(StoreError):

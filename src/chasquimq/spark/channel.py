@@ -1,0 +1,42 @@
+"""What the two streams that Spark reads have in common, as a value: key, size of entries, rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chasquimq.store.ranging import RawEntry
+from chasquimq.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chasquimq.spark.options import SourceOptions
+
+ToBatches = Callable[[str, Sequence[RawEntry], "SourceOptions"], "Iterator[pa.RecordBatch]"]
+ToGap = Callable[[str, str, int | None, str, str], "pa.RecordBatch"]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A stream of each queue; `rows_field` is where an entry says how many rows it holds.
+
+    Entries are measured in steps: fewer are not worth a task, more would keep others waiting.
+    """
+
+    place: str
+    rows_field: str
+    step_min: int
+    step_max: int
+    to_batches: ToBatches
+    to_gap: ToGap
+
+    def key(self, queue: str) -> str:
+        """The key of this stream of a queue."""
+        keys = QueueKeys(queue)
+        return keys.history if self.place == "history" else keys.events
+
+    def step(self, wanted: int) -> int:
+        """How many entries to measure at once."""
+        return max(self.step_min, min(wanted, self.step_max))

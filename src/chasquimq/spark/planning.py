@@ -1,0 +1,190 @@
+"""Plans what a query reads next: how far it goes, what is missing, and which ranges that makes."""
+
+from __future__ import annotations
+
+from chasquimq.spark.channel import Channel
+from chasquimq.spark.loss import RESET, TRIMMED, entries_lost
+from chasquimq.spark.offsets import (
+    Offsets,
+    Position,
+    count_at_edge,
+    first_position,
+    id_parts,
+    is_inside,
+    is_plausible,
+    last_position,
+    lost_between,
+    went_back,
+)
+from chasquimq.spark.options import SourceOptions
+from chasquimq.spark.ranges import StreamRange
+from chasquimq.store.ranging import NO_ENTRY, RangeStore, StreamFacts, Stretch
+
+_UNLIMITED = 2**53
+# Pieces that a task is put together from: the more, the more even, and the more questions.
+_PIECES_PER_TASK = 8
+
+
+class Planner:
+    """Turns positions into further positions, and two positions into ranges.
+
+    What it remembers between two calls saves a second walk and never changes an answer.
+    """
+
+    def __init__(self, options: SourceOptions, channel: Channel, store: RangeStore) -> None:
+        self._options = options
+        self._channel = channel
+        self._store = store
+        self._walks: dict[str, tuple[Position, Position, list[Stretch]]] = {}
+
+    def first(self, queue: str) -> Position:
+        """Before the first entry of a queue."""
+        return first_position(self._facts(queue))
+
+    def last(self, queue: str) -> Position:
+        """Behind its last entry."""
+        return last_position(self._facts(queue))
+
+    def at(self, queue: str, position: Position) -> Position:
+        """The same place, which need not be that of an entry, with its count."""
+        if position.count is not None:
+            return position
+        count = self._count_now(queue, position, self._facts(queue))
+        return Position(position.entry_id, count)
+
+    def advance(self, start: Offsets, tails: Offsets, rows_max: int | None) -> Offsets:
+        """As far as tails and rows allow; of a queue that is new only its beginning is noted."""
+        known = {queue: tail for queue, tail in tails.items() if queue in start}
+        backlogs = {queue: _backlog(start[queue], tail) for queue, tail in known.items()}
+        total = max(1, sum(backlogs.values()))
+        end = dict(start)
+        for queue, tail in known.items():
+            share = None if rows_max is None else max(1, rows_max * backlogs[queue] // total)
+            end[queue] = self._advance(queue, start[queue], tail, share)
+        # The next batch reads it from there, and so its losses are counted from there too.
+        return end | {queue: self.first(queue) for queue in tails if queue not in start}
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[StreamRange]:
+        """What lies between two offsets, in pieces.
+
+        Raises:
+            EntriesLost: entries are missing, and the query must not lose any.
+        """
+        pieces: list[StreamRange] = []
+        for queue, stop in end.items():
+            if queue in start and start[queue] != stop:
+                pieces += self._pieces(queue, start[queue], stop)
+        return pieces
+
+    def _advance(
+        self, queue: str, start: Position, tail: Position, rows_max: int | None
+    ) -> Position:
+        facts = self._facts(queue)
+        here = Position(start.entry_id, self._count_now(queue, start, facts))
+        # A counter that went back is told in a step of its own, and reading goes on from there.
+        if went_back(start, here) or not start.is_before(facts.last_id):
+            return here
+        until_id = min(tail.entry_id, facts.last_id, key=id_parts)
+        walk = self._walk(queue, here, until_id, _backlog(here, last_position(facts)), rows_max)
+        if not walk:
+            return start
+        end = _behind(here, walk)
+        self._walks[queue] = (start, end, walk)
+        return end
+
+    def _pieces(self, queue: str, start: Position, end: Position) -> list[StreamRange]:
+        if start.entry_id == end.entry_id:
+            return self._empty_piece(queue, start, end)
+        walk = self._remembered(queue, start, end)
+        lost = lost_between(start, end, sum(stretch.entry_count for stretch in walk))
+        unproven = self._unproven(queue, start) if lost is None else ""
+        if lost or unproven:
+            self._refuse(queue, start, unproven or TRIMMED, lost)
+        return _cut(queue, start, end, walk, lost, unproven)
+
+    def _empty_piece(self, queue: str, start: Position, end: Position) -> list[StreamRange]:
+        """Nothing to read, but the counts differ: a loss, or a count that was not known before."""
+        lost = lost_between(start, end, 0)
+        if lost is None:
+            return []
+        # Nothing lost in number while the count differs: it went back.
+        self._refuse(queue, start, TRIMMED if lost else RESET, lost or None)
+        return _cut(queue, start, end, [], lost, "" if lost else RESET)
+
+    def _refuse(self, queue: str, start: Position, label: str, lost: int | None) -> None:
+        if self._options.fail_on_data_loss:
+            raise entries_lost(queue, self._channel.place, start.entry_id, label, lost)
+
+    def _unproven(self, queue: str, start: Position) -> str:
+        """Where nobody counts, a stream that begins behind us may have been longer."""
+        first_id = self._facts(queue).first_id
+        return TRIMMED if start.entry_id != NO_ENTRY and start.is_before(first_id) else ""
+
+    def _count_now(self, queue: str, position: Position, facts: StreamFacts) -> int | None:
+        """The count that the stream has at this place today."""
+        if facts.added is None or not is_inside(position.entry_id, facts):
+            return count_at_edge(position.entry_id, facts)
+        key = self._channel.key(queue)
+        if is_plausible(position, facts) and self._store.has(key, position.entry_id):
+            return position.count
+        walk = self._walk(queue, position, facts.last_id, facts.length)
+        return facts.added - sum(stretch.entry_count for stretch in walk)
+
+    def _remembered(self, queue: str, start: Position, end: Position) -> list[Stretch]:
+        known = self._walks.pop(queue, None)
+        if known and known[:2] == (start, end):
+            return known[2]
+        return self._walk(queue, start, end.entry_id, _backlog(start, end))
+
+    def _walk(
+        self, queue: str, start: Position, until_id: str, backlog: int, rows_max: int | None = None
+    ) -> list[Stretch]:
+        key, field = self._channel.key(queue), self._channel.rows_field
+        step = self._channel.step(backlog // (self._options.min_partitions * _PIECES_PER_TASK))
+        walk: list[Stretch] = []
+        after_id, rows_left = start.entry_id, rows_max or _UNLIMITED
+        while rows_left > 0 and after_id != until_id:
+            count = min(step, rows_left)
+            stretch = self._store.measure(key, after_id, until_id, count, rows_left, field)
+            # An entry is never cut in two: the first is taken whatever it holds.
+            if stretch is None or (walk and stretch.row_count > rows_left):
+                break
+            walk.append(stretch)
+            after_id, rows_left = stretch.last_id, rows_left - stretch.row_count
+        return walk
+
+    def _facts(self, queue: str) -> StreamFacts:
+        return self._store.facts(self._channel.key(queue))
+
+
+def _backlog(start: Position, tail: Position) -> int:
+    if start.count is None or tail.count is None:
+        return 1
+    return max(0, tail.count - start.count)
+
+
+def _behind(start: Position, walk: list[Stretch]) -> Position:
+    passed = sum(stretch.entry_count for stretch in walk)
+    count = None if start.count is None else start.count + passed
+    return Position(walk[-1].last_id, count)
+
+
+def _cut(
+    queue: str, start: Position, end: Position, walk: list[Stretch], lost: int | None, loss: str
+) -> list[StreamRange]:
+    """A piece for each stretch; what was lost was before the first of them."""
+    pieces: list[StreamRange] = []
+    missing, after_id = lost, start.entry_id
+    for stretch in walk or [Stretch(end.entry_id, 0, 0)]:
+        pieces.append(
+            StreamRange(
+                queue=queue,
+                after_id=after_id,
+                until_id=stretch.last_id,
+                entry_count=None if missing is None else stretch.entry_count + missing,
+                row_count=stretch.row_count,
+                loss="" if pieces else loss,
+            )
+        )
+        missing, after_id = None if missing is None else 0, stretch.last_id
+    return pieces

@@ -1,0 +1,86 @@
+"""Which queues a query reads, and where each of them begins and ends; asks the server for both."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from chasquimq.spark.offsets import Offsets, Position
+from chasquimq.spark.options import EARLIEST, LATEST, Edge, Place, SourceOptions
+from chasquimq.spark.planning import Planner
+
+if TYPE_CHECKING:
+    from chasquimq.spark.channel import Channel
+    from chasquimq.store.ranging import RangeStore
+
+_SEQ_MAX = 2**64 - 1
+
+
+class Subscription:
+    """The queues of a query; `only` keeps it to some of them."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        channel: Channel,
+        store: RangeStore,
+        *,
+        only: frozenset[str] | None = None,
+    ) -> None:
+        self.planner = Planner(options, channel, store)
+        self._options = options
+        self._channel = channel
+        self._store = store
+        self._only = only
+        self._found: list[str] = []
+        self._look_again_s = 0.0
+
+    def start(self) -> Offsets:
+        """Where a query begins that has not begun before."""
+        since_ms = self._options.starting_timestamp_ms
+        if since_ms is None:
+            return self._placed(self._options.starting_offsets, otherwise=EARLIEST)
+        return {queue: self.planner.at(queue, _just_before(since_ms)) for queue in self.queues()}
+
+    def end(self) -> Offsets:
+        """Where a query ends that reads once."""
+        return self._placed(self._options.ending_offsets, otherwise=LATEST)
+
+    def tails(self) -> Offsets:
+        """Behind the last entry of every queue."""
+        return self._placed(LATEST, otherwise=LATEST)
+
+    def queues(self) -> list[str]:
+        """The queues that are subscribed and wanted."""
+        names = self._subscribed()
+        return names if self._only is None else [name for name in names if name in self._only]
+
+    def look_again(self) -> None:
+        """Look for new queues at the next call, however short ago the last look was."""
+        self._look_again_s = 0.0
+
+    def _subscribed(self) -> list[str]:
+        pattern = self._options.subscribe_pattern
+        if not pattern:
+            return list(self._options.subscribe)
+        # A look walks all keys of the server, so it is not taken at every trigger.
+        if time.monotonic() >= self._look_again_s:
+            self._found = self._store.queues(pattern, self._channel.place)
+            self._look_again_s = time.monotonic() + self._options.discover_every_ms / 1_000
+        return self._found
+
+    def _placed(self, place: Place, *, otherwise: Edge) -> Offsets:
+        if isinstance(place, str):
+            return {queue: self._position(queue, place) for queue in self.queues()}
+        return {
+            queue: self._position(queue, place.get(queue, otherwise)) for queue in self.queues()
+        }
+
+    def _position(self, queue: str, where: Position | Edge) -> Position:
+        if isinstance(where, Position):
+            return self.planner.at(queue, where)
+        return self.planner.first(queue) if where == EARLIEST else self.planner.last(queue)
+
+
+def _just_before(moment_ms: int) -> Position:
+    return Position(f"{moment_ms - 1}-{_SEQ_MAX}") if moment_ms else Position()

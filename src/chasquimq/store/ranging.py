@@ -1,0 +1,166 @@
+"""Reads stretches of streams for threads that wait: what there is, how much, and the entries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from chasquimq.errors import ConnectionLost, ServerRefused, SettingsError
+from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.server_errors import Action, action_for
+from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.stream_entry import first_values, read_uint
+
+if TYPE_CHECKING:
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.store.connection import Part, Reply
+
+# An entry as the server sends it: its id, and fields and values in turn.
+RawEntry = tuple[bytes, Sequence[bytes]]
+Answer = TypeVar("Answer")
+
+NO_ENTRY = "0-0"
+_KEYS_PER_STEP = 1_000
+# A larger number was not written by a worker.
+_ROWS_PER_ENTRY_MAX = 999_999_999
+# A failover takes a few seconds; whoever was connected before may wait for it.
+_PATIENCE_S = 15.0
+_PAUSE_S = 0.5
+
+
+class StreamFacts(msgspec.Struct, frozen=True):
+    """What a stream says about itself; an absent stream is an empty one.
+
+    `added` counts every entry there ever was; None: the server (6.2) does not count.
+    """
+
+    length: int = 0
+    first_id: str = NO_ENTRY
+    last_id: str = NO_ENTRY
+    added: int | None = 0
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Entries in a row: the last of them, how many they are, and how many rows they hold."""
+
+    last_id: str
+    entry_count: int
+    row_count: int
+
+
+class RangeStore:
+    """Asks and reads, moves nothing, so every call may be sent again after trouble."""
+
+    def __init__(self, settings: ConnectionSettings, *, name: str = "") -> None:
+        self._connection = BlockingConnection(settings, name=name)
+        self._was_connected = False
+        self._may_script = True
+
+    def facts(self, key: str) -> StreamFacts:
+        """Length, edges and counter, all of one moment."""
+        try:
+            reply = self._call("XINFO", "STREAM", key)
+        except ServerRefused as refusal:
+            if "no such key" in str(refusal):
+                return StreamFacts()
+            raise
+        return _facts(dict(zip(reply[::2], reply[1::2], strict=True)))
+
+    def has(self, key: str, entry_id: str) -> bool:
+        """Whether the entry is still there."""
+        return bool(self._call("XRANGE", key, entry_id, entry_id))
+
+    def entries(self, key: str, after_id: str, until_id: str, count: int) -> list[RawEntry]:
+        """The next entries after one id up to another."""
+        return self._call("XRANGE", key, f"({after_id}", until_id, "COUNT", count)
+
+    def measure(
+        self, key: str, after_id: str, until_id: str, count: int, rows_max: int, rows_field: str
+    ) -> Stretch | None:
+        """How far `count` entries or `rows_max` rows reach; None: nothing is left."""
+        if self._may_script:
+            try:
+                return self._by_script(key, after_id, until_id, count, rows_max, rows_field)
+            except ServerRefused as refusal:
+                if refusal.code != "NOPERM":
+                    raise
+                # A user who may only read sees the entries, and counts them here.
+                self._may_script = False
+        return _measured(self.entries(key, after_id, until_id, count), rows_max, rows_field)
+
+    def queues(self, pattern: str, place: str) -> list[str]:
+        """Queues with a stream at that place whose names match the glob pattern; sorted."""
+        names: set[str] = set()
+        cursor: Reply = b"0"
+        while True:
+            command = ("SCAN", cursor, "MATCH", "{chasqui:" + pattern + "}:" + place)
+            cursor, keys = self._call(*command, "COUNT", _KEYS_PER_STEP, "TYPE", "stream")
+            names.update(name for name in map(_queue_name, keys) if name)
+            if cursor == b"0":
+                return sorted(names)
+
+    def close(self) -> None:
+        """Close; a later call dials again."""
+        self._connection.close()
+
+    def _by_script(self, key: str, *args: Part) -> Stretch | None:
+        reply = self._patiently(lambda: self._connection.run("measure", [key], *args))
+        return Stretch(reply[0].decode(), reply[1], reply[2]) if reply else None
+
+    def _call(self, *parts: Part) -> Reply:
+        return self._patiently(lambda: self._connection.call(*parts))
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask again for a while if the server was there before; a wrong URL is told at once."""
+        give_up_s = time.monotonic() + (_PATIENCE_S if self._was_connected else 0)
+        while True:
+            try:
+                answer = ask()
+            except (ConnectionLost, ServerRefused) as trouble:
+                is_passing = action_for(trouble) in (Action.WAIT, Action.REDIAL)
+                if not is_passing or time.monotonic() >= give_up_s:
+                    raise
+                time.sleep(_PAUSE_S)
+                continue
+            self._was_connected = True
+            return answer
+
+
+def _facts(told: dict[bytes, Reply]) -> StreamFacts:
+    length = told[b"length"]
+    first = told[b"first-entry"]
+    return StreamFacts(
+        length,
+        first[0].decode() if first else NO_ENTRY,
+        told[b"last-generated-id"].decode(),
+        told.get(b"entries-added"),
+    )
+
+
+def _measured(entries: list[RawEntry], rows_max: int, rows_field: str) -> Stretch | None:
+    taken, row_count = 0, 0
+    for _, fields in entries:
+        more = _rows_of(fields, rows_field)
+        if taken and row_count + more > rows_max:
+            break
+        taken, row_count = taken + 1, row_count + more
+    return Stretch(entries[taken - 1][0].decode(), taken, row_count) if taken else None
+
+
+def _rows_of(fields: Sequence[bytes], rows_field: str) -> int:
+    if not rows_field:
+        return 1
+    number = read_uint(first_values(fields).get(rows_field.encode())) or 1
+    return number if number <= _ROWS_PER_ENTRY_MAX else 1
+
+
+def _queue_name(key: bytes) -> str | None:
+    try:
+        name = key.decode().partition(":")[2].rpartition("}")[0]
+        return QueueKeys(name).queue
+    except (SettingsError, UnicodeDecodeError):
+        # Another program's key: nothing of ours can be under such a name.
+        return None

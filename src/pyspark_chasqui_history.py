@@ -1,0 +1,5 @@
+"""Registers the data source `chasqui.history`; Spark looks for modules with this beginning."""
+
+from chasquimq.spark.history import HistorySource as DefaultSource
+
+__all__ = ["DefaultSource"]
