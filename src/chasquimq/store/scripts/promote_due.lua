@@ -1,21 +1,23 @@
 -- Move due jobs from the delayed set to the stream; what cannot be read goes to the DLQ.
 -- KEYS     1 delayed (zset)   2 stream   3 dlq   4 dix (hash: job id -> due ms)   5 events
 -- ARGV     1 page_max   2 bytes_max   3 events_max (0: no events)
--- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs that dix did not know, ...}}
+-- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs, of pages that dix did not know
+--          as a whole, ...}}
 -- SETTLES  two promoters at once: whoever removes a member moves it.
+local byte, sub = string.byte, string.sub
 local function name_and_envelope(member)
   if #member < 4 then return nil end
-  local a, b, c, d = string.byte(member, 1, 4)
+  local a, b, c, d = byte(member, 1, 4)
   local size = a + b * 256 + c * 65536 + d * 16777216
   if size > #member - 4 then return nil end
-  return string.sub(member, 5, 4 + size), string.sub(member, 5 + size)
+  return sub(member, 5, 4 + size), sub(member, 5 + size)
 end
 
 -- The id is the first element of the envelope's array; other layouts have no index entry.
 local function job_id(envelope)
-  local head, size = string.byte(envelope, 1, 2)
+  local head, size = byte(envelope, 1, 2)
   if not size or head < 0x93 or head > 0x95 then return '' end
-  if size >= 0xa0 and size <= 0xbf then return string.sub(envelope, 3, 2 + size - 0xa0) end
+  if size >= 0xa0 and size <= 0xbf then return sub(envelope, 3, 2 + size - 0xa0) end
   if size == 0xd9 then return string.sub(envelope, 4, 3 + (string.byte(envelope, 3) or 0)) end
   if size == 0xda then
     local high, low = string.byte(envelope, 3, 4)
@@ -35,9 +37,12 @@ local page_max, bytes_max, events_max = tonumber(ARGV[1]), tonumber(ARGV[2]), to
 local moved, bad, bytes, unknown = 0, 0, 0, {}
 
 local function announce(id, name)
-  local event = {'e', 'waiting', 'id', id, 'ts', now_text}
-  if name ~= '' then event[7], event[8] = 'n', name end
-  redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*', unpack(event))
+  if name == '' then
+    redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*', 'e', 'waiting', 'id', id, 'ts', now_text)
+  else
+    redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*',
+      'e', 'waiting', 'id', id, 'ts', now_text, 'n', name)
+  end
 end
 
 local function bury(member)
@@ -63,13 +68,11 @@ local function move(member, score, ids)
   moved = moved + 1
 end
 
+-- A page of jobs that dix knew costs one command; only where some were unknown, all are named.
 local function forget(ids)
   if #ids == 0 then return end
-  local known = redis.call('HMGET', KEYS[4], unpack(ids))
-  for i, due in ipairs(known) do
-    if not due then unknown[#unknown + 1] = ids[i] end
-  end
-  redis.call('HDEL', KEYS[4], unpack(ids))
+  if redis.call('HDEL', KEYS[4], unpack(ids)) == #ids then return end
+  for i = 1, #ids do unknown[#unknown + 1] = ids[i] end
 end
 
 -- What is first by score is first by rank, so a page leaves in one step; after an error
