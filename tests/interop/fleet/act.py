@@ -10,7 +10,14 @@ import json
 import os
 import sys
 
-from chasquimq import BackoffSpec, Queue, RepeatPattern, UnrecoverableError, Worker
+from chasquimq import (
+    BackoffSpec,
+    Queue,
+    QueueEvents,
+    RepeatPattern,
+    UnrecoverableError,
+    Worker,
+)
 
 URL, QUEUE, ACT, ARGUMENTS = sys.argv[1:5]
 
@@ -43,8 +50,11 @@ async def hopeless() -> None:
         await add_hopeless(queue)
 
 
-async def work(count: int) -> list:
-    """Run until so many handlers have ended; what they saw."""
+async def work(count: int, ends: int = 0) -> list:
+    """Run until so many handlers have ended; what they saw.
+
+    With `ends`, also until so many ends of jobs were told, and a read that brought nothing.
+    """
     seen: list = []
     is_enough = asyncio.Event()
 
@@ -62,9 +72,21 @@ async def work(count: int) -> list:
     worker = Worker(QUEUE, handler, redis_url=URL, store_results=True, **options)
     running = asyncio.ensure_future(worker.run())
     await is_enough.wait()
+    if ends:
+        await told(ends)
     await worker.close()
     await running
     return sorted(seen)
+
+
+async def told(ends: int) -> None:
+    """Return when the events tell of so many ends, and of an empty read before or after them."""
+    was_drained = False
+    async for event in QueueEvents(QUEUE, redis_url=URL, last_event_id="0", block_ms=100):
+        ends -= event.name in ("completed", "dlq")
+        was_drained |= event.name == "drained"
+        if ends <= 0 and was_drained:
+            return
 
 
 async def results(*ids: str) -> list:
