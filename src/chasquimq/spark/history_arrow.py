@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.attempt_row import outcome_label
-from chasquimq.spark.moments import moments_ms, moments_us
+from chasquimq.spark.moments import known_ms, moments_ms, moments_us
 from chasquimq.spark.schema import ATTEMPTS_ARROW, GAP, MARK, UNREADABLE
 from chasquimq.store.ranging import RawEntry
 from chasquimq.wire.history import HistoryEntry, decode_history
@@ -76,7 +76,7 @@ def _row_batches(queue: str, packed: list[_Packed]) -> Iterator[pa.RecordBatch]:
 def _batch(queue: str, packed: list[_Packed]) -> pa.RecordBatch:
     ids, entries, columns = zip(*packed, strict=True)
     spread = _Spread([len(one) for one in columns])
-    base_ms = spread(pa.int64(), [one.base_ms for one in columns])
+    base_ms = spread(pa.int64(), [known_ms(one.base_ms) for one in columns])
     names = _joined(pa.string(), (one.names for one in columns))
     name_at = spread.indices([one.names for one in columns], [one.name_index for one in columns])
     errors = list(chain.from_iterable(one.errors for one in columns))
@@ -93,10 +93,10 @@ def _batch(queue: str, packed: list[_Packed]) -> pa.RecordBatch:
             names.take(name_at),
             _small(pa.int32(), [one.attempts for one in columns]),
             _outcomes([one.outcomes for one in columns]),
-            moments_ms(_joined(pa.int64(), (one.enqueued_ms for one in columns)), base_ms),
-            moments_ms(_joined(pa.int64(), (one.ready_ms for one in columns)), base_ms),
-            moments_ms(_joined(pa.int64(), (one.due_ms for one in columns)), base_ms),
-            moments_us(_joined(pa.int64(), (one.started_us for one in columns)), base_ms),
+            moments_ms(_offsets([one.enqueued_ms for one in columns]), base_ms),
+            moments_ms(_offsets([one.ready_ms for one in columns]), base_ms),
+            moments_ms(_offsets([one.due_ms for one in columns]), base_ms),
+            moments_us(_offsets([one.started_us for one in columns]), base_ms),
             _joined(pa.int64(), (one.durations_us for one in columns)),
             _small(pa.int32(), [one.deliveries for one in columns]),
             _joined(pa.int64(), (one.backoffs_ms for one in columns)),
@@ -139,6 +139,16 @@ class _Spread:
 
 def _joined(kind: pa.DataType, columns: Iterable[Sequence[Any]]) -> pa.Array:
     return pa.array(list(chain.from_iterable(columns)), kind)
+
+
+def _offsets(columns: Sequence[Sequence[int | None]]) -> pa.Array:
+    """Times; one that no 64 bits hold came from a producer's broken clock, and is unknown."""
+    try:
+        return _joined(pa.int64(), columns)
+    except OverflowError:
+        offsets = chain.from_iterable(columns)
+        known = [at if at is not None and abs(at) <= _INT64_MAX else None for at in offsets]
+        return pa.array(known, pa.int64())
 
 
 def _small(kind: pa.DataType, columns: Sequence[Sequence[Any]]) -> pa.Array:

@@ -12,6 +12,11 @@ FIRST_MS = -62_135_596_800_000
 LAST_MS = 253_402_300_799_999
 
 
+def known_ms(moment_ms: int) -> int | None:
+    """The moment, or None where no calendar holds it."""
+    return moment_ms if FIRST_MS <= moment_ms <= LAST_MS else None
+
+
 def moments_ms(offsets_ms: pa.Array, base_ms: pa.Array | int = 0) -> pa.Array:
     """Milliseconds that count from a base."""
     span = LAST_MS - FIRST_MS

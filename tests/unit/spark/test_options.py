@@ -1,0 +1,137 @@
+"""Options of the Spark sources: what they mean, and how wrong ones are refused."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+
+import pytest
+
+from chasquimq.errors import ChasquiError, SettingsError
+from chasquimq.spark.offsets import Position
+from chasquimq.spark.options import OPTION_NAMES, SourceOptions, parse_options
+
+
+def parsed(**options: str) -> SourceOptions:
+    return parse_options({"subscribe": "emails"} | options)
+
+
+def refusal(**options: str) -> str:
+    with pytest.raises(SettingsError) as refused:
+        parsed(**options)
+    return str(refused.value)
+
+
+def test_a_queue_is_all_that_must_be_said():
+    assert parsed() == SourceOptions(subscribe=("emails",))
+
+
+def test_every_option_has_its_place():
+    assert len(OPTION_NAMES) == len(fields(SourceOptions))
+
+
+def test_names_are_taken_in_any_case_as_spark_hands_them_over():
+    assert parsed(failondataloss="FALSE").fail_on_data_loss is False
+
+
+def test_several_queues_stand_between_commas():
+    assert parsed(subscribe="emails, sms,emails").subscribe == ("emails", "sms")
+
+
+def test_a_pattern_stands_instead_of_names():
+    options = parse_options({"subscribePattern": "mail-*"})
+
+    assert (options.subscribe, options.subscribe_pattern) == ((), "mail-*")
+
+
+def test_places_may_be_ids_counts_and_edges_by_queue():
+    text = '{"emails": "5-0", "sms": "6-0@9", "push": "latest"}'
+
+    options = parsed(subscribe="emails,sms,push", startingOffsets=text)
+
+    assert options.starting_offsets == {
+        "emails": Position("5-0"),
+        "sms": Position("6-0", 9),
+        "push": "latest",
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["1800000000000", "2027-01-15T08:00:00Z", "2027-01-15T10:00+02:00"]
+)
+def test_a_time_is_milliseconds_or_a_date_with_its_zone(text):
+    assert parsed(startingTimestamp=text).starting_timestamp_ms == 1_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("subscribe", " , ", "one or more queue names"),
+        ("subscribe", "a b", "free of white space"),
+        ("startingOffsets", "soon", "earliest, latest, or JSON"),
+        ("startingOffsets", "[]", "earliest, latest, or JSON"),
+        ("startingOffsets", '{"emails": 5}', "an entry id"),
+        ("endingOffsets", '{"emails": "x"}', "an entry id"),
+        ("startingTimestamp", "yesterday", "milliseconds since 1970"),
+        ("startingTimestamp", "2027-01-15T08:00:00", "add Z for UTC"),
+        ("startingTimestamp", "9" * 16, "milliseconds since 1970"),
+        ("maxOffsetsPerTrigger", "0", "from 1 to"),
+        ("maxOffsetsPerTrigger", "many", "a whole number"),
+        ("minPartitions", "-1", "a whole number"),
+        ("minPartitions", str(2**31), "from 1 to"),
+        ("fetchSize", "1.5", "a whole number"),
+        ("failOnDataLoss", "no", "true or false"),
+        ("includeExtra", "1", "true or false"),
+        ("filterPushdown", "", "true or false"),
+        ("discoverEveryMs", "-5", "a whole number"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_rule(name, text, words):
+    message = refusal(**{name: text})
+
+    assert words in message
+    assert name in message or "queue name" in message
+
+
+def test_a_pattern_that_breaks_out_of_its_key_is_refused():
+    with pytest.raises(SettingsError, match="subscribePattern must be a glob"):
+        parse_options({"subscribePattern": "a}:*"})
+
+
+@pytest.mark.parametrize("options", [{}, {"subscribe": "emails", "subscribePattern": "*"}])
+def test_one_way_to_name_queues_must_be_given(options):
+    with pytest.raises(SettingsError, match="one of the two"):
+        parse_options(options)
+
+
+def test_an_offset_of_a_queue_that_is_not_read_is_refused():
+    assert "about queues that subscribe names" in refusal(startingOffsets='{"sms": "5-0"}')
+
+
+def test_two_beginnings_are_refused():
+    message = refusal(startingOffsets='{"emails": "5-0"}', startingTimestamp="5")
+
+    assert "without startingOffsets" in message
+
+
+def test_a_misspelled_option_is_refused_with_what_was_meant():
+    assert "did you mean failOnDataLoss?" in refusal(failOnDataLos="false")
+
+
+def test_an_option_that_only_another_source_has_is_refused():
+    with pytest.raises(SettingsError, match="one that this source knows"):
+        parse_options({"subscribe": "emails", "includeExtra": "true"}, without=("includeExtra",))
+
+
+def test_a_broken_address_is_refused_without_its_password():
+    with pytest.raises(ChasquiError) as refused:
+        parse_options({"subscribe": "emails", "chasqui.redis.url": "http://me:secret@host"})
+
+    assert "secret" not in str(refused.value)
+
+
+def test_options_travel_to_executors_and_never_show_the_password():
+    options = parse_options({"subscribe": "emails", "chasqui.redis.url": "redis://:secret@host"})
+
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert "secret" not in repr(options)
