@@ -141,4 +141,17 @@ def _check_callable(what: str, handler: Any) -> Handler:
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         # Calling it would only make the generator, and the job would count as done.
         raise SettingsError(what, handler, "a function that returns, without `yield`")
+    _check_arity(what, handler)
     return handler
+
+
+def _check_arity(what: str, handler: Handler) -> None:
+    try:
+        takes = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return  # some built-ins do not tell
+    try:
+        takes.bind(None)
+    except TypeError:
+        rule = "a function that takes one argument, the job"
+        raise SettingsError(what, handler, rule, hint=f"it takes {takes}") from None

@@ -383,6 +383,53 @@ def test_what_cannot_run_a_job_is_refused(handler):
         Worker("q", handler)
 
 
+class Desk:
+    async def takes_a_job(self, job): ...
+
+    async def takes_none(self): ...
+
+    def __call__(self, job, copies=1): ...
+
+
+FITTING = {
+    "function": echo,
+    "method": Desk().takes_a_job,
+    "object": Desk(),
+    "lambda": lambda _job: None,
+    "default": lambda _job, _copies=1: None,
+    "any number": lambda *_jobs: None,
+    "rest bound": functools.partial(lambda _a, _job: None, 1),
+    "built-in without a signature": print,
+    "type": dict,
+}
+UNFITTING = {
+    "none": (lambda: None, "()"),
+    "two": (lambda _job, _other: None, "(_job, _other)"),
+    "by name only": (lambda *, _job: None, "(*, _job)"),
+    "by name only beside it": (lambda _job, *, _copies: None, "(_job, *, _copies)"),
+    "method of none": (Desk().takes_none, "()"),
+    "method of the class": (Desk.takes_a_job, "(self, job)"),
+    "all bound": (functools.partial(echo, 1), "()"),
+}
+
+
+@pytest.mark.parametrize("handler", FITTING.values(), ids=FITTING)
+def test_what_can_be_called_with_a_job_is_taken(handler):
+    Worker("q", handler)
+    Worker("q", {"a": handler})
+
+
+@pytest.mark.parametrize(("handler", "takes"), UNFITTING.values(), ids=UNFITTING)
+def test_what_cannot_be_called_with_one_job_is_refused(handler, takes):
+    with pytest.raises(SettingsError) as caught:
+        Worker("q", {"mail": handler})
+
+    assert str(caught.value).startswith(
+        "handler['mail'] must be a function that takes one argument, the job"
+    )
+    assert str(caught.value).endswith(f"; it takes {takes}")
+
+
 @pytest.mark.parametrize("concurrency", [0, -1, None, "2"])
 def test_a_worker_that_may_run_nothing_is_refused(concurrency):
     with pytest.raises(SettingsError, match="concurrency must be"):

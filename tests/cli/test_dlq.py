@@ -113,7 +113,7 @@ async def test_replay_goes_on_after_a_yes(chasqui, queue, queue_name, grave, ans
 
     said = await chasqui("dlq", "replay", queue_name, stdin=answer)
 
-    assert said.out == "replayed 1 of 100 entries\n"
+    assert said.out == "replayed 1 of 1 entries\n"
     assert (await queue.counts()).ready == 1
 
 
@@ -124,7 +124,7 @@ async def test_replay_with_yes_asks_nothing_and_heeds_filter_and_limit(
 
     said = await chasqui("dlq", "replay", queue_name, "--yes", "--name", "mail", "--limit", "2")
 
-    assert (said.code, said.out, said.err) == (0, "replayed 2 of 2 entries\n", "")
+    assert (said.code, said.out, said.err) == (0, "replayed 2 of 4 entries\n", "")
     counts = await queue.counts()
     assert (counts.ready, counts.dead) == (2, 2)
 
@@ -138,8 +138,9 @@ async def test_replay_by_id_and_by_fingerprint(chasqui, queue, queue_name, grave
         "dlq", "replay", queue_name, "--yes", "--fingerprint", charge["fingerprint"], "--json"
     )
 
-    assert by_id.out == "replayed 1 of 1 entries\n"
+    assert by_id.out == "replayed 1 of 3 entries\n"
     assert by_fingerprint.json["ids"] == [charge["dlq_id"]]
+    assert (by_fingerprint.json["depth"], by_fingerprint.json["limit"]) == (2, 100)
     assert (await queue.counts()).dead == 1
 
 
@@ -148,7 +149,7 @@ async def test_a_dry_run_tells_and_moves_nothing(chasqui, queue, queue_name, gra
 
     said = await chasqui("dlq", "replay", queue_name, "--dry-run")
 
-    assert said.out == "would replay 2 of 100 entries\n"
+    assert said.out == "would replay 2 of 2 entries\n"
     assert (await queue.counts()).dead == 2
 
 
@@ -158,7 +159,7 @@ async def test_what_cannot_be_decoded_stays_and_is_told(chasqui, queue, queue_na
 
     said = await chasqui("dlq", "replay", queue_name, "--yes")
 
-    assert said.out == "replayed 1 of 100 entries\n"
+    assert said.out == "replayed 1 of 2 entries\n"
     assert said.err == "1 entries cannot be decoded and stay\n"
     assert (await queue.counts()).dead == 1
 
@@ -169,7 +170,7 @@ async def test_a_rate_is_kept_across_chunks(chasqui, queue, queue_name, grave):
 
     said = await chasqui("dlq", "replay", queue_name, "--yes", "--max-rate", "20")
 
-    assert said.out == "replayed 30 of 100 entries\n"
+    assert said.out == "replayed 30 of 30 entries\n"
     # The first twentieth leaves at once, the last needs no rest after it.
     assert time.monotonic() - started_s > 1.0
 

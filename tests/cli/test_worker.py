@@ -36,7 +36,12 @@ async def die(job):
     os._exit(9)
 
 
+def forgetful():
+    return
+
+
 handlers = {"send": send, "stuck": stuck, "die": die}
+mixed = {"send": send, "forget": forgetful}
 number = 5
 
 
@@ -138,6 +143,16 @@ async def test_a_target_that_cannot_run_is_wrong_usage_in_one_line(bare_chasqui,
 
     assert (said.code, said.out) == (2, "")
     assert words in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("target", ["tasks:forgetful", "tasks:mixed"])
+async def test_a_handler_that_takes_no_job_is_wrong_usage(bare_chasqui, target):
+    said = await bare_chasqui("worker", target, "--queue", "q", "--check")
+
+    assert (said.code, said.out) == (2, "")
+    assert "must be a function that takes one argument, the job" in said.err
+    assert said.err.endswith("; it takes ()\n")
     assert said.err.count("\n") == 1
 
 

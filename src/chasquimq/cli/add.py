@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.duration import DURATION
+from chasquimq.cli.number import AT_LEAST_1
 from chasquimq.cli.options import json_option, queue_argument, redis_url_option
 from chasquimq.cli.render import emit_json
 from chasquimq.cli.server_choice import any_server
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument("data", default="null", metavar="[JSON|-|@FILE]")
 @click.option("--delay", "delay_ms", type=DURATION, help="Run it that much later.")
 @click.option("--job-id", help="An id of your own; a second add of the id keeps the first job.")
-@click.option("--attempts", type=click.IntRange(1), help="How often it may run.")
+@click.option("--attempts", type=AT_LEAST_1, help="How often it may run.")
 @redis_url_option
 @json_option
 def add(

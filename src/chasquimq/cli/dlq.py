@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from chasquimq.cli.duration import DURATION
+from chasquimq.cli.number import AT_LEAST_0, RATE
 from chasquimq.cli.options import (
     Command,
     fingerprint_option,
@@ -61,9 +62,7 @@ def peek(
 @ids_option
 @filter_options
 @click.option("--dry-run", "is_dry", is_flag=True, help="Only tell what would be sent back.")
-@click.option(
-    "--max-rate", type=click.FloatRange(0, min_open=True), help="Jobs per second at most."
-)
+@click.option("--max-rate", type=RATE, help="Jobs per second at most.")
 @yes_option
 @redis_url_option
 @json_option
@@ -130,7 +129,7 @@ def purge(
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write to this file.  [default: stdout]",
 )
-@click.option("--limit", type=click.IntRange(0), help="How many entries at most.")
+@click.option("--limit", type=AT_LEAST_0, help="How many entries at most.")
 @redis_url_option
 @click.option("--json", "as_json", is_flag=True, help="Taken for granted: lines are JSON anyway.")
 def export(

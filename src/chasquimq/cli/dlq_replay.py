@@ -37,8 +37,9 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of it; `ids` were found, `replayed` of them moved."""
+    """What became of it; `ids` were found among `depth` entries, `replayed` of them moved."""
 
+    depth: int
     replayed: int
     ids: list[str]
     skipped: int
@@ -47,17 +48,18 @@ class Answer(NamedTuple):
 async def replay_all(request: Request, url: str) -> Answer:
     """Find, ask, move."""
     async with visit(request.queue, url) as seen:
+        depth = (await seen.inspector.snapshot(request.queue)).dlq_depth
         looking = seen.queue.replay_dlq(
             request.most, ids=request.ids, dry_run=True, **request.filters
         )
         found = await behind_bar("reading the DLQ", looking)
         if request.is_dry or not found.ids:
-            return Answer(0, found.ids, found.skipped)
+            return Answer(depth, 0, found.ids, found.skipped)
         if not request.is_sure:
             confirm(f"send {len(found.ids):,} dead jobs of {request.queue} back to their workers?")
         with progress_bar("replaying") as advance:
             replayed = await _replay(seen.queue, found.ids, request.max_rate, advance)
-        return Answer(replayed, found.ids, found.skipped)
+        return Answer(depth, replayed, found.ids, found.skipped)
 
 
 def show(answer: Answer, request: Request, as_json: bool) -> None:
@@ -68,9 +70,9 @@ def show(answer: Answer, request: Request, as_json: bool) -> None:
     if answer.skipped:
         click.echo(f"{answer.skipped:,} entries cannot be decoded and stay", err=True)
     if request.is_dry:
-        click.echo(f"would replay {len(answer.ids)} of {request.most} entries")
+        click.echo(f"would replay {len(answer.ids)} of {answer.depth} entries")
     else:
-        click.echo(f"replayed {answer.replayed} of {request.most} entries")
+        click.echo(f"replayed {answer.replayed} of {answer.depth} entries")
 
 
 async def _replay(

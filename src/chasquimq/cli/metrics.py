@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from chasquimq.cli.inspect import snapshot_facts
+from chasquimq.cli.number import PORT_OR_ANY
 from chasquimq.cli.options import group_option, json_option, redis_url_option
 from chasquimq.cli.queues import survey_all, tell_broken
 from chasquimq.cli.render import emit_json
@@ -67,7 +68,7 @@ METRICS = (
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=PORT_OR_ANY,
     help="Serve /metrics on this port until Ctrl+C; 0 is any free one.",
 )
 @click.option("--host", metavar="ADDRESS", help="Where --port listens.  [default: 127.0.0.1]")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from chasquimq.cli.duration import DURATION
+from chasquimq.cli.number import AT_LEAST_0, AT_LEAST_1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,7 +35,7 @@ lease_option = click.option(
     help="The workers' claim_min_idle_ms: who is silent for longer is dead.",
 )
 count_option = click.option(
-    "--count", type=click.IntRange(1), help="End after that many.  [default: go on until Ctrl+C]"
+    "--count", type=AT_LEAST_1, help="End after that many.  [default: go on until Ctrl+C]"
 )
 name_option = click.option("--name", help="Only jobs of this name.")
 reason_option = click.option("--reason", help="Only entries with this reason.")
@@ -43,6 +44,4 @@ fingerprint_option = click.option("--fingerprint", help="Only entries with this 
 
 def limit_option(default: int, what: str) -> Callable[[Command], Command]:
     """How many, at most."""
-    return click.option(
-        "--limit", type=click.IntRange(0), default=default, show_default=True, help=what
-    )
+    return click.option("--limit", type=AT_LEAST_0, default=default, show_default=True, help=what)

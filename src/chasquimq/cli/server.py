@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chasquimq.cli.number import PORT
 from chasquimq.cli.render import emit
 from chasquimq.errors import ServerUnreachable
 
@@ -35,7 +36,7 @@ def server() -> None:
 
 @server.command()
 @directory_option
-@click.option("--port", type=click.IntRange(1, 65_535), help="Listen on this loopback port too.")
+@click.option("--port", type=PORT, help="Listen on this loopback port too.")
 @json_option
 def start(directory: Path, port: int | None, as_json: bool) -> None:
     """Start the server, or find it running."""

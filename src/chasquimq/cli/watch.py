@@ -12,6 +12,7 @@ import click
 
 from chasquimq.cli.inspect import snapshot_facts, snapshot_rows
 from chasquimq.cli.moment import iso
+from chasquimq.cli.number import AT_LEAST_1
 from chasquimq.cli.options import (
     count_option,
     group_option,
@@ -48,7 +49,7 @@ Show = Callable[[Look], None]
 @queue_argument
 @click.option(
     "--interval-ms",
-    type=click.IntRange(1),
+    type=AT_LEAST_1,
     default=1_000,
     show_default=True,
     help="How long to wait between two looks.",

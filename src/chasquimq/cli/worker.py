@@ -8,21 +8,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
 from chasquimq.cli.duration import DURATION
 from chasquimq.cli.logs import LEVELS, start_logging
+from chasquimq.cli.number import AT_LEAST_1, PORT_OR_ANY, WholeNumber
 from chasquimq.cli.options import redis_url_option
 from chasquimq.cli.render import clean, mask_secrets
 from chasquimq.cli.server_choice import any_server
 from chasquimq.errors import ChasquiError
 from chasquimq.telemetry.tracing import flush_spans
-
-if TYPE_CHECKING:
-    from chasquimq.cli.worker_run import WorkerRun
 
 EXIT_FAILED = 1
 PROCESSES_MAX = 256
@@ -35,10 +33,10 @@ FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
 @click.command()
 @click.argument("target", metavar="MODULE:ATTRIBUTE")
 @click.option("--queue", "queue_name", metavar="QUEUE", help="Whose jobs to run.")
-@click.option("--concurrency", type=click.IntRange(1), help="Jobs at once.  [default: 100]")
+@click.option("--concurrency", type=AT_LEAST_1, help="Jobs at once.  [default: 100]")
 @click.option(
     "--processes",
-    type=click.IntRange(1, PROCESSES_MAX),
+    type=WholeNumber(1, PROCESSES_MAX),
     default=1,
     show_default=True,
     help="Worker processes; one that dies is started again.",
@@ -49,9 +47,7 @@ FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
     help="Where `def` handlers run.  [default: thread]",
 )
 @click.option("--group", help="The consumer group.  [default: default]")
-@click.option(
-    "--max-attempts", type=click.IntRange(1), help="Runs of a job at most.  [default: 25]"
-)
+@click.option("--max-attempts", type=AT_LEAST_1, help="Runs of a job at most.  [default: 25]")
 @click.option(
     "--lease",
     "claim_min_idle_ms",
@@ -67,7 +63,7 @@ FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
 @click.option("--store-results", is_flag=True, default=None, help="Keep what handlers return.")
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65_535),
+    type=PORT_OR_ANY,
     help="Serve /metrics, /healthz and /readyz on this loopback port; further processes on "
     "the next ones.",
 )
@@ -103,18 +99,17 @@ def worker(
     options = {name: value for name, value in given.items() if value is not None}
     one = WorkerRun(target, options, metrics_port=metrics_port, lifeline=lifeline)
     if is_check:
-        one.check()
-        return 0
+        return _exit_code(one.check)
     if processes > 1:
         return _run_fleet(processes, metrics_port, redis_url)
     # Who watches several processes has told already.
     is_alone = lifeline is None
-    return _leave(_exit_code(one, lambda: any_server(redis_url, is_told=is_alone)))
+    return _leave(_exit_code(lambda: one.run(lambda: any_server(redis_url, is_told=is_alone))))
 
 
-def _exit_code(one: WorkerRun, find_server: Callable[[], str]) -> int:
+def _exit_code(work: Callable[[], int]) -> int:
     try:
-        return one.run(find_server)
+        return work()
     except click.ClickException as refused:
         refused.show()
         return refused.exit_code

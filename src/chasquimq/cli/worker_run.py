@@ -46,9 +46,10 @@ class WorkerRun:
         self._pages: WorkerPages | None = None
         self._signal: int | None = None
 
-    def check(self) -> None:
+    def check(self) -> int:
         """Refuse a target or options that cannot be run; needs no server."""
         self._worker(load_target(self._target))
+        return 0
 
     def run(self, find_server: Callable[[], str]) -> int:
         """Run until asked to stop; the answer is the exit code."""
