@@ -1,0 +1,67 @@
+"""The page about operating names every file and every alert, and numbers that are in the files."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import yaml
+
+from deploy.exported import exported
+from deploy.kit import DEPLOY, ROOT, manifests, parsed_by_exporter, pod, unit
+from deploy.promql import matched_labels, parse, selectors
+
+PAGE = (ROOT / "docs/how-to/operate.md").read_text()
+ALERTS = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]
+SCRAPE = yaml.safe_load((DEPLOY / "prometheus/scrape.yml").read_text())
+CODE = re.compile(r"`([^`\n]+)`")
+
+
+def test_every_file_of_the_kit_is_on_the_page():
+    named = set(CODE.findall(PAGE.partition("\n## ")[0]))
+    files = [str(p.relative_to(DEPLOY)) for p in DEPLOY.rglob("*") if is_shipped(p)]
+    folders = [name for name in named if name.endswith("/")]
+
+    missing = [f for f in files if f not in named and not any(f.startswith(d) for d in folders)]
+    assert missing == []
+    assert [n for n in named - {"deploy/"} if not (DEPLOY / n).exists()] == []
+
+
+def test_every_alert_is_on_the_page_and_none_else():
+    on_page = re.findall(r"`(Chasqui\w+)`", PAGE)
+
+    assert on_page == [rule["alert"] for group in ALERTS for rule in group["rules"]]
+
+
+def test_every_job_is_on_the_page():
+    rows = re.findall(r"^\| `(chasqui-\w+)` \| \d+ \|", PAGE, re.MULTILINE)
+
+    assert rows == [job["job_name"] for job in SCRAPE["scrape_configs"]]
+
+
+def test_commands_of_the_exporter_can_be_typed():
+    typed = re.findall(r"^    python exporter\.py (.+)$", PAGE, re.MULTILINE)
+
+    assert [parsed_by_exporter(shlex.split(line))["host"] for line in typed] == ["10.0.0.5"] * 2
+
+
+def test_times_to_stop_are_those_of_the_files():
+    (timeout_s,) = unit("chasqui-worker@.service")["Service"]["TimeoutStopSec"]
+
+    assert f"`TimeoutStopSec` ({timeout_s} s)" in PAGE
+    grace_s = pod("worker.yaml")["terminationGracePeriodSeconds"]
+    assert f"`terminationGracePeriodSeconds` ({grace_s})" in PAGE
+
+
+def test_the_other_trigger_asks_for_what_is_exported():
+    (block,) = re.findall(r"^```yaml\n(.+?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (trigger,) = yaml.safe_load(block)["triggers"]
+
+    for selector in selectors(parse(trigger["metadata"]["query"])):
+        assert matched_labels(selector) <= exported()[selector.name]
+    (kept,) = manifests("keda.yaml")[0]["spec"]["triggers"]
+    assert trigger["metadata"]["threshold"] == kept["metadata"]["streamLength"]
+
+
+def is_shipped(path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts
