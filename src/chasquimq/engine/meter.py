@@ -45,8 +45,8 @@ class Meter(Listener):
         return any(listens(sink, happening) for happening in _TOLD)
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
-        record = self._outcome
-        self._sink.job_outcomes([record("ok", delivery) for delivery in deliveries])
+        offset_us = self._offset_us()
+        self._sink.job_outcomes([_outcome("ok", one, offset_us) for one in deliveries])
 
     def retried(self, moves: Sequence[Retrying]) -> None:
         self._tell_runs(moves)
@@ -77,15 +77,24 @@ class Meter(Listener):
         self._sink.lease_lost(LeaseLost(1))
 
     def _tell_runs(self, moves: Sequence[Move]) -> None:
-        outcomes = [self._outcome(_kind(m), run) for m in moves if (run := _run_of(m)) is not None]
+        offset_us = self._offset_us()
+        outcomes = [
+            _outcome(_kind(move), run, offset_us)
+            for move in moves
+            if (run := _run_of(move)) is not None
+        ]
         if outcomes:
             self._sink.job_outcomes(outcomes)
 
-    def _outcome(self, kind: OutcomeKind, delivery: Delivery) -> JobOutcome:
-        wait_us = int((self._at_ms(delivery.started_ns) - ready_ms(delivery)) * 1000)
-        return JobOutcome(
-            kind, delivery.run_number, delivery.duration_us, delivery.name, max(0, wait_us)
-        )
+    def _offset_us(self) -> int:
+        """The server's clock minus our monotonic one: asked once a batch, not once a job."""
+        return int(self._at_ms(0) * 1000)
+
+
+def _outcome(kind: OutcomeKind, delivery: Delivery, offset_us: int) -> JobOutcome:
+    # Clocks may disagree; a wait below nothing becomes 0 in the record.
+    wait_us = delivery.started_ns // 1000 + offset_us - ready_ms(delivery) * 1000
+    return JobOutcome(kind, delivery.run_number, delivery.duration_us, delivery.name, wait_us)
 
 
 def _kind(move: Move) -> OutcomeKind:
