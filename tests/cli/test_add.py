@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from chasquimq.cli.duration import DURATION, duration_text
+from chasquimq.cli.duration import DURATION, duration_text, interval_text
 from chasquimq.cli.main import main
 from chasquimq.inspector import Inspector
 
@@ -103,11 +103,34 @@ def test_what_is_no_duration_is_wrong_usage(text, capsys):
     ("ms", "text"),
     [
         (5, "5 ms"),
+        (999.9, "1000 ms"),
+        (1_000, "1 s"),
         (1_500, "1.5 s"),
+        (60_000, "1 min"),
         (61_000, "1 min 1 s"),
+        (3_600_000, "1 h"),
         (3_700_000, "1 h 1 min"),
+        (172_800_000, "2 d"),
         (200_000_000, "2 d 7 h"),
     ],
 )
 def test_a_duration_is_told_in_two_units(ms, text):
     assert duration_text(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (250, "250 ms"),
+        (1_000, "1 s"),
+        (1_005, "1.005 s"),
+        (60_000, "1 min"),
+        (60_001, "1 min 0.001 s"),
+        (90_000, "1 min 30 s"),
+        (86_400_000, "1 d"),
+        (90_061_500, "1 d 1 h 1 min 1.5 s"),
+    ],
+)
+def test_an_interval_is_told_in_as_many_units_as_it_has(ms, text):
+    assert interval_text(ms) == text

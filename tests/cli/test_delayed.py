@@ -18,14 +18,6 @@ async def test_the_soonest_come_first(chasqui, queue, queue_name, raw):
     assert [job["job_id"] for job in two.json] == ["first", "second"]
 
 
-async def test_nothing_delayed_is_said_on_stderr(chasqui, queue, queue_name):
-    await queue.add("a", 1)
-
-    said = await chasqui("delayed", "list", queue_name)
-
-    assert (said.code, said.out, said.err) == (0, "", "nothing is delayed\n")
-
-
 async def test_more_than_a_page_is_listed(chasqui, queue, queue_name):
     await queue.add_bulk([{"name": "a", "data": 1, "delay_ms": 60_000 + at} for at in range(250)])
 

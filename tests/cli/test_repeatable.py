@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 EVERY = {"kind": "every", "interval_ms": 60_000}
@@ -16,11 +18,39 @@ async def test_list_shows_the_columns_of_the_original(chasqui, queue, queue_name
 
     assert said.out.splitlines()[0].split("  ")[0] == f"repeatable: {queue_name}"
     tick, nightly = said.rows
-    assert tick[:4] == ["tick::every:60000", "tick", "every 60000ms", "-"]
-    assert tick[4].isdigit()
+    assert tick[:4] == ["tick::every:60000", "tick", "every 1 min", "-"]
+    assert re.fullmatch(r"in (1 min|5\d(\.\d)? s)", tick[4])
     assert tick[5] == "5"
     assert nightly[:4] == ["nightly", "night", "0 3 * * *", "Europe/Berlin"]
     assert nightly[5] == "-"
+
+
+async def test_a_plan_that_nobody_fired_is_told_as_late(chasqui, queue, queue_name, raw):
+    await queue.upsert_repeatable_job("tick", 1, repeat=EVERY)
+    (due_ms,) = [plan.next_fire_ms for plan in await queue.get_repeatable_jobs()]
+    await raw("ZADD", raw.keys.repeat, due_ms - 3_700_000, "tick::every:60000")
+
+    (row,) = (await chasqui("repeatable", "list", queue_name)).rows
+    (plan,) = (await chasqui("repeatable", "list", queue_name, "--json")).json
+
+    assert row[4] == "1 h late"
+    assert plan["next_fire_ms"] == due_ms - 3_700_000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("repeatable", "list"), "nothing repeats"), (("delayed", "list"), "nothing is delayed"),
+     (("repeatable", "quarantined"), "nothing is quarantined")],
+    ids=" ".join,
+)  # fmt: skip
+async def test_an_empty_list_is_said_on_stderr(chasqui, queue, queue_name, words, said):
+    await queue.add("a", 1)
+
+    plain = await chasqui(*words, queue_name)
+    as_json = await chasqui(*words, queue_name, "--json")
+
+    assert (plain.code, plain.out, plain.err) == (0, "", f"{said}\n")
+    assert (as_json.code, as_json.json, as_json.err) == (0, [], "")
 
 
 async def test_json_has_the_dict_form_of_each_plan(chasqui, queue, queue_name):

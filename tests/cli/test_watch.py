@@ -105,6 +105,7 @@ async def test_a_server_that_goes_away_is_told_and_waited_for(kind, running):
         (10, Rates(0, 50, 50), "steady"),
         (10_000, Rates(-1, 100, 101), "steady"),
         (0, Rates(0, 0, 0), "steady, nothing waits"),
+        (0, Rates(-50, 0, 50), "cleared, nothing waits"),
     ],
 )
 def test_the_sentence_follows_from_depth_and_rates(depth, rates, sentence):

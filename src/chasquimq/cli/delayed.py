@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chasquimq.cli.asking import confirm
+from chasquimq.cli.listing import emit_list
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import (
     json_option,
@@ -17,7 +19,7 @@ from chasquimq.cli.options import (
 )
 from chasquimq.cli.render import emit_json, emit_table
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.visit import run, visit
+from chasquimq.cli.visit import ask
 
 if TYPE_CHECKING:
     from chasquimq.model.snapshot import DelayedJob
@@ -35,13 +37,10 @@ def delayed() -> None:
 @json_option
 def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
     """List the delayed jobs of QUEUE that are due first; retries are among them."""
-    jobs = run(_soonest(queue, limit, running_server(redis_url)))
-    if as_json:
-        emit_json([_facts(job) for job in jobs])
-    elif jobs:
-        emit_table([_row(job, queue) for job in jobs])
-    else:
-        click.echo("nothing is delayed", err=True)
+    url = running_server(redis_url)
+    jobs = ask(queue, url, lambda seen: seen.inspector.delayed(queue, limit))
+    row = partial(_row, queue=queue)
+    emit_list(jobs, as_json, facts=_facts, row=row, nothing="nothing is delayed")
 
 
 @delayed.command()
@@ -57,7 +56,7 @@ def cancel(
     url = running_server(redis_url)
     if not is_sure:
         confirm(f"cancel {len(job_ids)} jobs of {queue}? they will never run")
-    answers = run(_cancel(queue, job_ids, url))
+    answers = ask(queue, url, lambda seen: seen.queue.cancel_delayed_bulk(job_ids))
     outcomes = dict(zip(job_ids, answers, strict=True))
     if as_json:
         emit_json({"cancelled": outcomes})
@@ -66,16 +65,6 @@ def cancel(
         rows = [{"job": job_id, "state": states[was]} for job_id, was in outcomes.items()]
         emit_table(rows, has_header=False)
     return 0 if all(answers) else 1
-
-
-async def _soonest(queue: str, limit: int, url: str) -> list[DelayedJob]:
-    async with visit(queue, url) as seen:
-        return await seen.inspector.delayed(queue, limit)
-
-
-async def _cancel(queue: str, job_ids: tuple[str, ...], url: str) -> list[bool]:
-    async with visit(queue, url) as seen:
-        return await seen.queue.cancel_delayed_bulk(job_ids)
 
 
 def _facts(job: DelayedJob) -> dict[str, Any]:

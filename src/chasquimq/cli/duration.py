@@ -35,9 +35,28 @@ def duration_text(ms: float) -> str:
         return f"{ms:.0f} ms"
     seconds = ms / 1_000
     if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds} s"
+        return f"{_decimals(seconds, 1)} s"
+    units = _split(int(seconds) * 1_000)
+    largest = next(at for at, (count, _) in enumerate(units) if count)
+    return _joined(units[largest : largest + 2])
+
+
+def interval_text(ms: int) -> str:
+    """The same without any rounding, in as many units as it needs."""
+    return f"{ms} ms" if ms < 1_000 else _joined(_split(ms))
+
+
+def _split(ms: int) -> list[tuple[float, str]]:
+    minutes, seconds_ms = divmod(ms, 60_000)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+    days, hours = divmod(hours, 24)
+    return [(days, "d"), (hours, "h"), (minutes, "min"), (seconds_ms / 1_000, "s")]
+
+
+def _joined(units: list[tuple[float, str]]) -> str:
+    return " ".join(f"{_decimals(count, 3)} {unit}" for count, unit in units if count)
+
+
+def _decimals(number: float, most: int) -> str:
+    text = f"{number:.{most}f}"
+    return text.rstrip("0").rstrip(".")

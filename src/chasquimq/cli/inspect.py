@@ -9,7 +9,7 @@ import click
 from chasquimq.cli.options import group_option, json_option, queue_argument, redis_url_option
 from chasquimq.cli.render import emit, emit_json
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.visit import run, visit
+from chasquimq.cli.visit import ask
 
 if TYPE_CHECKING:
     from chasquimq.model.snapshot import Snapshot
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @json_option
 def inspect(queue: str, group: str, redis_url: str | None, as_json: bool) -> None:
     """Show how many jobs of QUEUE wait, run, are delayed, are dead and repeat."""
-    snapshot = run(_snapshot(queue, group, running_server(redis_url)))
+    url = running_server(redis_url)
+    snapshot = ask(queue, url, lambda seen: seen.inspector.snapshot(queue, group))
     if as_json:
         emit_json(snapshot_facts(snapshot))
     else:
@@ -58,8 +59,3 @@ def snapshot_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
     }
     what, how_much = f"queue: {snapshot.queue}", f"group: {snapshot.group}"
     return [{what: name, how_much: value} for name, value in values.items()]
-
-
-async def _snapshot(queue: str, group: str, url: str) -> Snapshot:
-    async with visit(queue, url) as seen:
-        return await seen.inspector.snapshot(queue, group)

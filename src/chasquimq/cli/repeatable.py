@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chasquimq.cli.asking import confirm, is_answered_by_a_person
+from chasquimq.cli.duration import duration_text, interval_text
+from chasquimq.cli.listing import emit_list
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import (
     json_option,
@@ -15,12 +18,11 @@ from chasquimq.cli.options import (
     redis_url_option,
     yes_option,
 )
-from chasquimq.cli.render import emit_json, emit_table
+from chasquimq.cli.render import emit_json
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.visit import run, visit
+from chasquimq.cli.visit import Visit, ask
 
 if TYPE_CHECKING:
-    from chasquimq.job import Job
     from chasquimq.repeat import QuarantinedRepeatable, RepeatableMeta
 
 
@@ -36,11 +38,9 @@ def repeatable() -> None:
 @json_option
 def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
     """List the repeatable jobs of QUEUE, the next to fire first."""
-    plans = run(_plans(queue, limit, running_server(redis_url)))
-    if as_json:
-        emit_json([plan.to_dict() for plan in plans])
-    else:
-        emit_table([_row(plan, queue) for plan in plans] or [_nothing(queue)])
+    now_ms, plans = ask(queue, running_server(redis_url), partial(_plans, limit=limit))
+    row = partial(_row, queue=queue, now_ms=now_ms)
+    emit_list(plans, as_json, facts=_facts, row=row, nothing="nothing repeats")
 
 
 @repeatable.command()
@@ -57,7 +57,7 @@ def remove(queue: str, key: str, is_sure: bool, redis_url: str | None, as_json: 
     url = running_server(redis_url)
     if not is_sure and is_answered_by_a_person():
         confirm(f"end the repeatable job {key!r} of {queue}?")
-    was_there = run(_remove(queue, key, url))
+    was_there = ask(queue, url, lambda seen: seen.queue.remove_repeatable_by_key(key))
     if as_json:
         emit_json({"removed": was_there})
     else:
@@ -72,7 +72,8 @@ def remove(queue: str, key: str, is_sure: bool, redis_url: str | None, as_json: 
 @json_option
 def run_(queue: str, key: str, redis_url: str | None, as_json: bool) -> None:
     """Add one job of the plan KEY now; its next fire and its limit stay as they are."""
-    job = run(_fire(queue, key, running_server(redis_url)))
+    url = running_server(redis_url)
+    job = ask(queue, url, lambda seen: seen.queue.run_repeatable_now(key))
     if as_json:
         emit_json({"job_id": job.id, "name": job.name})
     else:
@@ -86,50 +87,37 @@ def run_(queue: str, key: str, redis_url: str | None, as_json: bool) -> None:
 @json_option
 def quarantined(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
     """List plans of QUEUE that can never fire and were put aside; plan anew or remove them."""
-    plans = run(_quarantined(queue, limit, running_server(redis_url)))
-    if as_json:
-        emit_json([_bad_facts(plan) for plan in plans])
-    elif plans:
-        emit_table([_bad_row(plan, queue) for plan in plans])
-    else:
-        click.echo("nothing is quarantined", err=True)
+    url = running_server(redis_url)
+    plans = ask(queue, url, lambda seen: seen.queue.quarantined_repeatables(limit))
+    row = partial(_bad_row, queue=queue)
+    emit_list(plans, as_json, facts=_bad_facts, row=row, nothing="nothing is quarantined")
 
 
-async def _plans(queue: str, limit: int, url: str) -> list[RepeatableMeta]:
-    async with visit(queue, url) as seen:
-        return await seen.queue.get_repeatable_jobs(limit)
+async def _plans(seen: Visit, limit: int) -> tuple[int, list[RepeatableMeta]]:
+    plans = await seen.queue.get_repeatable_jobs(limit)
+    # Plans fire by the server's clock, so that is the one to count from.
+    return (await seen.inspector.snapshot(seen.queue.name)).at_ms, plans
 
 
-async def _remove(queue: str, key: str, url: str) -> bool:
-    async with visit(queue, url) as seen:
-        return await seen.queue.remove_repeatable_by_key(key)
+def _facts(plan: RepeatableMeta) -> dict[str, Any]:
+    return plan.to_dict()
 
 
-async def _fire(queue: str, key: str, url: str) -> Job:
-    async with visit(queue, url) as seen:
-        return await seen.queue.run_repeatable_now(key)
-
-
-async def _quarantined(queue: str, limit: int, url: str) -> list[QuarantinedRepeatable]:
-    async with visit(queue, url) as seen:
-        return await seen.queue.quarantined_repeatables(limit)
-
-
-def _row(plan: RepeatableMeta, queue: str) -> dict[str, Any]:
+def _row(plan: RepeatableMeta, queue: str, now_ms: int) -> dict[str, Any]:
     is_cron = plan.pattern.kind == "cron"
+    every = f"every {interval_text(plan.pattern.interval_ms or 0)}"
     return {
         f"repeatable: {queue}": plan.key,
         "job_name": plan.job_name,
-        "pattern": plan.pattern.expression if is_cron else f"every {plan.pattern.interval_ms}ms",
+        "pattern": plan.pattern.expression if is_cron else every,
         "tz": (plan.pattern.tz or "UTC") if is_cron else None,
-        "next fire (ms)": plan.next_fire_ms,
+        "next fire": _when(plan.next_fire_ms - now_ms),
         "limit": plan.limit,
     }
 
 
-def _nothing(queue: str) -> dict[str, Any]:
-    columns = ("job_name", "pattern", "tz", "next fire (ms)", "limit")
-    return {f"repeatable: {queue}": "(empty)"} | dict.fromkeys(columns)
+def _when(ms: int) -> str:
+    return f"in {duration_text(ms)}" if ms >= 0 else f"{duration_text(-ms)} late"
 
 
 def _bad_facts(plan: QuarantinedRepeatable) -> dict[str, Any]:

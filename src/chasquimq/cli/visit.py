@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -29,6 +29,16 @@ class Visit(NamedTuple):
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work to its end."""
     return asyncio.run(work)
+
+
+def ask(name: str, url: str, question: Callable[[Visit], Awaitable[T]]) -> T:
+    """Open a queue that must exist, ask one thing, close it."""
+
+    async def answer() -> T:
+        async with visit(name, url) as seen:
+            return await question(seen)
+
+    return run(answer())
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.duration import duration_text
+from chasquimq.cli.listing import emit_list
 from chasquimq.cli.options import (
     group_option,
     json_option,
@@ -14,9 +15,9 @@ from chasquimq.cli.options import (
     queue_argument,
     redis_url_option,
 )
-from chasquimq.cli.render import emit_json, emit_table
+from chasquimq.cli.render import clean
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.visit import run, visit
+from chasquimq.cli.visit import ask
 
 if TYPE_CHECKING:
     from chasquimq.model.snapshot import WorkerSnapshot
@@ -34,19 +35,11 @@ def workers(queue: str, group: str, lease_ms: int, redis_url: str | None, as_jso
     What the dead hold is taken over by the next worker that reads. `parking` is no worker:
     it keeps what workers gave back when they left.
     """
-    found = run(_workers(queue, group, running_server(redis_url)))
+    url = running_server(redis_url)
+    found = ask(queue, url, lambda seen: seen.inspector.workers(queue, group))
     facts = [_facts(one, lease_ms) for one in sorted(found, key=lambda one: one.name)]
-    if as_json:
-        emit_json(facts)
-    elif facts:
-        emit_table([_row(fact) for fact in facts])
-    else:
-        click.echo(f"no worker of group {group} has been seen", err=True)
-
-
-async def _workers(queue: str, group: str, url: str) -> list[WorkerSnapshot]:
-    async with visit(queue, url) as seen:
-        return await seen.inspector.workers(queue, group)
+    nothing = f"no worker of group {clean(group)} has been seen"
+    emit_list(facts, as_json, facts=dict, row=_row, nothing=nothing)
 
 
 def _facts(one: WorkerSnapshot, lease_ms: int) -> dict[str, Any]:

@@ -74,6 +74,8 @@ def outlook(depth: int, rates: Rates) -> str:
         return "steady" if depth else "steady, nothing waits"
     if rates.growth > 0:
         return f"grows by {rate_text(rates.growth)}/s, will not clear"
+    if not depth:
+        return "cleared, nothing waits"
     return f"clears in about {about(depth / -rates.growth)}"
 
 
