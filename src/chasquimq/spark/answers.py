@@ -1,0 +1,119 @@
+"""Answers questions about a lake from its tables, read-only and without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import shorten
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import duckdb
+
+from chasquimq.errors import SettingsError
+from chasquimq.spark.sketches import register_functions
+from chasquimq.spark.table_schemas import TABLES
+from chasquimq.spark.views import escaped, view_sql
+
+ROWS_MAX = 1_000
+QUESTION_CHARS = 120
+_READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+
+
+class Answer(NamedTuple):
+    """Columns and rows; `is_cut` where there were more rows than asked for."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+    is_cut: bool = False
+
+    def dicts(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+class Answers:
+    """A lake to ask; every question sees the tables as they are when it is first asked about them."""
+
+    def __init__(self, lake: Path) -> None:
+        if not any((lake / name / "_delta_log").is_dir() for name in TABLES):
+            hint = "fill it with `chasqui pipeline once`, or name another with --lake"
+            raise SettingsError("lake", str(lake), "a folder with tables", hint=hint)
+        self._lake = lake.resolve()
+        self._viewed: set[str] = set()
+        self._connection = _open(self._lake)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def lake(self) -> Path:
+        return self._lake
+
+    def sql(self, question: str, *, rows_max: int = ROWS_MAX) -> Answer:
+        """Answer one SELECT of anybody's.
+
+        Raises:
+            SettingsError: it is not one SELECT, or names what is not there.
+        """
+        try:
+            self._refuse_writes(question)
+            return self._answer(question, (), rows_max)
+        except duckdb.Error as wrong:
+            raise _refusal(question, "SQL that the tables can answer", str(wrong)) from None
+
+    def ask(self, question: str, *values: object) -> list[dict[str, Any]]:
+        """The rows that a question of our own yields."""
+        return self._answer(question, values, None).dicts()
+
+    def _answer(self, question: str, values: Sequence[object], rows_max: int | None) -> Answer:
+        self._look_at(question)
+        found = self._connection.execute(question, list(values))
+        columns = [str(column[0]) for column in found.description or ()]
+        if rows_max is None:
+            return Answer(columns, found.fetchall())
+        rows = found.fetchmany(rows_max + 1)
+        return Answer(columns, rows[:rows_max], is_cut=len(rows) > rows_max)
+
+    def _look_at(self, question: str) -> None:
+        # A view reads the head of every file of its table, so only those that are named exist.
+        for name in sorted(
+            name for name in TABLES if name in question and name not in self._viewed
+        ):
+            self._connection.execute(f"create view {name} as {view_sql(self._lake, name)}")
+            self._viewed.add(name)
+
+    def _refuse_writes(self, question: str) -> None:
+        statements = self._connection.extract_statements(question)
+        if len(statements) != 1:
+            raise _refusal(question, "one statement", f"found {len(statements)} of them")
+        if statements[0].type not in _READING:
+            raise _refusal(question, "a SELECT", "the tables of a lake are only read here")
+
+
+def _open(lake: Path) -> duckdb.DuckDBPyConnection:
+    # Nothing is fetched, and nothing but the lake is read.
+    connection = duckdb.connect(
+        config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    )
+    connection.execute("set TimeZone = 'UTC'")
+    register_functions(connection)
+    folders = [f"{lake}/", f"{escaped(lake)}/"]
+    connection.execute("set allowed_directories = $folders", {"folders": folders})
+    connection.execute("set enable_external_access = false")
+    return connection
+
+
+def _refusal(question: str, rule: str, why: str) -> SettingsError:
+    hint = " ".join(line.strip() for line in why.splitlines() if line.strip())
+    return SettingsError("sql", shorten(question, QUESTION_CHARS), rule, hint=hint)

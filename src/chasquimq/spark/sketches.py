@@ -1,0 +1,75 @@
+"""Reads and merges the sketches of run and wait times that the tables carry, without a JVM.
+
+The functions for SQL have the names that Spark has for them, so that a query runs in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from datasketches import kll_doubles_sketch
+from duckdb.func import SPECIAL
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MERGE_LIST_SQL: Final = "kll_merge_list"
+
+
+def register_functions(connection: DuckDBPyConnection) -> None:
+    """Teach a connection what Spark knows about sketches of doubles."""
+    teach = partial(connection.create_function, null_handling=SPECIAL)
+    teach("kll_sketch_get_quantile_double", quantile_of, ["BLOB", "DOUBLE"], "DOUBLE")
+    teach("kll_sketch_get_n_double", count_of, ["BLOB"], "BIGINT")
+    teach(MERGE_LIST_SQL, merged, ["BLOB[]"], "BLOB")
+    connection.execute(
+        f"create macro kll_merge_agg_double(sketch) as {MERGE_LIST_SQL}(list(sketch))"
+    )
+
+
+def quantiles(sketches: Iterable[bytes | None], ranks: Sequence[float]) -> list[float | None]:
+    """The values at these ranks of all sketches together; None where they hold nothing.
+
+    Merging throws coins. What each sketch has kept is weighed instead, so that the same sketches
+    always answer the same.
+    """
+    kept = chain.from_iterable(_read(sketch) for sketch in sketches if sketch)
+    pairs = np.fromiter(chain.from_iterable(kept), dtype=np.float64).reshape(-1, 2)
+    if not len(pairs):
+        return [None] * len(ranks)
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    reached = np.cumsum(pairs[:, 1])
+    places = [int(np.argmax(reached >= rank * reached[-1])) for rank in ranks]
+    return [float(pairs[place, 0]) for place in places]
+
+
+def quantile_of(sketch: bytes | None, rank: float | None) -> float | None:
+    """The value at a rank between 0 and 1; None where there is none."""
+    if sketch is None or rank is None:
+        return None
+    read = _read(sketch)
+    return None if read.is_empty() else read.get_quantile(rank)
+
+
+def count_of(sketch: bytes | None) -> int | None:
+    """How many values the sketch stands for."""
+    return None if sketch is None else _read(sketch).n
+
+
+def merged(sketches: Sequence[bytes | None] | None) -> bytes | None:
+    """One sketch of all that these stand for; None where none of them is known."""
+    known = [sketch for sketch in sketches or () if sketch]
+    if len(known) < 2:
+        return known[0] if known else None
+    union = _read(known[0])
+    for sketch in known[1:]:
+        union.merge(_read(sketch))
+    return union.serialize()
+
+
+def _read(sketch: bytes) -> kll_doubles_sketch:
+    return kll_doubles_sketch.deserialize(bytes(sketch))

@@ -1,0 +1,111 @@
+"""The tables of a lake as views of an in-memory database: rows of one key merged, no JVM, no writes."""
+
+# ruff: noqa: S608  names and paths are our own, and paths are quoted
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from chasquimq.spark.sketches import MERGE_LIST_SQL
+from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS, TABLES
+from chasquimq.spark.table_shape import PARTITION, Column, Table, merge_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from deltalake import DeltaTable
+
+_SQL_TYPES: Final = {
+    "string": "varchar",
+    "int": "integer",
+    "long": "bigint",
+    "double": "double",
+    "boolean": "boolean",
+    "binary": "blob",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "map<string,string>": "map(varchar, varchar)",
+}
+_GLOB_ESCAPES: Final = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
+
+
+def view_sql(lake: Path, name: str) -> str:
+    """SQL that yields a table as its readers should see it; a table that is not there is empty."""
+    if name == SILVER_JOBS_PARTS.name:
+        return _rows(lake, SILVER_JOBS_PARTS)
+    if name == SILVER_JOBS.name:
+        return _jobs(f"{_rows(lake, SILVER_JOBS)} union all {_rows(lake, SILVER_JOBS_PARTS)}")
+    table = TABLES[name]
+    return _with_sketches(table, merge_sql(table, f"({_rows(lake, table)})"))
+
+
+def open_table(lake: Path, name: str) -> DeltaTable | None:
+    """The table as its log describes it; None where nothing was written yet."""
+    from deltalake import DeltaTable
+
+    path = lake / name
+    return DeltaTable(path) if (path / "_delta_log").is_dir() else None
+
+
+def file_paths(table: DeltaTable) -> list[Path]:
+    """The files that hold the rows of the table now; what compaction replaced is left out."""
+    # Spelled as URLs are, so a space is %20.
+    return [Path(unquote(uri)) for uri in sorted(table.file_uris())]
+
+
+def escaped(path: Path) -> str:
+    """The path as a pattern that matches nothing else."""
+    return str(path).translate(_GLOB_ESCAPES)
+
+
+def _jobs(rows: str) -> str:
+    # Most jobs are one row. Grouping all of them by text costs a second for two million, finding
+    # the few that are not by a hash a fraction of it; two jobs of one hash are grouped, too.
+    key = f"hash({', '.join(SILVER_JOBS.keys)})"
+    single = ", ".join(column.name for column in SILVER_JOBS.columns if column.merge)
+    is_many = f"{key} in (select jobs_key from jobs_many)"
+    return (
+        f"with jobs_rows as ({rows}), jobs_many as ("
+        f"select {key} as jobs_key from jobs_rows group by all having count(*) > 1) "
+        f"select {single} from jobs_rows where not {is_many} "
+        f"union all {merge_sql(SILVER_JOBS, f'(select * from jobs_rows where {is_many})')}"
+    )
+
+
+def _with_sketches(table: Table, sql: str) -> str:
+    sketched = [column.name for column in table.columns if column.merge == "kll"]
+    if not sketched:
+        return sql
+    merges = ", ".join(f"{MERGE_LIST_SQL}({name}) as {name}" for name in sketched)
+    return f"select * replace ({merges}) from ({sql})"
+
+
+def _rows(lake: Path, table: Table) -> str:
+    """SQL for all rows as they were appended."""
+    found = open_table(lake, table.name)
+    paths = [] if found is None else file_paths(found)
+    if found is None or not paths:
+        return _no_rows(table.columns)
+    known = {field.name for field in found.schema().fields}
+    picks = [column.name if column.name in known else _null(column) for column in table.columns]
+    return f"select {', '.join(picks)} from {_read_parquet(paths)}"
+
+
+def _read_parquet(paths: Sequence[Path]) -> str:
+    files = ", ".join(_quoted(escaped(path)) for path in paths)
+    # The day is in the name of a file's folder alone.
+    hive = f"hive_partitioning = true, hive_types = {{'{PARTITION}': date}}"
+    return f"read_parquet([{files}], union_by_name = true, {hive})"
+
+
+def _no_rows(columns: Iterable[Column]) -> str:
+    return f"select {', '.join(map(_null, columns))} where false"
+
+
+def _null(column: Column) -> str:
+    return f"null::{_SQL_TYPES[column.kind]} as {column.name}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

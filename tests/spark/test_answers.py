@@ -1,0 +1,224 @@
+"""Answers come from the tables alone: merged by key, read-only, and the same every time."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from chasquimq.errors import SettingsError
+from chasquimq.spark.answers import Answers
+from chasquimq.spark.sketches import merged, quantile_of, quantiles
+from chasquimq.spark.table_schemas import TABLES
+from support.made_lake import append, minutes, sketch
+
+
+@pytest.fixture
+def lake(tmp_path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def ask(lake):
+    """Ask the lake as it is when the question comes."""
+
+    def answer(question: str, **options) -> list[tuple]:
+        with Answers(lake) as answers:
+            return answers.sql(question, **options).rows
+
+    return answer
+
+
+def test_parts_of_a_key_are_added_and_their_edges_kept(lake, ask):
+    key = {"queue": "mail", "name": "send", "fingerprint": "f1", "window_start": minutes(0)}
+    append(lake, "gold_failures", {**key, "failed": 2, "dead": 1, "first_seen": minutes(0),
+                                   "last_seen": minutes(1), "run_us": 5})  # fmt: skip
+    append(lake, "gold_failures", {**key, "failed": 3, "dead": 0, "first_seen": minutes(-1),
+                                   "last_seen": minutes(0), "run_us": 7})  # fmt: skip
+
+    assert ask(
+        "select failed, dead, run_us, first_seen, last_seen from gold_failures"
+    ) == [(5, 1, 12, minutes(-1), minutes(1))]  # fmt: skip
+
+
+def test_a_figure_that_follows_from_others_is_computed_after_the_merge(lake, ask):
+    key = {"queue": "mail", "name": "send", "window_start": minutes(0), "target_ms": 100}
+    append(lake, "gold_slo", {**key, "within": 90, "breached": 0, "allowed_share": 0.01})
+    append(lake, "gold_slo", {**key, "within": 5, "breached": 5, "allowed_share": 0.01})
+
+    assert ask("select within, breached, burn_rate from gold_slo") == [(95, 5, pytest.approx(5))]
+
+
+def test_sketches_of_a_key_are_one_sketch_in_the_view(lake, ask):
+    key = {"queue": "mail", "name": "send", "window_start": minutes(0)}
+    append(lake, "gold_minute", {**key, "completed": 2, "run_kll": sketch(1, 2)})
+    append(lake, "gold_minute", {**key, "completed": 2, "run_kll": sketch(3, 4)})
+    append(lake, "gold_minute", {**key, "completed": 1})
+
+    assert ask(
+        "select completed, kll_sketch_get_n_double(run_kll),"
+        " kll_sketch_get_quantile_double(run_kll, 1.0), wait_kll from gold_minute"
+    ) == [(5, 4, 4.0, None)]
+
+
+def test_sketches_of_many_keys_merge_under_the_name_that_spark_has_for_it(lake, ask):
+    rows = [
+        {"queue": "q", "name": "n", "window_start": minutes(at), "run_kll": sketch(at, at + 0.5)}
+        for at in range(10)
+    ]
+    append(lake, "gold_minute", *rows)
+
+    merge = "kll_sketch_get_quantile_double(kll_merge_agg_double(run_kll), 1.0)"
+    assert ask(f"select {merge} from gold_minute") == [(9.5,)]
+
+
+def test_a_job_that_ended_at_once_and_one_in_parts_are_a_row_each(lake, ask):
+    done = {"queue": "q", "status": "completed", "attempts": 1, "failures": 0}
+    append(lake, "silver_jobs", {**done, "job_id": "a", "updated_at": minutes(0)})
+    part = {"queue": "q", "job_id": "b", "attempts": 1}
+    append(lake, "silver_jobs_parts", {**part, "failures": 1, "status": "retrying",
+                                       "reason": "boom", "updated_at": minutes(0)})  # fmt: skip
+    append(lake, "silver_jobs_parts", {**part, "failures": 0, "status": "completed",
+                                       "updated_at": minutes(1)})  # fmt: skip
+
+    assert ask(
+        "select job_id, attempts, failures, status, reason from silver_jobs order by 1"
+    ) == [("a", 1, 0, "completed", None), ("b", 2, 1, "completed", "boom")]  # fmt: skip
+
+
+def test_parts_that_come_after_compaction_merge_with_the_compacted_row(lake, ask):
+    append(lake, "silver_jobs", {"queue": "q", "job_id": "a", "attempts": 2, "status": "retrying",
+                                 "updated_at": minutes(0)})  # fmt: skip
+    append(lake, "silver_jobs_parts", {"queue": "q", "job_id": "a", "attempts": 1,
+                                       "status": "dead", "updated_at": minutes(5)})  # fmt: skip
+
+    assert ask("select attempts, status from silver_jobs") == [(3, "dead")]
+
+
+def test_the_same_id_in_two_queues_is_two_jobs(lake, ask):
+    row = {"job_id": "a", "attempts": 1}
+    append(lake, "silver_jobs", {**row, "queue": "q"}, {**row, "queue": "r"})
+
+    assert ask("select count(*) from silver_jobs") == [(2,)]
+
+
+def test_the_day_comes_from_the_folder_and_is_a_date(lake, ask):
+    append(lake, "silver_attempts", {"queue": "q", "event_date": date(2026, 11, 1)},
+           {"queue": "q", "event_date": date(2026, 11, 2)})  # fmt: skip
+
+    assert ask("select event_date from silver_attempts order by 1") == [
+        (date(2026, 11, 1),), (date(2026, 11, 2),),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_a_table_that_is_not_there_yet_is_empty_and_has_its_columns(lake, ask, name):
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
+
+    assert ask(f"select count(*) from {name}") == [(int(name == "bronze_gaps"),)]
+
+
+def test_a_column_that_an_older_lake_lacks_is_null(lake, ask):
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    old = pa.table({"queue": ["q"], "event_date": pa.array([date(2026, 11, 1)])})
+    write_deltalake(str(lake / "bronze_gaps"), old, partition_by=["event_date"])
+
+    assert ask("select queue, lost from bronze_gaps") == [("q", None)]
+
+
+@pytest.mark.parametrize("name", ["with space", "it's", "50%", "a*b?", "größe"])
+def test_a_lake_may_have_an_odd_name(tmp_path, name):
+    append(tmp_path / name, "bronze_gaps", {"queue": "q", "lost": 1})
+
+    with Answers(tmp_path / name) as answers:
+        assert answers.sql("select lost from bronze_gaps").rows == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "drop view bronze_gaps",
+        "create table mine (a int)",
+        "copy (select 1) to 'out.csv'",
+        "attach 'other.db'",
+        "install httpfs",
+        "set enable_external_access = true",
+        "select 1; select 2",
+        "",
+        "selec 1",
+        "select nothing from bronze_gaps",
+        "select * from no_table",
+        "select * from read_csv('/etc/hostname')",
+        "select * from 'http://127.0.0.1:1/a.parquet'",
+    ],
+)
+def test_what_is_no_question_to_the_lake_is_refused_with_a_sentence(lake, ask, question):
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
+
+    with pytest.raises(SettingsError, match=r"^sql must be") as refused:
+        ask(question)
+    assert "\n" not in str(refused.value)
+    assert sorted(path.name for path in lake.iterdir()) == ["bronze_gaps"]
+
+
+@pytest.mark.parametrize("question", ["from bronze_gaps", "describe bronze_gaps", "show tables",
+                                      "with a as (select 1) from a", "explain select 1",
+                                      "summarize bronze_gaps"])  # fmt: skip
+def test_every_form_of_reading_is_answered(lake, ask, question):
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
+
+    ask(question)
+
+
+def test_an_answer_is_cut_at_its_most_rows_and_says_so(lake):
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
+
+    with Answers(lake) as answers:
+        cut = answers.sql("select * from range(10)", rows_max=3)
+        whole = answers.sql("select * from range(3)", rows_max=3)
+
+    assert (len(cut.rows), cut.is_cut) == (3, True)
+    assert (len(whole.rows), whole.is_cut) == (3, False)
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["empty folder", "no folder"])
+def test_a_lake_without_tables_is_refused_by_its_name(tmp_path, made):
+    lake = tmp_path / "nothing"
+    if made:
+        lake.mkdir()
+
+    with pytest.raises(SettingsError, match=r"nothing.*chasqui pipeline once"):
+        Answers(lake)
+
+
+def test_a_commit_between_two_questions_is_seen_by_who_asks_anew(lake, ask):
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
+    before = ask("select sum(lost) from bronze_gaps")
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 2})
+
+    assert (before, ask("select sum(lost) from bronze_gaps")) == ([(1,)], [(3,)])
+
+
+def test_quantiles_of_sketches_together_are_those_of_their_values():
+    parts = [sketch(*range(0, 100, 2)), None, sketch(*range(1, 100, 2)), sketch()]
+
+    assert quantiles(parts, [0.0, 0.5, 0.99, 1.0]) == [0.0, 49.0, 98.0, 99.0]
+    assert quantiles([None, sketch()], [0.5]) == [None]
+
+
+def test_quantiles_of_large_sketches_are_near_and_never_change():
+    parts = [sketch(*range(start, 100_000, 10)) for start in range(10)]
+
+    first, again = quantiles(parts, [0.5, 0.99]), quantiles(parts, [0.5, 0.99])
+
+    assert first == again
+    assert first == [pytest.approx(50_000, rel=0.03), pytest.approx(99_000, rel=0.02)]
+
+
+def test_a_merged_sketch_holds_all_that_its_parts_held():
+    assert merged([None]) is None
+    assert quantile_of(merged([sketch(1), None, sketch(2, 3)]) or b"", 1.0) == 3.0
+    assert quantile_of(sketch(), 0.5) is None
