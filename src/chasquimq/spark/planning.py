@@ -87,7 +87,7 @@ class Planner:
         until_id = min(tail.entry_id, facts.last_id, key=id_parts)
         walk = self._walk(queue, here, until_id, _backlog(here, last_position(facts)), rows_max)
         if not walk:
-            return start
+            return here
         end = _behind(here, walk)
         self._walks[queue] = (start, end, walk)
         return end

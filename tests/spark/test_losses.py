@@ -1,0 +1,270 @@
+"""What a query says of entries that are gone: a number and a reason, or it stops."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from chasquimq.errors import EntriesLost
+from chasquimq.spark.history import HISTORY
+from chasquimq.spark.offsets import Position
+from chasquimq.spark.options import parse_options
+from chasquimq.spark.planning import Planner
+from chasquimq.store.ranging import RangeStore
+
+GOES_ON = {"failOnDataLoss": "false"}
+
+
+def gaps(rows: list[dict]) -> list[tuple]:
+    return [
+        (row["stream_id"], row["lost"], row["error_class"])
+        for row in rows
+        if row["outcome"] == "gap"
+    ]
+
+
+def attempts(rows: list[dict]) -> int:
+    return sum(row["row"] >= 0 for row in rows)
+
+
+def test_a_query_stops_when_entries_were_trimmed_before_it_read_them(feed, history):
+    first, *_ = feed.attempts(1)
+    query = history()
+    query.batch()
+    feed.attempts(*[1] * 10)
+    feed.trim(feed.keys.history, 4)
+
+    with pytest.raises(EntriesLost) as stopped:
+        query.batch()
+
+    message = str(stopped.value)
+    assert (stopped.value.queue, stopped.value.lost) == (feed.queue, 6)
+    assert f"of queue '{feed.queue}' must be read" in message
+    assert f"after {first} 6 entries were trimmed" in message
+    assert "set failOnDataLoss=false" in message
+
+
+def test_a_query_that_goes_on_says_how_many_are_missing_and_where(feed, history):
+    first, *_ = feed.attempts(1)
+    query = history(**GOES_ON)
+    query.batch()
+    feed.attempts(*[1] * 10)
+    feed.trim(feed.keys.history, 4)
+
+    rows = query.batch()
+
+    assert attempts(rows) == 4
+    assert gaps(rows) == [(first, 6, "trimmed")]
+    assert "6 entries were trimmed before they were read" in [row["error"] for row in rows]
+
+
+def test_a_loss_is_told_once(feed, history):
+    feed.attempts(1)
+    query = history(**GOES_ON)
+    query.batch()
+    feed.attempts(*[1] * 10)
+    feed.trim(feed.keys.history, 4)
+    query.batch()
+    feed.attempts(1)
+
+    assert gaps(query.batch()) == []
+
+
+def test_a_loss_is_told_again_when_its_batch_is_read_again(feed, history):
+    feed.attempts(1)
+    query = history(**GOES_ON)
+    query.batch()
+    feed.attempts(*[1] * 10)
+    feed.trim(feed.keys.history, 4)
+    start = query.offset
+    rows = query.batch()
+
+    assert query.restarted().rows_between(start, query.offset) == rows
+
+
+def test_a_stopped_query_goes_on_once_the_loss_is_accepted(feed, history):
+    feed.attempts(1)
+    query = history()
+    query.batch()
+    feed.attempts(*[1] * 10)
+    feed.trim(feed.keys.history, 4)
+    with pytest.raises(EntriesLost):
+        query.batch()
+
+    rows = query.restarted(**GOES_ON).batch()
+
+    assert (attempts(rows), [lost for _, lost, _ in gaps(rows)]) == (4, [6])
+
+
+def test_a_loss_larger_than_the_cap_is_told_in_one_batch(feed, history):
+    feed.attempts(1)
+    query = history(**GOES_ON, maxOffsetsPerTrigger="2")
+    query.batch()
+    feed.attempts(*[1] * 20)
+    feed.trim(feed.keys.history, 5)
+
+    batches = query.batches()
+
+    assert [attempts(rows) for rows in batches] == [2, 2, 1]
+    assert [[lost for _, lost, _ in gaps(rows)] for rows in batches] == [[15], [], []]
+
+
+def test_everything_that_was_unread_may_be_gone(feed, history):
+    feed.attempts(1)
+    query = history(**GOES_ON)
+    query.batch()
+    feed.attempts(*[1] * 10)
+    feed.trim(feed.keys.history, 0)
+
+    gone = query.batches()
+    feed.attempts(1)
+    later = query.batches()
+
+    assert [[lost for _, lost, _ in gaps(rows)] for rows in gone] == [[10]]
+    assert [(attempts(rows), gaps(rows)) for rows in later] == [(1, [])]
+
+
+def test_entries_trimmed_between_planning_and_reading_are_missed(feed, history):
+    feed.attempts(*[1] * 10)
+    query = history(**GOES_ON, minPartitions="2")
+    end = query._reader.latestOffset(query.offset, query._reader.getDefaultReadLimit())
+    tasks = query._reader.partitions(query.offset, end)
+    feed.trim(feed.keys.history, 2)
+
+    rows = [row for task in tasks for row in query.read(task)]
+
+    assert attempts(rows) == 2
+    assert sum(lost for _, lost, _ in gaps(rows)) == 8
+
+
+def test_a_task_stops_when_entries_are_trimmed_before_it_reads(feed, history):
+    feed.attempts(*[1] * 10)
+    query = history()
+    end = query._reader.latestOffset(query.offset, query._reader.getDefaultReadLimit())
+    task, *_ = query._reader.partitions(query.offset, end)
+    feed.trim(feed.keys.history, 2)
+
+    with pytest.raises(EntriesLost, match="entries were trimmed"):
+        query.read(task)
+
+
+def test_what_was_trimmed_before_a_query_began_is_not_its_loss(feed, history):
+    feed.attempts(*[1] * 10)
+    feed.trim(feed.keys.history, 4)
+
+    assert attempts(history().batch()) == 4
+
+
+def test_trimming_what_was_read_already_is_no_loss(feed, history):
+    feed.attempts(*[1] * 10)
+    query = history()
+    query.batch()
+    feed.trim(feed.keys.history, 0)
+
+    assert query.batches() == []
+
+
+def test_a_query_stops_when_the_stream_was_created_anew(feed, history):
+    feed.attempts(*[1] * 10)
+    query = history()
+    query.batch()
+    feed.delete(feed.keys.history)
+    feed.attempts(1)
+
+    with pytest.raises(EntriesLost, match="deleted, re-created or rolled back"):
+        query.batch()
+
+
+@pytest.mark.parametrize("count", [3, 10, 25], ids=["fewer", "as many", "more"])
+def test_a_query_that_goes_on_reads_all_of_a_stream_that_was_created_anew(feed, history, count):
+    last = feed.attempts(*[1] * 10)[-1]
+    query = history(**GOES_ON)
+    query.batch()
+    feed.delete(feed.keys.history)
+    feed.attempts(*[1] * count)
+
+    rows = [row for batch in query.batches() for row in batch]
+
+    assert attempts(rows) == count
+    assert gaps(rows) == [(last, None, "reset")]
+
+
+def test_a_stream_that_was_deleted_is_told_before_a_new_one_comes(feed, history):
+    feed.attempts(*[1] * 10)
+    query = history(**GOES_ON)
+    query.batch()
+    feed.delete(feed.keys.history)
+
+    rows = [row for batch in query.batches() for row in batch]
+    feed.attempts(1, 1)
+    later = [row for batch in query.batches() for row in batch]
+
+    assert [label for _, _, label in gaps(rows)] == ["reset"]
+    assert (attempts(later), gaps(later)) == (2, [])
+
+
+def test_a_stream_that_lost_its_end_in_a_failover_is_not_read_twice(feed, history):
+    key = feed.keys.history
+    feed.attempts(*[1] * 8)
+    as_replicated = feed.call("DUMP", key)
+    feed.attempts(1, 1)
+    query = history(**GOES_ON)
+    query.batch()
+    feed.delete(key)
+    feed.call("RESTORE", key, 0, as_replicated)
+    feed.attempts(1, 1)
+
+    rows = [row for batch in query.batches() for row in batch]
+
+    assert attempts(rows) == 2
+    assert [label for _, _, label in gaps(rows)] == ["reset"]
+
+
+def test_events_are_missed_in_the_same_way(feed, events):
+    feed.events(1)
+    query = events(**GOES_ON)
+    query.batch()
+    feed.events(300)
+    feed.trim(feed.keys.events, 100)
+
+    rows = query.batch()
+
+    (gap,) = [row for row in rows if row["event"] == "gap"]
+    assert (gap["lost"], gap["fault"], gap["job_id"]) == (200, "trimmed", None)
+    assert len(rows) == 101
+
+
+class UncountingStore(RangeStore):
+    """What a server before 7.0 answers: it has no counter of entries."""
+
+    def facts(self, key):
+        return msgspec.structs.replace(super().facts(key), added=None)
+
+
+@pytest.fixture
+def uncounted(options):
+    parsed = parse_options(options)
+    store = UncountingStore(parsed.connection)
+    yield Planner(parsed, HISTORY, store)
+    store.close()
+
+
+def test_where_the_server_does_not_count_nothing_lost_is_nothing_told(feed, uncounted):
+    first, second = feed.attempts(1, 1)
+    start = {feed.queue: Position(first)}
+
+    end = uncounted.advance(start, {feed.queue: uncounted.last(feed.queue)}, None)
+
+    assert end == {feed.queue: Position(second)}
+    assert [piece.loss for piece in uncounted.ranges(start, end)] == [""]
+
+
+def test_where_the_server_does_not_count_a_trimmed_place_is_a_loss_of_unknown_size(feed, uncounted):
+    first, *_ = feed.attempts(1, 1, 1)
+    feed.trim(feed.keys.history, 1)
+    start = {feed.queue: Position(first)}
+
+    end = uncounted.advance(start, {feed.queue: uncounted.last(feed.queue)}, None)
+
+    with pytest.raises(EntriesLost, match="nobody knows how many"):
+        uncounted.ranges(start, end)

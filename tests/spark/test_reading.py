@@ -1,0 +1,271 @@
+"""What a query reads, batch by batch: all of it, once, in shares that are even."""
+
+from __future__ import annotations
+
+import pytest
+
+from chasquimq.errors import SettingsError
+from chasquimq.spark.history import HistorySource
+from support.drive import Drive
+
+
+def jobs(rows: list[dict]) -> list[str]:
+    return [row["job_id"] for row in rows if row["job_id"] is not None]
+
+
+def test_a_query_reads_what_is_there_and_then_what_comes(feed, history):
+    feed.attempts(3, 2)
+    query = history()
+
+    first = query.batch()
+    feed.attempts(4)
+    second = query.batch()
+
+    assert (len(first), len(second), query.batch()) == (5, 4, [])
+
+
+def test_the_offset_is_the_last_id_and_the_number_of_entries(feed, history):
+    ids = feed.attempts(3, 2)
+    query = history()
+
+    query.batch()
+
+    assert query.offset == {feed.queue: f"{ids[-1]}@2"}
+
+
+def test_a_query_of_a_queue_that_has_no_history_yet_waits_for_it(feed, history):
+    query = history()
+    assert (query.batch(), query.offset) == ([], {feed.queue: "0-0@0"})
+
+    feed.attempts(3)
+
+    assert len(query.batch()) == 3
+
+
+def test_a_query_may_begin_behind_what_is_there(feed, history):
+    feed.attempts(3)
+    query = history(startingOffsets="latest")
+
+    feed.attempts(1)
+
+    assert len(query.batch()) == 1
+
+
+def test_a_query_may_begin_behind_an_entry(feed, history):
+    first, *_ = feed.attempts(3, 2, 1)
+
+    query = history(startingOffsets=f'{{"{feed.queue}": "{first}"}}')
+
+    assert query.offset == {feed.queue: f"{first}@1"}
+    assert len(query.batch()) == 3
+
+
+def test_a_query_may_begin_at_a_time(feed, history):
+    key = feed.keys.history
+    for at in (1_000, 2_000, 3_000):
+        feed.call("XADD", key, f"{at}-7", "hello", "world")
+
+    query = history(startingTimestamp="2000")
+
+    assert query.offset == {feed.queue: "1999-18446744073709551615@1"}
+    assert [row["stream_id"] for row in query.batch()] == ["2000-7", "3000-7"]
+
+
+def test_a_time_before_everything_begins_with_the_first(feed, history):
+    feed.attempts(2)
+
+    assert len(history(startingTimestamp="0").batch()) == 2
+
+
+def test_several_queues_are_read_together(feed, feeds, history):
+    other = feeds(f"{feed.queue}-b")
+    feed.attempts(2)
+    other.attempts(3)
+
+    query = history(subscribe=f"{feed.queue},{other.queue}")
+
+    rows = query.batch()
+    assert sorted(row["queue"] for row in rows) == [feed.queue] * 2 + [other.queue] * 3
+
+
+def test_a_queue_that_appears_is_read_from_its_beginning(feeds, queue_name, options):
+    options = {"chasqui.redis.url": options["chasqui.redis.url"]}
+    query = Drive(
+        HistorySource, options | {"subscribePattern": f"{queue_name}-*", "discoverEveryMs": "0"}
+    )
+    assert query.offset == {}
+    feeds(f"{queue_name}-a").attempts(2)
+    feeds(f"{queue_name}-b").attempts(3)
+
+    batches = query.batches()
+
+    assert sorted(jobs(batches[-1])) == sorted(
+        ["job-0-0", "job-0-1"] + [f"job-0-{at}" for at in range(3)]
+    )
+    assert set(query.offset) == {f"{queue_name}-a", f"{queue_name}-b"}
+
+
+def test_the_keyspace_is_not_walked_at_every_trigger(feeds, queue_name, url):
+    feeds(f"{queue_name}-a").attempts(1)
+    query = Drive(HistorySource, {"chasqui.redis.url": url, "subscribePattern": f"{queue_name}-*"})
+    feeds(f"{queue_name}-b").attempts(1)
+
+    query.batch()
+
+    assert set(query.offset) == {f"{queue_name}-a"}
+
+
+def test_a_queue_that_is_no_longer_subscribed_keeps_its_place(feed, feeds, history):
+    other = feeds(f"{feed.queue}-b")
+    feed.attempts(1)
+    other.attempts(1)
+    query = history(subscribe=f"{feed.queue},{other.queue}")
+    query.batch()
+    place = query.offset[other.queue]
+    other.attempts(1)
+
+    narrowed = query.restarted(subscribe=feed.queue)
+
+    assert narrowed.batch() == []
+    assert narrowed.offset[other.queue] == place
+
+
+@pytest.mark.parametrize(("cap", "sizes"), [(25, [20, 20, 20]), (30, [30, 30]), (5, [10] * 6)])
+def test_a_batch_has_no_more_rows_than_allowed_but_one_entry(feed, history, cap, sizes):
+    feed.attempts(*[10] * 6)
+
+    batches = history(maxOffsetsPerTrigger=str(cap)).batches()
+
+    assert [len(rows) for rows in batches] == sizes
+
+
+def test_small_and_large_entries_are_weighed_by_their_rows(feed, history):
+    feed.attempts(1, 100, 1, 1, 100, 1)
+
+    batches = history(maxOffsetsPerTrigger="102").batches()
+
+    assert [len(rows) for rows in batches] == [102, 102]
+
+
+def test_the_cap_is_shared_by_queues_in_proportion(feed, feeds, events):
+    other = feeds(f"{feed.queue}-b")
+    feed.events(900)
+    other.events(100)
+
+    rows = events(subscribe=f"{feed.queue},{other.queue}", maxOffsetsPerTrigger="100").batch()
+
+    assert sorted({row["queue"] for row in rows}) == [feed.queue, other.queue]
+    assert len(rows) == 100
+    assert sum(row["queue"] == other.queue for row in rows) == 10
+
+
+def test_everything_is_read_where_spark_asks_for_everything(feed, history):
+    feed.attempts(*[10] * 6)
+
+    assert len(history(maxOffsetsPerTrigger="10").batch(everything=True)) == 60
+
+
+def test_a_query_that_reads_what_is_there_now_ends(feed, history):
+    feed.attempts(*[10] * 6)
+    query = history(maxOffsetsPerTrigger="20")
+    query._reader.prepareForTriggerAvailableNow()
+    feed.attempts(10)
+
+    rows = [query.batch() for _ in range(5)]
+
+    assert [len(batch) for batch in rows] == [20, 20, 20, 0, 0]
+
+
+def test_tasks_share_the_rows_evenly(feed, history):
+    feed.attempts(*[10] * 80)
+    query = history(minPartitions="4")
+
+    query.batch()
+
+    assert [sum(part.row_count for part in task.ranges) for task in query.tasks] == [200] * 4
+    assert [len(query.read(task)) for task in query.tasks] == [200] * 4
+
+
+def test_tasks_of_events_are_even_too(feed, events):
+    feed.events(4_000)
+    query = events(minPartitions="4")
+
+    query.batch()
+
+    assert [len(query.read(task)) for task in query.tasks] == [1_000] * 4
+
+
+def test_a_burst_within_one_millisecond_is_shared_too(feed, events):
+    for at in range(2_000):
+        feed.call("XADD", feed.keys.events, f"5-{at}", "e", "active")
+    query = events(minPartitions="2")
+
+    query.batch()
+
+    assert [len(query.read(task)) for task in query.tasks] == [1_000] * 2
+
+
+def test_a_small_batch_is_one_task(feed, events):
+    feed.events(100)
+    query = events(minPartitions="8")
+
+    query.batch()
+
+    assert len(query.tasks) == 1
+
+
+def test_pages_are_as_long_as_asked_for_and_nothing_falls_between_them(feed, events):
+    feed.events(1_000)
+
+    rows = events(fetchSize="7").batch()
+
+    assert jobs(rows) == [f"job-{at}" for at in range(1_000)]
+
+
+def test_a_batch_that_is_read_again_has_the_same_rows(feed, history):
+    feed.attempts(*[10] * 6)
+    query = history(maxOffsetsPerTrigger="35")
+    start = query.offset
+    first = query.batch()
+    feed.attempts(10)
+
+    again = query.restarted().rows_between(start, query.offset)
+
+    assert again == first
+
+
+def test_a_query_goes_on_where_its_checkpoint_is(feed, history):
+    feed.attempts(*[10] * 6)
+    query = history(maxOffsetsPerTrigger="25")
+    first = query.batch()
+
+    rest = [row for batch in query.restarted().batches() for row in batch]
+
+    read = sorted((row["stream_id"], row["row"]) for row in [*first, *rest])
+    assert len(read) == len(set(read)) == 60
+
+
+def test_foreign_and_broken_entries_are_marked_and_counted(feed, history):
+    feed.attempts(2)
+    feed.foreign(feed.keys.history, "hello", "world")
+    feed.attempts(1)
+
+    rows = history().batch()
+
+    assert [row["outcome"] for row in rows] == ["completed"] * 3 + ["unreadable"]
+
+
+def test_an_end_without_rows_reaches_the_reader(feed, history):
+    feed.attempts(2)
+    feed.attempts(0, is_last=True)
+
+    (*_, mark) = history().batch()
+
+    assert (mark["outcome"], mark["is_last"], mark["row"]) == ("mark", True, -1)
+
+
+def test_a_stream_has_no_end_to_give(options):
+    end = f'{{"{options["subscribe"]}": "5-0"}}'
+
+    with pytest.raises(SettingsError, match="endingOffsets must be left out"):
+        HistorySource(options | {"endingOffsets": end}).streamReader(None)
