@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from chasquimq.model.attempt_row import outcome_label
 from chasquimq.telemetry.families import FAMILIES
+from chasquimq.wire.history import decode_history
 from support.command import RunningCommand
 from support.waiting import eventually
 
@@ -98,6 +100,10 @@ class Scraped:
         await eventually(is_there, within_s=20, what=f"{metric} {total}")
 
 
+def of_outcome(rows: Counter[tuple[str, str]], outcome: str) -> dict[str, int]:
+    return {name: count for (word, name), count in rows.items() if word == outcome}
+
+
 def _get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=5) as answer:
         return answer.read().decode()
@@ -130,6 +136,24 @@ async def test_totals_on_the_page_equal_what_ran(scraped, queue):
     assert sum(scraped.totals("chasquimq_promoter_promoted_total").values()) == 12
     assert sum(scraped.totals("chasquimq_consumer_batch_size_sum").values()) == sum(RAN.values())
     assert await scraped.command.ended(signal.SIGTERM) == 0
+
+
+async def test_totals_on_the_page_equal_the_history(scraped, queue, raw):
+    await queue.add_bulk(JOBS)
+    await scraped.until("chasquimq_jobs_completed_total", sum(COMPLETED.values()))
+    await scraped.until("chasquimq_dlq_routed_total", 3)
+    assert await scraped.command.ended(signal.SIGTERM) == 0
+
+    entries = [decode_history(e[1]) for e in await raw("XRANGE", raw.keys.history, "-", "+")]
+    rows = Counter(
+        (outcome_label(row.outcome), row.name) for entry in entries for row in entry.rows()
+    )
+
+    assert of_outcome(rows, "completed") == scraped.totals("chasquimq_jobs_completed_total")
+    assert of_outcome(rows, "snoozed") == scraped.totals("chasquimq_jobs_snoozed_total")
+    failed = of_outcome(rows, "retried") | of_outcome(rows, "dead")
+    assert failed == scraped.totals("chasquimq_jobs_failed_total")
+    assert rows.total() == sum(RAN.values())
 
 
 async def test_every_sample_is_of_a_known_kind_and_says_its_queue(scraped, queue, queue_name):
