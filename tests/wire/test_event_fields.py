@@ -11,6 +11,7 @@ from chasquimq.wire.event_fields import (
     EventKind,
     decode_event,
     encode_event,
+    ended_job_id,
 )
 
 NUMBERS = st.none() | st.integers(0, 2**63)
@@ -113,3 +114,19 @@ def test_any_fields_are_an_event_or_a_decode_error(fields):
     except DecodeError:
         return
     assert isinstance(event, Event)
+
+
+@pytest.mark.parametrize("kind", list(EventKind))
+def test_a_job_has_ended_when_it_is_completed_or_dead(kind):
+    fields = to_bytes(encode_event(Event(kind=kind, job_id="job", ts_ms=1, name="mail")))
+
+    ended = ended_job_id(fields)
+
+    assert ended == ("job" if kind in (EventKind.COMPLETED, EventKind.DLQ) else None)
+
+
+@pytest.mark.parametrize(
+    "fields", [[], [b"e"], [b"e", b"completed"], [b"id", b"job", b"e", b"completed"]], ids=repr
+)
+def test_a_line_that_begins_otherwise_tells_of_no_end(fields):
+    assert ended_job_id(fields) is None

@@ -105,7 +105,7 @@ class Opening:
     def _store(self, durability: DurabilityLike | None = None) -> ProducerStore:
         """The store of a durability class; each has a connection of its own."""
         if self._is_closed:
-            raise StoreError(f"queue {self._name!r} must be open and is closed; open a new Queue")
+            raise self._closed_error()
         wanted = self._durability if durability is None else parse_durability(durability)
         store = self._opened.get(wanted)
         if store is None:
@@ -117,6 +117,9 @@ class Opening:
         if self._tracing is None:
             return ProducerStore(*parts)
         return TracedStore(*parts, self._tracing)
+
+    def _closed_error(self) -> StoreError:
+        return StoreError(f"queue {self._name!r} must be open and is closed; open a new Queue")
 
     def _speller(self) -> JobSpeller:
         if self._known_speller is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _NEWEST = "$"
 _PAUSE_S = 0.2
+Answer = TypeVar("Answer")
+# Queue, entry id, and the fields with their values one behind the other.
+RawRow = tuple[str, str, list[bytes]]
 
 
 class TailedEntry(msgspec.Struct, frozen=True, gc=False):
@@ -42,35 +45,59 @@ class EventTail:
         after_id: str,
         block_ms: int,
         count: int,
+        name: str = "chasqui-events",
     ) -> None:
         self._queues = {QueueKeys(queue).events: queue for queue in queues}
         self._after = dict.fromkeys(self._queues, after_id)
         self._block_ms = block_ms
         self._count = count
-        self._link = Link(connection, name="chasqui-events")
+        self._link = Link(connection, name=name)
 
     @property
     def last_ids(self) -> dict[str, str]:
         """Where a later tail would go on, for each queue."""
         return {queue: self._after[key] for key, queue in self._queues.items()}
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it knows its place, so that nothing from here on is missed."""
+        return _NEWEST not in self._after.values()
+
     async def read(self) -> list[TailedEntry]:
         """The next entries; an empty list when none came while blocking, or after trouble."""
+        return [_entry(*row) for row in await self.read_rows()]
+
+    async def read_rows(self) -> list[RawRow]:
+        """The same, as they are."""
+        await self.settle()
+        if not self.is_settled:
+            return []
+        reply = await self._healing(self._read())
+        return list(self._rows(reply))
+
+    async def settle(self) -> None:
+        """Turn `$` into the id it means now, once: sent again it would skip what came between."""
+        await self._healing(self._settle_newest())
+
+    def skip(self) -> None:
+        """Leave out all that is there by now; the next read settles anew."""
+        self._after = dict.fromkeys(self._after, _NEWEST)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _healing(self, step: Awaitable[Answer]) -> Answer | None:
+        """The answer to a step; None after trouble that may pass."""
         try:
-            await self._settle_newest()
-            return self._entries(await self._read())
+            return await step
         except StoreError as error:
             self._link.heed(error)
             if not _may_heal(error):
                 raise
             await asyncio.sleep(_PAUSE_S)
-            return []
-
-    async def close(self) -> None:
-        await self._link.close()
+            return None
 
     async def _settle_newest(self) -> None:
-        """Turn `$` into the id it means now, once: sent again it would skip what came between."""
         newest = [key for key, after in self._after.items() if after == _NEWEST]
         if not newest:
             return
@@ -87,16 +114,18 @@ class EventTail:
             block_ms=self._block_ms,
         )  # fmt: skip
 
-    def _entries(self, reply: Reply) -> list[TailedEntry]:
-        entries: list[TailedEntry] = []
+    def _rows(self, reply: Reply) -> Iterator[RawRow]:
         for key, rows in reply or ():
             key_text = key.decode()
             for entry_id, fields in rows:
                 self._after[key_text] = entry_id.decode()
-                found = first_values(fields)
-                text = {read_text(name): read_text(value) for name, value in found.items()}
-                entries.append(TailedEntry(self._queues[key_text], entry_id.decode(), text))
-        return entries
+                yield self._queues[key_text], entry_id.decode(), fields
+
+
+def _entry(queue: str, entry_id: str, fields: list[bytes]) -> TailedEntry:
+    found = first_values(fields)
+    text = {read_text(name): read_text(value) for name, value in found.items()}
+    return TailedEntry(queue, entry_id, text)
 
 
 def _may_heal(error: StoreError) -> bool:

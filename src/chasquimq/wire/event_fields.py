@@ -112,6 +112,16 @@ def decode_event(fields: Sequence[bytes]) -> Event:
     )
 
 
+def ended_job_id(fields: Sequence[bytes]) -> str | None:
+    """Which job an event says has ended, for those who read many and want to know no more."""
+    # Every writer begins with these two fields.
+    match fields:
+        case [b"e", b"completed" | b"dlq", b"id", job_id, *_]:
+            return read_text(job_id)
+        case _:
+            return None
+
+
 def _spell(value: str | int) -> str:
     return safe_text(value, REASON_CHARS_MAX) if isinstance(value, str) else str(value)
 
