@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -91,3 +93,13 @@ def parsed_by_exporter(args: list[str]) -> dict[str, Any]:
 
 def _parsed(command: click.Command, args: list[str]) -> dict[str, Any]:
     return command.make_context(args[0], args[1:]).params
+
+
+def run(command: list[str], cwd: Path | None = None, **variables: str) -> str:
+    """What a command prints; it must end well."""
+    said = subprocess.run(
+        command, cwd=cwd, env=os.environ | variables,
+        capture_output=True, text=True, check=False, timeout=50,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+    return said.stdout
