@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from chasquimq.engine.listening import Listener
 from chasquimq.job import DeliveredJob, Job, enter_job
 from chasquimq.model.delivery import Delivery
 from chasquimq.store.payloads import decode
+from chasquimq.telemetry.pace import Pace
 
 if TYPE_CHECKING:
     from chasquimq.model.outcome import Burying, Retrying
@@ -24,27 +26,49 @@ JobHook = Callable[[Job], Awaitable[None] | None]
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.05
+RUNNING_MAX = 1_000
+WAITING_MAX = 10_000
 
 
 class HookCalls:
-    """Hooks under way, each in a task of its own."""
+    """Hooks under way, each in a task of its own; those beyond a number wait for their turn."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[tuple[JobHook, Job]] = deque()
+        self._pace = Pace()
 
     def start(self, hook: JobHook, job: Job) -> None:
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(_call_for_job(hook, job), name="chasqui-hook")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Call the hook soon; a job never waits for it, and where too many wait it is left out."""
+        if len(self._tasks) < RUNNING_MAX:
+            self._call(hook, job)
+        elif len(self._waiting) < WAITING_MAX:
+            self._waiting.append((hook, job))
+        elif self._pace.allows():
+            logger.warning(
+                "hooks are slower than jobs, and calls are left out",
+                extra={"untold": self._pace.take_held_back()},
+            )
 
     async def settle(self, deadline_s: Callable[[], float]) -> None:
         """Wait for all of them until the deadline, which may move closer; then cancel."""
         loop = asyncio.get_running_loop()
         while self._tasks and (left_s := deadline_s() - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=min(_POLL_S, left_s))
+        self._waiting.clear()
         for task in self._tasks:
             task.cancel()
+
+    def _call(self, hook: JobHook, job: Job) -> None:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(_call_for_job(hook, job), name="chasqui-hook")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._waiting:
+            self._call(*self._waiting.popleft())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

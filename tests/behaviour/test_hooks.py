@@ -9,6 +9,7 @@ import pytest
 
 from chasquimq import UnrecoverableError, Worker, current_job
 from chasquimq.errors import RetryLater
+from chasquimq.hooks import RUNNING_MAX, WAITING_MAX
 from chasquimq.settings import RetrySettings
 from support.waiting import eventually
 
@@ -208,3 +209,47 @@ async def test_a_hook_may_close_its_worker(queue, queue_name, url):
     await queue.add("n", None)
 
     await asyncio.wait_for(worker.run(), 5)
+
+
+class Gated:
+    """A hook that waits until it is let go, and knows how many wait with it."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.running = self.running_max = self.ended = 0
+
+    async def hook(self, job):
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
+        await self.gate.wait()
+        self.running -= 1
+        self.ended += 1
+
+
+async def test_hooks_that_wait_take_turns_and_all_are_called(queue, running_worker, caplog):
+    gated, count = Gated(), RUNNING_MAX + 500
+    running = await running_worker(noop, on_completed=gated.hook)
+
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(count)])
+    await eventually(lambda: running.worker.health().completed == count)
+    await eventually(lambda: gated.running == RUNNING_MAX)
+    gated.gate.set()
+    await running.stop()
+
+    assert (gated.ended, gated.running_max) == (count, RUNNING_MAX)
+    assert "left out" not in caplog.text
+
+
+async def test_hooks_that_never_end_are_left_out_beyond_a_limit_and_told_once(
+    queue, running_worker, caplog
+):
+    gated, count = Gated(), RUNNING_MAX + WAITING_MAX + 300
+    running = await running_worker(noop, on_completed=gated.hook, events="off")
+
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(count)])
+    await eventually(lambda: running.worker.health().completed == count, within_s=30)
+    gated.gate.set()
+    await running.stop()
+
+    assert gated.ended == RUNNING_MAX + WAITING_MAX
+    assert caplog.text.count("hooks are slower than jobs, and calls are left out") == 1

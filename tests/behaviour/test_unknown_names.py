@@ -83,3 +83,12 @@ async def test_known_names_are_not_held_up_by_unknown_ones(queue, queue_name, ur
 
     assert sorted(seen) == list(range(0, 200, 2))
     assert (await queue.counts()).delayed == 100
+
+
+async def test_names_without_end_do_not_fill_the_log(queue, running_worker, caplog):
+    stranger = await running_worker({"other": noop})
+    await queue.add_bulk([{"name": f"made up {at}", "data": None} for at in range(1_200)])
+
+    await eventually(lambda: stranger.worker.health().retried >= 1_200)
+
+    assert caplog.text.count("no handler has this name") == 1_000

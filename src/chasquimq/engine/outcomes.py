@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _MOVES_MAX = 256
+# Names may be made up by whoever adds jobs: neither memory nor the log may grow with them.
+_WARNED_NAMES_MAX = 1_000
 
 
 class Outcomes:
@@ -130,11 +132,15 @@ class Outcomes:
     ) -> dict[str, Any] | None:
         if not isinstance(error, UnknownName):
             return delivery.extras
-        if delivery.name not in self._warned_names:
-            self._warned_names.add(delivery.name)
-            logger.warning("no handler has this name", extra={"job_name": delivery.name})
+        self._warn_of(delivery.name)
         since_ms = unknown_since_ms(delivery, now_ms)
         return {**(delivery.extras or {}), "unknown_since_ms": since_ms}
+
+    def _warn_of(self, name: str) -> None:
+        is_told = name in self._warned_names or len(self._warned_names) >= _WARNED_NAMES_MAX
+        if not is_told:
+            self._warned_names.add(name)
+            logger.warning("no handler has this name", extra={"job_name": name})
 
     def _acked(self, moves: Sequence[Any], doors: Sequence[Door], was_resent: bool) -> None:
         done = self._settle(moves, doors, was_resent)

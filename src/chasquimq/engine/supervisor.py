@@ -6,9 +6,12 @@ import asyncio
 import logging
 import random
 import time
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import ConnectionLost, StoreError
+from chasquimq.telemetry.pace import Pace
 
 if TYPE_CHECKING:
     from chasquimq.engine.loop import Loop
@@ -20,23 +23,31 @@ _DOWN_S = 5.0
 _UP_S = 1.0
 
 
+@dataclass(slots=True)
+class _Trouble:
+    """A loop that failed and has not been up since."""
+
+    since_s: float
+    error: str = ""
+    # Somebody has read of it already: here, or where the connection is kept.
+    is_told: bool = False
+    is_told_down: bool = False
+
+
 class Supervisor:
     """Runs each loop until it ends by itself."""
 
     def __init__(self) -> None:
-        self._down_since_s: dict[str, float] = {}
-        self._errors: dict[str, str] = {}
-        self._told: set[str] = set()
+        self._troubles: dict[str, _Trouble] = {}
+        # One for each loop and kind of bug; the kind is empty for what the server answered.
+        self._paces: defaultdict[tuple[str, str], Pace] = defaultdict(Pace)
 
     @property
     def loops_down(self) -> dict[str, str]:
         """Loops that have been failing for more than five seconds, with their last error."""
         now_s = time.monotonic()
-        return {
-            name: self._errors[name]
-            for name, since_s in self._down_since_s.items()
-            if now_s - since_s > _DOWN_S
-        }
+        troubles = self._troubles.items()
+        return {name: one.error for name, one in troubles if now_s - one.since_s > _DOWN_S}
 
     async def keep(self, loop: Loop) -> None:
         """Run the loop; after an error wait a little longer each time, then run it again."""
@@ -47,9 +58,9 @@ class Supervisor:
                 return await self._run(loop)
             except StoreError as error:
                 self._note(loop.name, error)
-            except Exception as error:  # a bug in a loop must not stop the worker in silence
-                logger.exception("a loop failed and is started again", extra={"loop": loop.name})
+            except Exception as error:  # noqa: BLE001 - a bug in a loop must not stop the worker
                 self._note(loop.name, error)
+                self._tell_bug(loop.name, error)
             failures = 1 if time.monotonic() - started_s > _DOWN_S else failures + 1
             ceiling_s = min(_PAUSE_S_MAX, _PAUSE_S_MIN * 2**failures)
             await asyncio.sleep(random.uniform(_PAUSE_S_MIN / 2, ceiling_s))
@@ -63,12 +74,28 @@ class Supervisor:
             recovery.cancel()
 
     def _note(self, name: str, error: Exception) -> None:
-        self._down_since_s.setdefault(name, time.monotonic())
-        self._errors[name] = str(error)
-        if name in self.loops_down and name not in self._told:
-            self._told.add(name)
-            logger.error("a loop has been down", extra={"loop": name, "error": str(error)})
+        trouble = self._troubles.setdefault(name, _Trouble(time.monotonic()))
+        trouble.error = str(error)
+        # The link says once that the server is away; a line for each loop would say no more.
+        trouble.is_told |= isinstance(error, ConnectionLost)
+        if name in self.loops_down and not trouble.is_told_down:
+            trouble.is_told = trouble.is_told_down = True
+            logger.error("a loop has been down", extra=_about(name, trouble))
+
+    def _tell_bug(self, name: str, error: Exception) -> None:
+        self._troubles[name].is_told = True
+        if self._paces[name, type(error).__name__].allows():
+            logger.error("a loop failed and is started again", exc_info=error, extra={"loop": name})
 
     def _recovered(self, name: str) -> None:
-        self._down_since_s.pop(name, None)
-        self._told.discard(name)
+        trouble = self._troubles.pop(name, None)
+        if trouble is None:
+            return
+        if trouble.is_told_down:
+            logger.info("a loop is up again", extra=_about(name, trouble))
+        elif not trouble.is_told and self._paces[name, ""].allows():
+            logger.warning("a loop had failed and is up again", extra=_about(name, trouble))
+
+
+def _about(name: str, trouble: _Trouble) -> dict[str, str]:
+    return {"loop": name, "error": trouble.error}
