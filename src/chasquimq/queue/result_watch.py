@@ -27,7 +27,8 @@ class ResultWatch:
         self._wake = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._poll_s = POLL_S_MAX
-        self._ends = EndListener(new_tail, self._ended, self._all_due)
+        self._poll_at_s = 0.0
+        self._ends = EndListener(new_tail, self._ended, self._poll_now)
 
     def wait(self, job_id: str, poll_s: float) -> asyncio.Future[Leftovers]:
         """What is left of the job, as soon as it has ended."""
@@ -63,12 +64,12 @@ class ResultWatch:
 
     async def _look_and_sleep(self) -> None:
         loop = asyncio.get_running_loop()
-        poll_at_s = loop.time() + self._poll_s
+        self._poll_at_s = loop.time() + self._poll_s
         while self._waiting:
-            if loop.time() >= poll_at_s:
+            if loop.time() >= self._poll_at_s:
                 self._forget_the_gone()
-                self._all_due()
-                poll_at_s = loop.time() + self._poll_s
+                self._due.update(self._waiting)
+                self._poll_at_s = loop.time() + self._poll_s
             try:
                 await self._look()
             except StoreError as error:
@@ -77,7 +78,7 @@ class ResultWatch:
                     return
             if self._waiting:
                 self._ends.start()
-                await self._sleep(poll_at_s - loop.time())
+                await self._sleep(self._poll_at_s - loop.time())
 
     async def _look(self) -> None:
         job_ids = [job_id for job_id in self._due if job_id in self._waiting]
@@ -102,8 +103,9 @@ class ResultWatch:
     def _ended(self, job_ids: Iterable[str]) -> None:
         self._look_soon([job_id for job_id in job_ids if job_id in self._waiting])
 
-    def _all_due(self) -> None:
-        self._look_soon(self._waiting)
+    def _poll_now(self) -> None:
+        self._poll_at_s = asyncio.get_running_loop().time()
+        self._wake.set()
 
     def _look_soon(self, job_ids: Iterable[str]) -> None:
         self._due.update(job_ids)
