@@ -1,0 +1,14 @@
+"""Finds our own sentence in what Spark says about a query that failed."""
+
+from __future__ import annotations
+
+import re
+
+# Spark hands on the traceback of its Python process; the last line of it is the error itself.
+_OURS = re.compile(r"^chasquimq\.errors\.(?P<kind>\w+): (?P<sentence>.+)$", re.MULTILINE)
+
+
+def complaint(error: BaseException) -> str | None:
+    """What must hold, what was found, what to try; None: the failure is not one of ours."""
+    found = _OURS.findall(str(error))
+    return found[-1][1].strip() if found else None
