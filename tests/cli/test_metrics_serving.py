@@ -106,10 +106,34 @@ async def test_a_port_that_is_taken_is_code_1(chasqui, running):
     assert len(said.err.splitlines()) == 1
 
 
+async def test_the_page_is_served_on_the_address_that_is_named_and_nowhere_else(running):
+    command = running("metrics", "--port", "0", "--host", "127.0.0.2")
+    await command.until_said("serving http://127.0.0.2:")
+    port = re.search(r"127\.0\.0\.2:(\d+)/metrics", command.err)[1]
+
+    assert await _get(port, "/healthz", "127.0.0.2") == "ok\n"
+    with pytest.raises(urllib.error.URLError):
+        await _get(port, "/healthz")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "a..b"])
+async def test_a_host_that_is_not_ours_is_code_1_in_one_line(bare_chasqui, host):
+    said = await bare_chasqui("metrics", "--port", "0", "--host", host)
+
+    assert said.code == 1
+    assert said.err.startswith(f"error: --host {host} must be an address or a name of this machine")
+    assert len(said.err.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     "words",
-    [("--port", "0", "--json"), ("--port", "0", "--output", "page"), ("--host", "127.0.0.1")],
-    ids=["a page has no JSON", "a page is no file", "an address without a port"],
+    [
+        ("--port", "0", "--json"),
+        ("--port", "0", "--output", "page"),
+        ("--host", "127.0.0.1"),
+        ("--port", "0", "--host", " "),
+    ],
+    ids=["a page has no JSON", "a page is no file", "an address without a port", "no address"],
 )
 async def test_options_that_do_not_go_together_are_code_2(bare_chasqui, words):
     said = await bare_chasqui("metrics", *words)
@@ -138,9 +162,9 @@ async def _scrape(port: str) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
-async def _get(port: str, path: str) -> str:
+async def _get(port: str, path: str, host: str = "127.0.0.1") -> str:
     def ask() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
             return answer.read().decode()
 
     return await asyncio.to_thread(ask)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -239,6 +240,50 @@ async def test_a_metrics_port_that_is_taken_is_code_1(chasqui, running, queue_na
     assert said.err.splitlines()[-1].startswith(f"error: --metrics-port {port} must be free")
 
 
+async def test_pages_are_served_on_the_address_that_is_named_and_nowhere_else(running, queue_name):
+    words = ("--metrics-port", "0", "--metrics-host", "127.0.0.2")
+    worker = running("worker", "tasks:send", "--queue", queue_name, *words)
+    await worker.until_said("consuming")
+    port = re.search(r"host=127\.0\.0\.2 port=(\d+)", worker.err)[1]
+
+    assert await _get(port, "/healthz", "127.0.0.2") == "ok\n"
+    with pytest.raises(urllib.error.URLError):
+        await _get(port, "/healthz", "127.0.0.1")
+
+
+async def test_every_process_listens_on_the_address_and_has_a_port_of_its_own(running, queue_name):
+    words = ("--metrics-port", "0", "--metrics-host", "127.0.0.2", "--processes", "2")
+    fleet = running("worker", "tasks:send", "--queue", queue_name, *words)
+    await fleet.until_said("consuming", 2)
+    ports = re.findall(r"host=127\.0\.0\.2 port=(\d+)", fleet.err)
+
+    assert [await _get(port, "/healthz", "127.0.0.2") for port in set(ports)] == ["ok\n"] * 2
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "a..b"])
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_host_that_is_not_ours_is_code_1_in_one_line(chasqui, queue_name, host, processes):
+    words = ("--metrics-port", "0", "--metrics-host", host, "--processes", processes)
+
+    said = await chasqui("worker", "tasks:send", "--queue", queue_name, *words)
+
+    assert said.code == 1
+    assert said.err.startswith(f"error: --metrics-host {host} must be an address or a name of this")
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--metrics-host", "127.0.0.1"), ("--metrics-port", "0", "--metrics-host", "")],
+    ids=["without a port", "empty"],
+)
+async def test_a_host_that_says_nothing_is_wrong_usage(bare_chasqui, words):
+    said = await bare_chasqui("worker", "tasks:send", "--queue", "q", *words, "--check")
+
+    assert said.code == 2
+    assert "--metrics-host" in said.err
+
+
 async def test_processes_share_the_work_and_end_together(running, queue, queue_name):
     fleet = running("worker", "tasks:send", "--queue", queue_name, "--processes", "2")
     await fleet.until_said("consuming", 2)
@@ -288,9 +333,9 @@ def test_restarts_come_ever_later_up_to_a_ceiling():
     assert waits_ms[-1] == restart_ms(10_000) == RESTART_MS_MAX
 
 
-async def _get(port: str, path: str) -> str:
+async def _get(port: str, path: str, host: str = "127.0.0.1") -> str:
     def get() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=5) as answer:
             return answer.read().decode()
 
     return await asyncio.to_thread(get)

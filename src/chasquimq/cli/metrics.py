@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
 from chasquimq.cli.inspect import snapshot_facts
 from chasquimq.cli.number import PORT_OR_ANY
 from chasquimq.cli.options import group_option, json_option, redis_url_option
@@ -21,8 +22,6 @@ from chasquimq.errors import StoreError
 if TYPE_CHECKING:
     from chasquimq.inspector import Survey
     from chasquimq.model.snapshot import Snapshot
-
-LOOPBACK = "127.0.0.1"
 
 
 class Metric(NamedTuple):
@@ -71,7 +70,9 @@ METRICS = (
     type=PORT_OR_ANY,
     help="Serve /metrics on this port until Ctrl+C; 0 is any free one.",
 )
-@click.option("--host", metavar="ADDRESS", help="Where --port listens.  [default: 127.0.0.1]")
+@click.option(
+    "--host", type=HOST, metavar="ADDRESS", help="Where --port listens.  [default: 127.0.0.1]"
+)
 @redis_url_option
 @json_option
 def metrics(
@@ -94,7 +95,7 @@ def metrics(
         raise click.UsageError("--port serves a page; --json and --output print one.")
     url = running_server(redis_url)
     if port is not None:
-        return run(_serve(queues, group, url, host or LOOPBACK, port))
+        return run(_serve(queues, group, url, Endpoint(host or LOOPBACK, port)))
     survey = run(_survey(queues, url, group) if queues else survey_all(url, group))
     page = "".join(f"{line}\n" for line in exposition(survey.snapshots))
     if as_json:
@@ -106,10 +107,10 @@ def metrics(
     return tell_broken(survey)
 
 
-async def _serve(queues: Sequence[str], group: str, url: str, host: str, port: int) -> int:
+async def _serve(queues: Sequence[str], group: str, url: str, endpoint: Endpoint) -> int:
     from chasquimq.cli.metrics_serving import MetricsService
 
-    return await MetricsService(queues, group, url).serve(host, port)
+    return await MetricsService(queues, group, url).serve(endpoint)
 
 
 def exposition(snapshots: Sequence[Snapshot]) -> Iterator[str]:

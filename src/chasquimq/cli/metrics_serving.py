@@ -11,10 +11,11 @@ import click
 
 from chasquimq.cli.metrics import exposition
 from chasquimq.cli.render import clean, mask_secrets
-from chasquimq.errors import ChasquiError, StoreError
+from chasquimq.errors import ChasquiError
 from chasquimq.telemetry.http import MetricsServer
 
 if TYPE_CHECKING:
+    from chasquimq.cli.endpoint import Endpoint
     from chasquimq.inspector import Inspector, Survey
 
 EXIT_INTERRUPTED = 130
@@ -34,18 +35,19 @@ class MetricsService:
         self._signal: int | None = None
         self._stopped = asyncio.Event()
 
-    async def serve(self, host: str, port: int) -> int:
+    async def serve(self, endpoint: Endpoint) -> int:
         """Answer scrapers until a signal; the answer is the exit code.
 
         Raises:
             SettingsError: a name cannot be that of a queue or a group.
-            StoreError: nobody can listen on that port.
+            StoreError: nobody can listen there.
         """
         self._check_names()
         self._hear_signals()
-        server = await self._listening(host, port)
+        server = await self._listening(endpoint)
         try:
-            click.echo(f"serving http://{host}:{server.port}/metrics; Ctrl+C ends it", err=True)
+            url = f"http://{endpoint.shown_host}:{server.port}/metrics"
+            click.echo(f"serving {url}; Ctrl+C ends it", err=True)
             await self._stopped.wait()
         finally:
             await server.stop()
@@ -80,16 +82,16 @@ class MetricsService:
         self._signal = number
         self._stopped.set()
 
-    async def _listening(self, host: str, port: int) -> MetricsServer:
+    async def _listening(self, endpoint: Endpoint) -> MetricsServer:
         # Ready even while the server is down: only who is scraped can tell that it is.
         server = MetricsServer(
-            self._page, is_healthy=lambda: True, is_ready=lambda: True, host=host, port=port
+            self._page,
+            is_healthy=lambda: True,
+            is_ready=lambda: True,
+            host=endpoint.host,
+            port=endpoint.port,
         )
-        try:
-            await server.start()
-        except OSError as error:
-            why = error.strerror or error
-            raise StoreError(f"--port {port} must be free to listen on: {why}") from error
+        await endpoint.start(server)
         return server
 
     def _page(self) -> bytes:

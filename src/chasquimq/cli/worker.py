@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from chasquimq.cli.duration import DURATION
+from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
 from chasquimq.cli.logs import LEVELS, start_logging
 from chasquimq.cli.number import AT_LEAST_1, PORT_OR_ANY, WholeNumber
 from chasquimq.cli.options import redis_url_option
@@ -27,7 +28,7 @@ PROCESSES_MAX = 256
 FLUSH_SPANS_S = 5.0
 # Child processes are told the server by environment: a command line can be read by everyone.
 URL_VARIABLE = "CHASQUI_REDIS_URL"
-FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
+FOR_THE_FLEET = ("processes", "metrics_port", "metrics_host", "redis_url", "lifeline")
 
 
 @click.command()
@@ -64,8 +65,13 @@ FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
 @click.option(
     "--metrics-port",
     type=PORT_OR_ANY,
-    help="Serve /metrics, /healthz and /readyz on this loopback port; further processes on "
-    "the next ones.",
+    help="Serve /metrics, /healthz and /readyz on this port; further processes on the next ones.",
+)
+@click.option(
+    "--metrics-host",
+    type=HOST,
+    metavar="ADDRESS",
+    help="Where --metrics-port listens.  [default: 127.0.0.1]",
 )
 @click.option(
     "--tracing", is_flag=True, default=None, help="Open an OpenTelemetry span for each run."
@@ -79,8 +85,10 @@ FOR_THE_FLEET = ("processes", "metrics_port", "redis_url", "lifeline")
 @click.option("--json", "as_json", is_flag=True, help="Log in JSON, a document a line.")
 def worker(
     target: str,
+    *,
     processes: int,
     metrics_port: int | None,
+    metrics_host: str | None,
     log_level: str,
     is_check: bool,
     lifeline: int | None,
@@ -97,14 +105,23 @@ def worker(
 
     start_logging(log_level, as_json=as_json)
     options = {name: value for name, value in given.items() if value is not None}
-    one = WorkerRun(target, options, metrics_port=metrics_port, lifeline=lifeline)
+    endpoint = _endpoint(metrics_host, metrics_port)
+    one = WorkerRun(target, options, endpoint=endpoint, lifeline=lifeline)
     if is_check:
         return _exit_code(one.check)
     if processes > 1:
-        return _run_fleet(processes, metrics_port, redis_url)
+        return _run_fleet(processes, endpoint, redis_url)
     # Who watches several processes has told already.
     is_alone = lifeline is None
     return _leave(_exit_code(lambda: one.run(lambda: any_server(redis_url, is_told=is_alone))))
+
+
+def _endpoint(host: str | None, port: int | None) -> Endpoint | None:
+    if port is not None:
+        return Endpoint(host or LOOPBACK, port, "--metrics-")
+    if host is not None:
+        raise click.UsageError("--metrics-host says where --metrics-port listens; give both.")
+    return None
 
 
 def _exit_code(work: Callable[[], int]) -> int:
@@ -127,26 +144,33 @@ def _leave(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-def _run_fleet(processes: int, metrics_port: int | None, redis_url: str | None) -> int:
+def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None) -> int:
     command = [sys.executable, "-m", "chasquimq", *_repeated(click.get_current_context())]
     # In a process of its own: what handlers import has no business in the one that only watches.
     refused = subprocess.run([*command, "--check"], check=False).returncode
     if refused:
         return refused
+    if endpoint is not None:
+        # Said here once; the processes would say it again with every restart.
+        asyncio.run(endpoint.check_host())
     environ = os.environ | {URL_VARIABLE: any_server(redis_url)}
-    return asyncio.run(_keep_fleet(processes, command, metrics_port, environ))
+    return asyncio.run(_keep_fleet(processes, command, endpoint, environ))
 
 
 async def _keep_fleet(
-    processes: int, command: list[str], metrics_port: int | None, environ: dict[str, str]
+    processes: int, command: list[str], endpoint: Endpoint | None, environ: dict[str, str]
 ) -> int:
     from chasquimq.cli.worker_fleet import WorkerFleet
 
     def child(number: int, lifeline: int) -> list[str]:
-        port = [] if metrics_port is None else ["--metrics-port", f"{metrics_port + number}"]
-        return [*command, *port, "--lifeline", f"{lifeline}"]
+        place = [] if endpoint is None else _words(endpoint.of_process(number))
+        return [*command, *place, "--lifeline", f"{lifeline}"]
 
     return await WorkerFleet(processes, child, environ).run()
+
+
+def _words(endpoint: Endpoint) -> list[str]:
+    return ["--metrics-host", endpoint.host, "--metrics-port", f"{endpoint.port}"]
 
 
 def _repeated(ctx: click.Context) -> list[str]:

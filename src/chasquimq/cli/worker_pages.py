@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import NotSupportedError, StoreError
+from chasquimq.errors import NotSupportedError
 from chasquimq.telemetry.http import MetricsServer
 from chasquimq.telemetry.labelled import QueueLabeled
 from chasquimq.telemetry.sink import MetricsSink
 
 if TYPE_CHECKING:
+    from chasquimq.cli.endpoint import Endpoint
     from chasquimq.telemetry.prometheus import PrometheusSink
     from chasquimq.worker import Worker
 
@@ -21,24 +22,21 @@ class WorkerPages:
         self._prometheus = _new_prometheus_sink()
         self.sink: MetricsSink = QueueLabeled(self._prometheus, queue)
 
-    async def open(self, worker: Worker, port: int) -> MetricsServer:
+    async def open(self, worker: Worker, endpoint: Endpoint) -> MetricsServer:
         """Serve until the answer is stopped.
 
         Raises:
-            StoreError: nobody can listen on that port.
+            StoreError: nobody can listen there.
         """
         server = MetricsServer(
             lambda: self._page(worker),
             # Alive while this loop turns: a server that is down heals without a restart.
             is_healthy=lambda: True,
             is_ready=lambda: worker.health().is_ok,
-            port=port,
+            host=endpoint.host,
+            port=endpoint.port,
         )
-        try:
-            await server.start()
-        except OSError as error:
-            why = error.strerror or error
-            raise StoreError(f"--metrics-port {port} must be free to listen on: {why}") from error
+        await endpoint.start(server)
         return server
 
     def _page(self, worker: Worker) -> bytes:

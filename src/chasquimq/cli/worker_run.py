@@ -15,6 +15,7 @@ from chasquimq.cli.worker_target import is_worker, load_target, refusal
 from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
+    from chasquimq.cli.endpoint import Endpoint
     from chasquimq.cli.worker_pages import WorkerPages
     from chasquimq.worker import Worker
 
@@ -36,12 +37,12 @@ class WorkerRun:
         target: str,
         options: Mapping[str, Any],
         *,
-        metrics_port: int | None = None,
+        endpoint: Endpoint | None = None,
         lifeline: int | None = None,
     ) -> None:
         self._target = target
         self._options = dict(options)
-        self._metrics_port = metrics_port
+        self._endpoint = endpoint
         self._lifeline = lifeline
         self._pages: WorkerPages | None = None
         self._signal: int | None = None
@@ -71,7 +72,7 @@ class WorkerRun:
         return self._made(found)
 
     def _ready_made(self, worker: Worker) -> Worker:
-        if self._options or self._metrics_port is not None:
+        if self._options or self._endpoint is not None:
             raise refusal(
                 f"{self._target} is a Worker with settings of its own, so options of workers "
                 "cannot be given; set them where it is made"
@@ -82,7 +83,7 @@ class WorkerRun:
         from chasquimq.worker import Worker
 
         options = dict(self._options)
-        if self._metrics_port is not None:
+        if self._endpoint is not None:
             self._pages = _new_pages(options["queue_name"])
             options["metrics"] = self._pages.sink
         try:
@@ -102,11 +103,12 @@ class WorkerRun:
 
     @asynccontextmanager
     async def _served(self, worker: Worker) -> AsyncGenerator[None]:
-        if self._pages is None:
+        if self._pages is None or self._endpoint is None:
             yield
             return
-        server = await self._pages.open(worker, self._metrics_port or 0)
-        logger.info("serving /metrics, /healthz and /readyz", extra={"port": server.port})
+        server = await self._pages.open(worker, self._endpoint)
+        place = {"host": self._endpoint.host, "port": server.port}
+        logger.info("serving /metrics, /healthz and /readyz", extra=place)
         try:
             yield
         finally:
