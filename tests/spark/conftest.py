@@ -16,6 +16,7 @@ from support.feed import Feed
 _SPARK_TIMEOUT_S = 240
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items) -> None:
     """All tests with a session run in one process, so that there is one JVM."""
     for item in items:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from chasquimq.errors import ChasquiError, SettingsError
 from chasquimq.spark.offsets import Position
 from chasquimq.spark.options import OPTION_NAMES, SourceOptions, parse_options
+from chasquimq.spark.schema import ATTEMPTS_ARROW, EVENTS_ARROW
+
+PAGE = (Path(__file__).parents[3] / "docs/reference/spark-options.md").read_text()
+ROW = re.compile(r"^\| `(?P<name>[\w.]+)` \| (?:`(?P<default>[^`]+)`)?", re.MULTILINE)
 
 
 def parsed(**options: str) -> SourceOptions:
@@ -28,6 +34,21 @@ def test_a_queue_is_all_that_must_be_said():
 
 def test_every_option_has_its_place():
     assert len(OPTION_NAMES) == len(fields(SourceOptions))
+
+
+def test_the_page_lists_every_option_with_its_default():
+    told = {
+        row["name"]: row["default"] for row in ROW.finditer(PAGE) if row["name"] in OPTION_NAMES
+    }
+    defaults = {name: text for name, text in told.items() if text}
+
+    assert tuple(told) == OPTION_NAMES
+    assert parsed(**defaults) == parsed()
+
+
+@pytest.mark.parametrize("column", [*ATTEMPTS_ARROW.names, *EVENTS_ARROW.names])
+def test_the_page_names_every_column(column):
+    assert f"`{column}`" in PAGE
 
 
 def test_names_are_taken_in_any_case_as_spark_hands_them_over():
