@@ -1,0 +1,178 @@
+"""Opens the Spark session that the pipeline runs in: quiet, small, and able to find our package."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from chasquimq.errors import NotSupportedError, SettingsError
+from chasquimq.settings import at_least
+from chasquimq.spark.jvm import find_java, quiet_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONNECT_SCHEME: Final = "sc://"
+_MASTERS = ("local", "spark://", "yarn", "k8s://", CONNECT_SCHEME)
+_MASTER_RULE = "local[*], local[n], spark://host:port, yarn, k8s://…, or sc://host:port for Connect"
+_SOURCE_ROOT = Path(__file__).parents[2]
+# Spark's first lines come before it reads any setting of its own; where the gateway has a level
+# that is not the root's, it tells so.
+_LOG4J = """
+status = error
+rootLogger.level = {level}
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """How to reach Spark, and how much of this machine it may have."""
+
+    master: str = "local[*]"
+    app_name: str = "chasqui"
+    # The heap of the JVM; with its own needs and four Python processes it comes to twice this.
+    memory_mb: int = 1_024
+    log_level: str = "OFF"
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if not self.master.startswith(_MASTERS):
+            raise SettingsError("master", self.master, _MASTER_RULE)
+        at_least("memory_mb", self.memory_mb, 512)
+
+    @property
+    def is_connect(self) -> bool:
+        return self.master.startswith(CONNECT_SCHEME)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether everything runs on this machine."""
+        return self.master.startswith("local")
+
+
+def open_session(settings: SessionSettings | None = None) -> SparkSession:
+    """The session of this process; one that is open already is taken as it is.
+
+    Raises:
+        NotSupportedError: pyspark is not installed, or Spark did not start.
+        SettingsError: no Java is new enough.
+    """
+    settings = settings or SessionSettings()
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as missing:
+        raise NotSupportedError(
+            f"the pipeline needs the module {missing.name}, which is not installed; "
+            "pip install 'chasquimq-py[spark]'"
+        ) from missing
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    _tell_workers_where_we_are()
+    return _connect(settings) if settings.is_connect else _start(settings)
+
+
+def _tell_workers_where_we_are() -> None:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(_SOURCE_ROOT) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(_SOURCE_ROOT), *filter(None, paths)])
+
+
+def _connect(settings: SessionSettings) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(settings.master)
+    for name, value in settings.conf.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, ImportError) as error:
+        raise _did_not_start(settings, error) from error
+
+
+def _start(settings: SessionSettings) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    folder = Path(tempfile.mkdtemp(prefix="chasqui-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["JAVA_HOME"] = str(quiet_home(find_java(), folder))
+    builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
+    for name, value in {**_conf(settings, folder), **settings.conf}.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise _did_not_start(settings, error) from error
+    if not settings.is_local:
+        session.sparkContext.addPyFile(_package_archive(folder))
+    return session
+
+
+def _did_not_start(settings: SessionSettings, error: Exception) -> NotSupportedError:
+    why = " ".join(str(error).split())[:300]
+    return NotSupportedError(
+        f"Spark must start with master {settings.master!r}, but did not: {why}; "
+        "look whether it is reachable and has the memory, or use local[*]"
+    )
+
+
+def _conf(settings: SessionSettings, folder: Path) -> dict[str, str]:
+    (folder / "log4j2.properties").write_text(_LOG4J.format(level=settings.log_level.lower()))
+    return {
+        **_QUIET,
+        **_SMALL_BATCHES,
+        **(_loopback() if settings.is_local else {}),
+        "spark.driver.memory": f"{settings.memory_mb}m",
+        "spark.driver.extraJavaOptions": (
+            f"-XX:+UseParallelGC -Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
+        ),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }
+
+
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+# Batches of a second hold thousands of rows, not billions: planning them must cost little.
+_SMALL_BATCHES: Final = {
+    "spark.sql.shuffle.partitions": str(max(2, min(8, os.cpu_count() or 2))),
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.locality.wait": "0s",
+}
+
+
+def _loopback() -> dict[str, str]:
+    return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+def _package_archive(folder: Path) -> str:
+    """Our package as an archive for machines that do not have it; what it needs they must have."""
+    name = str(folder / "chasquimq")
+    return shutil.make_archive(name, "zip", root_dir=_SOURCE_ROOT, base_dir="chasquimq")
