@@ -146,7 +146,9 @@ class Outcomes:
         done = self._settle(moves, doors, was_resent)
         self.counters.completed += len(done)
         if self._listener is not None and done:
-            self._listener.completed([_delivery_of(move) for move in done])
+            # Where no values are kept, what the acker moves are the deliveries themselves.
+            is_plain = not self._results.is_stored
+            self._listener.completed(done if is_plain else [move.delivery for move in done])
 
     def _retried(self, moves: Sequence[Retrying], doors: Sequence[Door], was_resent: bool) -> None:
         done = self._settle(moves, doors, was_resent)
@@ -183,13 +185,6 @@ class Outcomes:
             self.counters.stale_outcomes += len(moves)
         if self._listener is not None and moves:
             self._listener.disputed(moves, is_unproven=is_unproven)
-
-
-def _delivery_of(move: Any) -> Any:
-    """The delivery of a move; an arrival that never became one stays what it is."""
-    if isinstance(move, Delivery):
-        return move
-    return move.entry if isinstance(move, Burying) else move.delivery
 
 
 def _acking(store: ConsumerStore) -> Callable[[Sequence[Delivery]], Awaitable[list[Door]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -85,7 +85,7 @@ def pack_rows(rows: HistoryRows) -> bytes:
     """Spell rows as columns; names and errors become dictionaries, times become offsets.
 
     Raises:
-        EncodeError: a number does not fit into 64 bits.
+        EncodeError: a count does not fit into 64 bits.
     """
     base_ms = _base_ms(rows)
     names, name_index = _indexed(rows.names)
@@ -126,8 +126,14 @@ def _base_ms(rows: HistoryRows) -> int:
     return min([ms for ms in rows.ready_ms if ms is not None], default=0)
 
 
+# Nearly all rows of a busy queue are alike: the short ways take half the time of the long ones.
 def _offsets(moments: list[int | None], base: int) -> list[int | None]:
-    return [None if moment is None else moment - base for moment in moments]
+    unknown_count = moments.count(None)
+    if unknown_count == len(moments):
+        return moments
+    if unknown_count:
+        return [None if moment is None else moment - base for moment in moments]
+    return [moment - base for moment in cast("list[int]", moments)]
 
 
 def _since(base: int, offset: int | None) -> int | None:
@@ -136,6 +142,8 @@ def _since(base: int, offset: int | None) -> int | None:
 
 def _indexed(texts: list[str]) -> tuple[list[str], list[int]]:
     distinct = list(dict.fromkeys(texts))
+    if len(distinct) == 1:
+        return distinct, [0] * len(texts)
     place = {text: at for at, text in enumerate(distinct)}
     return distinct, [place[text] for text in texts]
 
@@ -143,6 +151,8 @@ def _indexed(texts: list[str]) -> tuple[list[str], list[int]]:
 def _indexed_errors(
     failures: list[Failure | None],
 ) -> tuple[list[ErrorNote], list[int | None]]:
+    if failures.count(None) == len(failures):
+        return [], cast("list[int | None]", failures)
     distinct = dict.fromkeys(failures)
     distinct.pop(None, None)
     place: dict[Failure | None, int | None] = {None: None}
