@@ -20,7 +20,7 @@ SOURCES = Path(__file__).parents[2] / "src"
 @pytest.fixture
 def bare_environ() -> dict[str, str]:
     """Where a command finds a server that is not there."""
-    odd = ("NO_COLOR", "TERM", "COLUMNS", "REDIS_URL")
+    odd = ("NO_COLOR", "TERM", "COLUMNS", "LINES", "TMUX", "REDIS_URL")
     plain = {name: value for name, value in os.environ.items() if name not in odd}
     nobody = "redis://me:canary@127.0.0.1:1"
     return plain | {"PYTHONPATH": str(SOURCES), "CHASQUI_REDIS_URL": nobody}
@@ -67,10 +67,20 @@ def terminal(environ, tmp_path):
     """Run a command on a terminal; `until` is what must be shown before Ctrl+C is sent."""
 
     async def run(
-        *args: str, columns: int = 80, until: str | None = None, keys: bytes = b""
+        *args: str,
+        columns: int = 80,
+        until: str | None = None,
+        keys: bytes = b"",
+        **variables: str,
     ) -> Said:
         return await asyncio.to_thread(
-            run_on_a_terminal, [*PROGRAM, *args], columns, until, keys, environ, tmp_path
+            run_on_a_terminal,
+            [*PROGRAM, *args],
+            columns,
+            until,
+            keys,
+            environ | variables,
+            tmp_path,
         )
 
     return run

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any
 PROGRAM = [sys.executable, "-m", "chasquimq"]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 ANSWER_S_MAX = 30.0
+ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,9 @@ def run_on_a_terminal(
     folder: Path,
 ) -> Said:
     ours, theirs = pty.openpty()
-    size = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40"}
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
     process = subprocess.Popen(
-        command, env=environ | size, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs,
+        command, env={"TERM": "xterm-256color"} | environ, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs,
         start_new_session=True,
     )  # fmt: skip
     os.close(theirs)

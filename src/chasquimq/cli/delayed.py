@@ -40,7 +40,10 @@ def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
     url = running_server(redis_url)
     jobs = ask(queue, url, lambda seen: seen.inspector.delayed(queue, limit))
     row = partial(_row, queue=queue)
-    emit_list(jobs, as_json, facts=_facts, row=row, nothing="nothing is delayed")
+    emit_list(
+        jobs, as_json, facts=_facts, row=row, nothing="nothing is delayed",
+        text=("name",), optional=("bytes", "attempt"),
+    )  # fmt: skip
 
 
 @delayed.command()

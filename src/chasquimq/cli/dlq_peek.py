@@ -110,10 +110,12 @@ def show_json(peeked: Peeked) -> None:
 
 
 def show_tables(peeked: Peeked) -> None:
-    emit_table([_row(letter, peeked.queue) for letter in peeked.entries] or [_empty(peeked.queue)])
+    entries = [_row(letter, peeked.queue) for letter in peeked.entries] or [_empty(peeked.queue)]
+    emit_table(entries, text=("name", "detail"), optional=("source_id", "payload bytes"))
     click.echo()
     groups = _group_rows(peeked)
-    emit_table(groups[:GROUPS_SHOWN_MAX] or [{"reason": "(no entries)", "count": 0}])
+    shown = groups[:GROUPS_SHOWN_MAX] or [{"reason": "(no entries)", "count": 0}]
+    emit_table(shown, text=("an error of it",))
     if len(groups) > GROUPS_SHOWN_MAX:
         click.echo(
             f"and {len(groups) - GROUPS_SHOWN_MAX:,} groups more; --json shows all", err=True

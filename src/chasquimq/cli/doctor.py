@@ -41,7 +41,7 @@ def doctor(
     if as_json:
         emit_json({"ok": not troubles, "checks": list(map(_facts, findings))})
     else:
-        emit_table(list(map(_row, findings)))
+        emit_table(list(map(_row, findings)), text=("found",))
         _show_remedies(troubles)
     return EXIT_FINDINGS if troubles else 0
 
@@ -128,7 +128,7 @@ def _show_remedies(troubles: list[Finding]) -> None:
         return
     click.echo("\nto do")
     rows = [{"check": _title(finding), "remedy": finding.remedy} for finding in troubles]
-    emit_table(rows, has_header=False)
+    emit_table(rows, has_header=False, text=("check", "remedy"))
 
 
 def _title(finding: Finding) -> str:

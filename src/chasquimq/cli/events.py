@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from chasquimq.cli.cells import padded, terminal_columns, wrapped
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import count_option, json_option, queue_argument, redis_url_option
 from chasquimq.cli.render import clean, emit_json_line, mask_secrets
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 
 VALUE_CHARS_MAX = 80
 CUT_MARK = "..."
+# From here on there is room for columns; below it every character is needed.
+ALIGNED_COLUMNS_MIN = 120
+ENTRY_ID_COLUMNS = 17
+EVENT_COLUMNS = 15
 
 
 class Filter(NamedTuple):
@@ -108,7 +114,21 @@ def _show_line(event: QueueEvent) -> None:
         f"name={event.job_name or '-'}",
         *(f"{key}={_cut(str(_masked(value)))}" for key, value in sorted(rest.items())),
     ]
-    click.echo(clean(" ".join(words)))
+    if not sys.stdout.isatty():
+        click.echo(clean(" ".join(words)))
+        return
+    for line in _lines(list(map(clean, words)), terminal_columns()):
+        click.echo(line)
+
+
+def _lines(words: list[str], columns: int) -> list[str]:
+    """A line, and indented ones below it where the terminal is narrow."""
+    moment, entry_id, event, *rest = words
+    if columns < ALIGNED_COLUMNS_MIN:
+        return wrapped(" ".join(words), columns)
+    head = f"{moment} {padded(entry_id, ENTRY_ID_COLUMNS)} {padded(event, EVENT_COLUMNS)} "
+    first, *more = wrapped(" ".join(rest), columns - len(head), indent="")
+    return [head + first, *(" " * len(head) + line for line in more)]
 
 
 def _masked(value: Any) -> Any:

@@ -19,11 +19,13 @@ def emit_list(
     facts: Callable[[T], dict[str, Any]],
     row: Callable[[T], Row],
     nothing: str,
+    text: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> None:
     """Print what was found; that nothing was is talk, and goes to stderr."""
     if as_json:
         emit_json([facts(one) for one in found])
     elif found:
-        emit_table([row(one) for one in found])
+        emit_table([row(one) for one in found], text=text, optional=optional)
     else:
         click.echo(nothing, err=True)

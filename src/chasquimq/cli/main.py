@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import click
 
-from chasquimq.cli.render import clean, mask_secrets
+from chasquimq.cli.render import mask_secrets, talk
 from chasquimq.errors import ChasquiError, NotSupportedError
 
 PROGRAM = "chasqui"
@@ -161,7 +161,7 @@ def _run(args: list[str]) -> int:
 
 
 def _fail(message: str) -> int:
-    click.echo(f"error: {clean(mask_secrets(message))}", err=True)
+    talk(f"error: {mask_secrets(message)}")
     return EXIT_FAILED
 
 

@@ -48,13 +48,38 @@ def json_text(answer: object, indent: int | None = None) -> str:
     return json.dumps(answer, default=str, ensure_ascii=not is_safe, indent=indent)
 
 
-def emit_table(rows: Sequence[Row], *, has_header: bool = True) -> None:
-    """Print rows under the names of the first one: drawn on a terminal, plain in a pipe."""
+def emit_table(
+    rows: Sequence[Row],
+    *,
+    has_header: bool = True,
+    text: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> None:
+    """Print rows under the names of the first one: drawn on a terminal, plain in a pipe.
+
+    On a narrow terminal the columns of `text` are wrapped, and those that are `optional` left out.
+    """
     if not rows:
         return
     names, cells = table_cells(rows)
-    draw = _draw if sys.stdout.isatty() else _print_plain
-    draw(names if has_header else [], cells)
+    if not sys.stdout.isatty():
+        _print_plain(names if has_header else [], cells)
+        return
+    from chasquimq.cli.table import Shape, print_table
+
+    left_out = print_table(names, cells, Shape(has_header, text, optional))
+    if left_out:
+        talk(f"no room for {' and '.join(left_out)}; a wider terminal or --json shows all")
+
+
+def talk(sentence: str) -> None:
+    """Say something on stderr: one line in a pipe, wrapped at spaces on a terminal."""
+    safe = clean(sentence)
+    if sys.stderr.isatty():
+        from chasquimq.cli.cells import terminal_columns, wrapped
+
+        safe = "\n".join(wrapped(safe, terminal_columns()))
+    click.echo(safe, err=True)
 
 
 def table_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -99,15 +124,11 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _draw(names: list[str], cells: list[list[str]]) -> None:
-    from chasquimq.cli.table import print_table
-
-    print_table(names, cells)
-
-
 def _print_plain(names: list[str], cells: list[list[str]]) -> None:
+    from chasquimq.cli.cells import cell_width, padded
+
     lines = [names, *cells] if names else cells
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(cell_width, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo(COLUMN_GAP.join(padded).rstrip())
+        row = (padded(cell, width) for cell, width in zip(line, widths, strict=True))
+        click.echo(COLUMN_GAP.join(row).rstrip())

@@ -40,7 +40,10 @@ def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
     """List the repeatable jobs of QUEUE, the next to fire first."""
     now_ms, plans = ask(queue, running_server(redis_url), partial(_plans, limit=limit))
     row = partial(_row, queue=queue, now_ms=now_ms)
-    emit_list(plans, as_json, facts=_facts, row=row, nothing="nothing repeats")
+    emit_list(
+        plans, as_json, facts=_facts, row=row, nothing="nothing repeats",
+        text=("job_name", "pattern", "tz"), optional=("limit",),
+    )  # fmt: skip
 
 
 @repeatable.command()
@@ -90,7 +93,10 @@ def quarantined(queue: str, limit: int, redis_url: str | None, as_json: bool) ->
     url = running_server(redis_url)
     plans = ask(queue, url, lambda seen: seen.queue.quarantined_repeatables(limit))
     row = partial(_bad_row, queue=queue)
-    emit_list(plans, as_json, facts=_bad_facts, row=row, nothing="nothing is quarantined")
+    emit_list(
+        plans, as_json, facts=_bad_facts, row=row, nothing="nothing is quarantined",
+        text=("reason",), optional=("spec bytes",),
+    )  # fmt: skip
 
 
 async def _plans(seen: Visit, limit: int) -> tuple[int, list[RepeatableMeta]]:

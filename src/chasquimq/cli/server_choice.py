@@ -6,9 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-import click
-
-from chasquimq.cli.render import clean, mask_url
+from chasquimq.cli.render import mask_url, talk
 from chasquimq.errors import ServerUnreachable
 from chasquimq.server.finder import find_or_start, find_server
 
@@ -36,4 +34,4 @@ def any_server(redis_url: str | None, *, is_told: bool = True) -> str:
 
 def _tell(url: str, reason: str) -> None:
     if sys.stderr.isatty():
-        click.echo(f"server: {clean(mask_url(url))} ({reason})", err=True)
+        talk(f"server: {mask_url(url)} ({reason})")

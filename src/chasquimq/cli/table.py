@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.box import Box
+
+from chasquimq.cli.layout import Column, Layout, fit
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -13,23 +16,54 @@ if TYPE_CHECKING:
 FRAME = Box("┌─┬┐\n│ ┆│\n╞═╪╡\n│ ┆│\n├╌┼┤\n├╌┼┤\n│ ┆│\n└─┴┘\n")
 
 
-def make_table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    """A table to be printed or redrawn; without names it has no header."""
-    from rich.table import Table
-    from rich.text import Text
+class Shape(NamedTuple):
+    """How a table is drawn: what of it may be wrapped, and what left out, the first first."""
 
-    table = Table(box=FRAME, show_header=bool(names), header_style="bold", safe_box=False)
-    for name in names or [""] * len(cells[0]):
-        # Folded, not cut: an id without its end is of no use to anyone.
-        table.add_column(Text(name), overflow="fold")
-    for row in cells:
-        # Text, not str: square brackets in data are data, not colours.
-        table.add_row(*map(Text, row))
-    return table
+    has_header: bool = True
+    text: Sequence[str] = ()
+    optional: Sequence[str] = ()
 
 
-def print_table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+PLAIN_SHAPE = Shape()
+
+
+def make_table(
+    names: Sequence[str], cells: Sequence[Sequence[str]], width: int, shape: Shape = PLAIN_SHAPE
+) -> tuple[Table, list[str]]:
+    """A table to be printed or redrawn, and the columns that found no room in it."""
+    by_column = zip(*cells, strict=True)
+    columns = [
+        Column(name if shape.has_header else "", cell, name in shape.text)
+        for name, cell in zip(names, by_column, strict=True)
+    ]
+    layout = fit(columns, shape.optional, width)
+    return _table(layout, has_header=shape.has_header), layout.left_out
+
+
+def print_table(names: Sequence[str], cells: Sequence[Sequence[str]], shape: Shape) -> list[str]:
     """Draw it as wide as it needs to be, and never wider than the terminal."""
     from rich.console import Console
 
-    Console().print(make_table(names, cells))
+    console = Console()
+    table, left_out = make_table(names, cells, console.width, shape)
+    console.print(table)
+    return left_out
+
+
+def _table(layout: Layout, *, has_header: bool) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    # Who wants no colours wants no other ornaments either.
+    style = "" if os.environ.get("NO_COLOR") else "bold"
+    table = Table(box=FRAME, show_header=has_header, header_style=style, safe_box=False)
+    widths = layout.widths or [None] * len(layout.columns)
+    for column, width in zip(layout.columns, widths, strict=True):
+        title = Text(column.title, overflow="ellipsis")
+        # Where nothing else helps, an id is folded: without its end it is of no use to anyone.
+        overflow = "ellipsis" if column.is_text else "fold"
+        table.add_column(title, width=width, overflow=overflow)
+    for row in zip(*(column.cells for column in layout.columns), strict=True):
+        # Text, not str: square brackets in data are data, not colours.
+        table.add_row(*map(Text, row))
+    return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from chasquimq.model.snapshot import Snapshot
     from chasquimq.model.trend import Rates, Trend
 
+# Terminals on which nothing can be redrawn.
+DUMB = ("dumb", "unknown", "")
 TOO_EARLY = "one more look is needed to tell where it is going"
 
 
@@ -116,7 +119,7 @@ def _look(trend: Trend, now: Snapshot, before: Snapshot | None) -> Look:
 def _screen(interval_ms: int, as_json: bool) -> Generator[Show]:
     if as_json:
         yield _show_json
-    elif not sys.stdout.isatty():
+    elif not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in DUMB:
         yield _show_plain
     else:
         with _live(interval_ms) as show:
@@ -134,7 +137,7 @@ def _live(interval_ms: int) -> Generator[Show]:
     def draw(look: Look) -> None:
         moment = iso(look.snapshot.at_ms)
         head = f"{look.snapshot.queue}   every {interval_ms} ms   {moment}   Ctrl+C ends"
-        table = make_table(*table_cells(watch_rows(look)))
+        table, _ = make_table(*table_cells(watch_rows(look)), console.width)
         if not live.is_started:
             console.clear()
             live.start()
