@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -77,9 +77,9 @@ def _batch(queue: str, packed: list[_Packed]) -> pa.RecordBatch:
     ids, entries, columns = zip(*packed, strict=True)
     spread = _Spread([len(one) for one in columns])
     base_ms = spread(pa.int64(), [known_ms(one.base_ms) for one in columns])
-    names = _joined(pa.string(), (one.names for one in columns))
+    names = _joined(pa.string(), [one.names for one in columns])
     name_at = spread.indices([one.names for one in columns], [one.name_index for one in columns])
-    errors = list(chain.from_iterable(one.errors for one in columns))
+    errors = _flat([one.errors for one in columns])
     error_at = spread.indices([one.errors for one in columns], [one.error_index for one in columns])
     return pa.RecordBatch.from_arrays(
         [
@@ -89,7 +89,7 @@ def _batch(queue: str, packed: list[_Packed]) -> pa.RecordBatch:
             spread(pa.string(), [one.run for one in entries]),
             spread(pa.int64(), [one.seq for one in entries]),
             spread.rows,
-            _joined(pa.string(), (one.job_ids for one in columns)),
+            _joined(pa.string(), [one.job_ids for one in columns]),
             names.take(name_at),
             _small(pa.int32(), [one.attempts for one in columns]),
             _outcomes([one.outcomes for one in columns]),
@@ -97,9 +97,9 @@ def _batch(queue: str, packed: list[_Packed]) -> pa.RecordBatch:
             moments_ms(_offsets([one.ready_ms for one in columns]), base_ms),
             moments_ms(_offsets([one.due_ms for one in columns]), base_ms),
             moments_us(_offsets([one.started_us for one in columns]), base_ms),
-            _joined(pa.int64(), (one.durations_us for one in columns)),
+            _joined(pa.int64(), [one.durations_us for one in columns]),
             _small(pa.int32(), [one.deliveries for one in columns]),
-            _joined(pa.int64(), (one.backoffs_ms for one in columns)),
+            _joined(pa.int64(), [one.backoffs_ms for one in columns]),
             pa.array([one.error_type for one in errors], pa.string()).take(error_at),
             pa.array([one.message for one in errors], pa.string()).take(error_at),
             pa.array([one.fingerprint for one in errors], pa.string()).take(error_at),
@@ -137,8 +137,15 @@ class _Spread:
         return pc.add(_small(pa.int32(), indices), self(pa.int32(), begins))
 
 
-def _joined(kind: pa.DataType, columns: Iterable[Sequence[Any]]) -> pa.Array:
-    return pa.array(list(chain.from_iterable(columns)), kind)
+def _flat(columns: Sequence[Sequence[Any]]) -> list[Any]:
+    flat: list[Any] = []
+    for column in columns:
+        flat += column
+    return flat
+
+
+def _joined(kind: pa.DataType, columns: Sequence[Sequence[Any]]) -> pa.Array:
+    return pa.array(_flat(columns), kind)
 
 
 def _offsets(columns: Sequence[Sequence[int | None]]) -> pa.Array:
@@ -146,26 +153,32 @@ def _offsets(columns: Sequence[Sequence[int | None]]) -> pa.Array:
     try:
         return _joined(pa.int64(), columns)
     except OverflowError:
-        offsets = chain.from_iterable(columns)
+        offsets = _flat(columns)
         known = [at if at is not None and abs(at) <= _INT64_MAX else None for at in offsets]
         return pa.array(known, pa.int64())
 
 
 def _small(kind: pa.DataType, columns: Sequence[Sequence[Any]]) -> pa.Array:
     """The same for numbers that mostly fit into a byte: a quarter of the time when they do."""
-    try:
-        numbers = bytes(chain.from_iterable(columns))
-    except (TypeError, ValueError):
-        return _joined(kind, columns)
-    return pa.Array.from_buffers(pa.uint8(), len(numbers), [None, pa.py_buffer(numbers)]).cast(kind)
+    flat = _flat(columns)
+    octets = _octets(flat)
+    return pa.array(flat, kind) if octets is None else octets.cast(kind)
 
 
 def _outcomes(columns: Sequence[Sequence[int]]) -> pa.Array:
-    numbers = _small(pa.int64(), columns)
-    edges = pc.min_max(numbers).as_py()
-    if edges["min"] >= 0 and edges["max"] < len(_LABELS):
-        return _LABELS.take(numbers)
-    return pa.array([outcome_label(number) for number in numbers.to_pylist()], pa.string())
+    flat = _flat(columns)
+    octets = _octets(flat)
+    if octets is None:
+        return pa.array([outcome_label(number) for number in flat], pa.string())
+    return _LABELS.take(octets)
+
+
+def _octets(flat: list[Any]) -> pa.Array | None:
+    try:
+        octets = bytes(flat)
+    except (TypeError, ValueError):
+        return None
+    return pa.Array.from_buffers(pa.uint8(), len(octets), [None, pa.py_buffer(octets)])
 
 
 def _marker(queue: str, entry_id: str, entry: HistoryEntry) -> dict[str, Any]:
