@@ -23,12 +23,14 @@ class Channel:
     """A stream of each queue; `rows_field` is where an entry says how many rows it holds.
 
     Entries are measured in steps: fewer are not worth a task, more would keep others waiting.
+    So few as `unmeasured_max` go to one task unseen, where an entry is a row.
     """
 
     place: str
     rows_field: str
     step_min: int
     step_max: int
+    unmeasured_max: int
     to_batches: ToBatches
     to_gap: ToGap
 

@@ -46,12 +46,13 @@ def _batches(
     yield event_batch(queue, entries, with_extra=options.include_extra)
 
 
-# An entry is one row of about 200 bytes.
+# An entry is one row of about 200 bytes; to measure it costs the server half of what to read it.
 EVENTS = Channel(
     place="events",
     rows_field="",
     step_min=250,
     step_max=1_000,
+    unmeasured_max=10_000,
     to_batches=_batches,
     to_gap=gap_batch,
 )

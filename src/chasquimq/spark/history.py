@@ -52,6 +52,7 @@ HISTORY = Channel(
     rows_field="n",
     step_min=1,
     step_max=16,
+    unmeasured_max=0,
     to_batches=_batches,
     to_gap=gap_batch,
 )

@@ -85,12 +85,21 @@ class Planner:
         if went_back(start, here) or not start.is_before(facts.last_id):
             return here
         until_id = min(tail.entry_id, facts.last_id, key=id_parts)
-        walk = self._walk(queue, here, until_id, _backlog(here, last_position(facts)), rows_max)
+        backlog = _backlog(here, last_position(facts))
+        if until_id == facts.last_id and self._is_small(here, backlog, rows_max):
+            walk = [Stretch(until_id, backlog, backlog)]
+        else:
+            walk = self._walk(queue, here, until_id, backlog, rows_max)
         if not walk:
             return here
         end = _behind(here, walk)
         self._walks[queue] = (start, end, walk)
         return end
+
+    def _is_small(self, start: Position, backlog: int, rows_max: int | None) -> bool:
+        """Whether all that waits can go to one task, by the counter alone."""
+        is_allowed = rows_max is None or backlog <= rows_max
+        return start.count is not None and is_allowed and backlog <= self._channel.unmeasured_max
 
     def _pieces(self, queue: str, start: Position, end: Position) -> list[StreamRange]:
         if start.entry_id == end.entry_id:
