@@ -237,8 +237,8 @@ def test_events_are_missed_in_the_same_way(feed, events):
 class UncountingStore(RangeStore):
     """What a server before 7.0 answers: it has no counter of entries."""
 
-    def facts(self, key):
-        return msgspec.structs.replace(super().facts(key), added=None)
+    def facts(self, keys):
+        return [msgspec.structs.replace(one, added=None) for one in super().facts(keys)]
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_where_the_server_does_not_count_nothing_lost_is_nothing_told(feed, unco
     first, second = feed.attempts(1, 1)
     start = {feed.queue: Position(first)}
 
-    end = uncounted.advance(start, {feed.queue: uncounted.last(feed.queue)}, None)
+    end = uncounted.advance(start, [feed.queue], None, None)
 
     assert end == {feed.queue: Position(second)}
     assert [piece.loss for piece in uncounted.ranges(start, end)] == [""]
@@ -264,7 +264,7 @@ def test_where_the_server_does_not_count_a_trimmed_place_is_a_loss_of_unknown_si
     feed.trim(feed.keys.history, 1)
     start = {feed.queue: Position(first)}
 
-    end = uncounted.advance(start, {feed.queue: uncounted.last(feed.queue)}, None)
+    end = uncounted.advance(start, [feed.queue], None, None)
 
     with pytest.raises(EntriesLost, match="nobody knows how many"):
         uncounted.ranges(start, end)

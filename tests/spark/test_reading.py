@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from chasquimq import UnrecoverableError
 from chasquimq.errors import SettingsError
 from chasquimq.spark.history import HistorySource
 from support.drive import Drive
+from support.waiting import eventually
 
 
 def jobs(rows: list[dict]) -> list[str]:
@@ -242,6 +246,42 @@ def test_a_query_goes_on_where_its_checkpoint_is(feed, history):
 
     read = sorted((row["stream_id"], row["row"]) for row in [*first, *rest])
     assert len(read) == len(set(read)) == 60
+
+
+def test_a_user_who_may_only_read_is_enough(feed, options, url):
+    feed.call(
+        "ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read", "+@connection", "-@scripting"
+    )
+    feed.attempts(*[10] * 40)
+    query = Drive(
+        HistorySource, options | {"chasqui.redis.url": f"{url}?username=reader&password=x"}
+    )
+
+    rows = query.batch()
+
+    assert (len(rows), len(query.tasks)) == (400, 2)
+
+
+async def test_what_workers_ran_is_what_is_read(queue, running_worker, history, events):
+    ran = []
+
+    async def run(job):
+        ran.append(job.id)
+        if job.data == 3:
+            raise UnrecoverableError("three is refused")
+
+    worker = await running_worker(run)
+    await queue.add_bulk([{"name": "count", "data": at} for at in range(10)])
+    await eventually(lambda: len(ran) == 10, what="ten runs")
+    await worker.stop()
+
+    rows = await asyncio.to_thread(history().batch)
+    told = await asyncio.to_thread(events().batch)
+
+    assert {row["job_id"] for row in rows} == {row["job_id"] for row in told if row["job_id"]}
+    assert sorted(row["outcome"] for row in rows) == ["completed"] * 9 + ["dead"]
+    assert [row["is_last"] for row in rows if row["row"] <= 0][-1] is True
+    assert [row["fault"] for row in told] == [None] * len(told)
 
 
 def test_foreign_and_broken_entries_are_marked_and_counted(feed, history):

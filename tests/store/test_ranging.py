@@ -33,8 +33,24 @@ async def in_thread(function, *args):
     return await asyncio.wait_for(asyncio.to_thread(function, *args), 20)
 
 
+async def facts_of(store, raw) -> StreamFacts:
+    (facts,) = await in_thread(store.facts, [raw.keys.events])
+    return facts
+
+
+async def test_many_streams_are_asked_at_once_and_answered_in_order(store, raw):
+    keys = [f"{raw.keys.events}:{at}" for at in range(100)]
+    for at in range(0, 100, 3):
+        await raw("XADD", keys[at], f"{at + 1}-0", "e", "active")
+
+    facts = await in_thread(store.facts, keys)
+
+    last_ids = [f"{at + 1}-0" if at % 3 == 0 else "0-0" for at in range(100)]
+    assert [one.last_id for one in facts] == last_ids
+
+
 async def test_an_absent_stream_is_an_empty_one(store, raw):
-    assert await in_thread(store.facts, raw.keys.events) == StreamFacts()
+    assert await facts_of(store, raw) == StreamFacts()
 
 
 async def test_a_stream_tells_its_length_edges_and_counter(store, raw):
@@ -42,21 +58,21 @@ async def test_a_stream_tells_its_length_edges_and_counter(store, raw):
         await raw("XADD", raw.keys.events, f"{at}-0", "e", "active")
     await raw("XTRIM", raw.keys.events, "MAXLEN", 3)
 
-    assert await in_thread(store.facts, raw.keys.events) == StreamFacts(3, "3-0", "5-0", 5)
+    assert await facts_of(store, raw) == StreamFacts(3, "3-0", "5-0", 5)
 
 
 async def test_a_stream_that_was_emptied_still_knows_its_past(store, raw):
     await raw("XADD", raw.keys.events, "5-0", "e", "active")
     await raw("XTRIM", raw.keys.events, "MAXLEN", 0)
 
-    assert await in_thread(store.facts, raw.keys.events) == StreamFacts(0, "0-0", "5-0", 1)
+    assert await facts_of(store, raw) == StreamFacts(0, "0-0", "5-0", 1)
 
 
 async def test_another_kind_of_key_is_told(store, raw):
     await raw("SET", raw.keys.events, "text")
 
     with pytest.raises(ServerRefused, match="WRONGTYPE"):
-        await in_thread(store.facts, raw.keys.events)
+        await facts_of(store, raw)
 
 
 async def test_an_entry_is_there_until_it_is_trimmed(store, raw):
@@ -106,14 +122,14 @@ async def test_a_server_that_never_was_there_is_told_at_once(opened):
     store = opened("redis://127.0.0.1:1")
 
     with pytest.raises(ServerUnreachable, match="a server must answer at redis"):
-        await asyncio.wait_for(in_thread(store.facts, "key"), 3)
+        await asyncio.wait_for(in_thread(store.facts, ["key"]), 3)
 
 
 async def test_a_connection_that_breaks_is_opened_again(opened, proxy, raw):
     store = opened(proxy.url)
     await raw("XADD", raw.keys.events, "5-0", "e", "active")
-    await in_thread(store.facts, raw.keys.events)
+    await facts_of(store, raw)
 
     proxy.cut()
 
-    assert (await in_thread(store.facts, raw.keys.events)).added == 1
+    assert (await facts_of(store, raw)).added == 1

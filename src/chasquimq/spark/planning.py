@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chasquimq.spark.channel import Channel
 from chasquimq.spark.loss import RESET, TRIMMED, entries_lost
 from chasquimq.spark.offsets import (
@@ -35,34 +37,44 @@ class Planner:
         self._options = options
         self._channel = channel
         self._store = store
+        # Behind the last entries, as of the last advance.
+        self.tails: Offsets = {}
         self._walks: dict[str, tuple[Position, Position, list[Stretch]]] = {}
 
-    def first(self, queue: str) -> Position:
-        """Before the first entry of a queue."""
-        return first_position(self._facts(queue))
+    def firsts(self, queues: Sequence[str]) -> Offsets:
+        """Before the first entry of each queue."""
+        return {queue: first_position(facts) for queue, facts in self._facts(queues).items()}
 
-    def last(self, queue: str) -> Position:
-        """Behind its last entry."""
-        return last_position(self._facts(queue))
+    def lasts(self, queues: Sequence[str]) -> Offsets:
+        """Behind the last entry of each queue."""
+        return {queue: last_position(facts) for queue, facts in self._facts(queues).items()}
 
-    def at(self, queue: str, position: Position) -> Position:
-        """The same place, which need not be that of an entry, with its count."""
-        if position.count is not None:
-            return position
-        count = self._count_now(queue, position, self._facts(queue))
-        return Position(position.entry_id, count)
+    def at(self, places: Offsets) -> Offsets:
+        """The same places, which need not be those of entries, with their counts."""
+        facts = self._facts([queue for queue, place in places.items() if place.count is None])
+        counted = {
+            queue: Position(place.entry_id, self._count_now(queue, place, facts[queue]))
+            for queue, place in places.items()
+            if queue in facts
+        }
+        return places | counted
 
-    def advance(self, start: Offsets, tails: Offsets, rows_max: int | None) -> Offsets:
-        """As far as tails and rows allow; of a queue that is new only its beginning is noted."""
-        known = {queue: tail for queue, tail in tails.items() if queue in start}
-        backlogs = {queue: _backlog(start[queue], tail) for queue, tail in known.items()}
+    def advance(
+        self, start: Offsets, queues: Sequence[str], rows_max: int | None, target: Offsets | None
+    ) -> Offsets:
+        """As far as the rows allow, and a target if there is one; a new queue is only noted."""
+        facts = self._facts(queues)
+        self.tails = {queue: last_position(facts[queue]) for queue in queues}
+        known = [queue for queue in queues if queue in start]
+        backlogs = {queue: _backlog(start[queue], self.tails[queue]) for queue in known}
         total = max(1, sum(backlogs.values()))
         end = dict(start)
-        for queue, tail in known.items():
+        for queue in known:
             share = None if rows_max is None else max(1, rows_max * backlogs[queue] // total)
-            end[queue] = self._advance(queue, start[queue], tail, share)
+            until = (target or self.tails).get(queue, start[queue])
+            end[queue] = self._advance(queue, start[queue], until.entry_id, facts[queue], share)
         # The next batch reads it from there, and so its losses are counted from there too.
-        return end | {queue: self.first(queue) for queue in tails if queue not in start}
+        return end | {queue: first_position(facts[queue]) for queue in queues if queue not in start}
 
     def ranges(self, start: Offsets, end: Offsets) -> list[StreamRange]:
         """What lies between two offsets, in pieces.
@@ -77,14 +89,18 @@ class Planner:
         return pieces
 
     def _advance(
-        self, queue: str, start: Position, tail: Position, rows_max: int | None
+        self,
+        queue: str,
+        start: Position,
+        until_id: str,
+        facts: StreamFacts,
+        rows_max: int | None,
     ) -> Position:
-        facts = self._facts(queue)
         here = Position(start.entry_id, self._count_now(queue, start, facts))
         # A counter that went back is told in a step of its own, and reading goes on from there.
         if went_back(start, here) or not start.is_before(facts.last_id):
             return here
-        until_id = min(tail.entry_id, facts.last_id, key=id_parts)
+        until_id = min(until_id, facts.last_id, key=id_parts)
         backlog = _backlog(here, last_position(facts))
         if until_id == facts.last_id and self._is_small(here, backlog, rows_max):
             walk = [Stretch(until_id, backlog, backlog)]
@@ -126,7 +142,7 @@ class Planner:
 
     def _unproven(self, queue: str, start: Position) -> str:
         """Where nobody counts, a stream that begins behind us may have been longer."""
-        first_id = self._facts(queue).first_id
+        first_id = self._facts([queue])[queue].first_id
         return TRIMMED if start.entry_id != NO_ENTRY and start.is_before(first_id) else ""
 
     def _count_now(self, queue: str, position: Position, facts: StreamFacts) -> int | None:
@@ -162,8 +178,9 @@ class Planner:
             after_id, rows_left = stretch.last_id, rows_left - stretch.row_count
         return walk
 
-    def _facts(self, queue: str) -> StreamFacts:
-        return self._store.facts(self._channel.key(queue))
+    def _facts(self, queues: Sequence[str]) -> dict[str, StreamFacts]:
+        facts = self._store.facts([self._channel.key(queue) for queue in queues])
+        return dict(zip(queues, facts, strict=True))
 
 
 def _backlog(start: Position, tail: Position) -> int:

@@ -113,12 +113,13 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802  Spark's name
         planning = self._planning()
-        tails = planning.tails() if self._target is None else self._target
+        queues = planning.queues() if self._target is None else list(self._target)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return to_json(planning.planner.advance(from_json(start), tails, rows_max))
+        end = planning.planner.advance(from_json(start), queues, rows_max, self._target)
+        return to_json(end)
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802  Spark's name
-        return to_json(self._planning().tails())
+        return to_json(self._planning().planner.tails) or None
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         pieces = self._planning().planner.ranges(from_json(start), from_json(end))

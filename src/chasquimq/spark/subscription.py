@@ -40,7 +40,7 @@ class Subscription:
         since_ms = self._options.starting_timestamp_ms
         if since_ms is None:
             return self._placed(self._options.starting_offsets, otherwise=EARLIEST)
-        return {queue: self.planner.at(queue, _just_before(since_ms)) for queue in self.queues()}
+        return self.planner.at(dict.fromkeys(self.queues(), _just_before(since_ms)))
 
     def end(self) -> Offsets:
         """Where a query ends that reads once."""
@@ -48,7 +48,7 @@ class Subscription:
 
     def tails(self) -> Offsets:
         """Behind the last entry of every queue."""
-        return self._placed(LATEST, otherwise=LATEST)
+        return self.planner.lasts(self.queues())
 
     def queues(self) -> list[str]:
         """The queues that are subscribed and wanted."""
@@ -70,16 +70,17 @@ class Subscription:
         return self._found
 
     def _placed(self, place: Place, *, otherwise: Edge) -> Offsets:
+        queues = self.queues()
         if isinstance(place, str):
-            return {queue: self._position(queue, place) for queue in self.queues()}
-        return {
-            queue: self._position(queue, place.get(queue, otherwise)) for queue in self.queues()
-        }
-
-    def _position(self, queue: str, where: Position | Edge) -> Position:
-        if isinstance(where, Position):
-            return self.planner.at(queue, where)
-        return self.planner.first(queue) if where == EARLIEST else self.planner.last(queue)
+            place = dict.fromkeys(queues, place)
+        wanted = {queue: place.get(queue, otherwise) for queue in queues}
+        return (
+            self.planner.firsts([queue for queue, where in wanted.items() if where == EARLIEST])
+            | self.planner.lasts([queue for queue, where in wanted.items() if where == LATEST])
+            | self.planner.at(
+                {queue: where for queue, where in wanted.items() if isinstance(where, Position)}
+            )
+        )
 
 
 def _just_before(moment_ms: int) -> Position:
