@@ -9,6 +9,7 @@ from chasquimq.engine.listening import Listener
 from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.outcome import Burying, Completing, Retrying
 from chasquimq.model.verdict import ready_ms
+from chasquimq.telemetry.runs import CompletedRuns
 from chasquimq.telemetry.sink import (
     DlqRouted,
     JobOutcome,
@@ -45,8 +46,7 @@ class Meter(Listener):
         return any(listens(sink, happening) for happening in _TOLD)
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
-        offset_us = self._offset_us()
-        self._sink.job_outcomes([_outcome("ok", one, offset_us) for one in deliveries])
+        self._sink.job_outcomes(CompletedRuns(deliveries, self._offset_us()))
 
     def retried(self, moves: Sequence[Retrying]) -> None:
         self._tell_runs(moves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -62,6 +63,13 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         """The job's own time limit, or the worker's."""
         own = self.extras.get("timeout_ms") if self.extras else None
         return own if isinstance(own, int) else default
+
+
+def ready_times_ms(batch: Sequence[Delivery]) -> list[int]:
+    """When each became ready, from its entry id; a busy queue has many in one millisecond."""
+    heads = [one.entry_id.partition(b"-")[0] for one in batch]
+    known = {head: int(head) for head in set(heads)}
+    return [known[head] for head in heads]
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):

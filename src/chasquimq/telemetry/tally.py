@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from chasquimq.telemetry import families as f
 from chasquimq.telemetry.families import Family
+from chasquimq.telemetry.runs import CompletedRuns, RunColumns
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome, RetryScheduled
 
 NAMES_MAX = 1_000
@@ -65,6 +66,7 @@ class Tally(Generic[H]):
         self.labels = labels
         self._unfolded_max = unfolded_max
         self._unfolded: list[JobOutcome] = []
+        self._completed = RunColumns()
         self._names = names
         self._new_histogram = new_histogram
         self.counts: defaultdict[Series, int] = defaultdict(int)
@@ -86,15 +88,26 @@ class Tally(Generic[H]):
         histogram.add_many(numbers)
 
     def add_runs(self, batch: Sequence[JobOutcome]) -> None:
-        self._unfolded += batch
-        if len(self._unfolded) >= self._unfolded_max:
+        if isinstance(batch, CompletedRuns):
+            self._completed.add(batch)
+        else:
+            self._unfolded += batch
+        if len(self._unfolded) + len(self._completed) >= self._unfolded_max:
             self.fold()
 
     def fold(self) -> None:
         """Add up the runs that were only kept so far."""
+        completed, self._completed = self._completed, RunColumns()
+        for name, durations_us, waits_us in completed.by_name():
+            self._add_completed_of(self._names.label(name), durations_us, waits_us)
         runs, self._unfolded = self._unfolded, []
         for name, runs_of_name in _by_name(runs).items():
             self._add_runs_of(self._names.label(name), runs_of_name)
+
+    def _add_completed_of(self, name: str, durations_us: list[int], waits_us: list[int]) -> None:
+        self.observe(f.DURATION, durations_us, name)
+        self.observe(f.WAIT, waits_us, name)
+        self.count(f.COMPLETED, len(durations_us), name)
 
     def _add_runs_of(self, name: str, runs: Sequence[JobOutcome]) -> None:
         self.observe(f.DURATION, [run.handler_duration_us for run in runs], name)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from chasquimq.model.attempt_row import AttemptOutcome
+from chasquimq.model.delivery import ready_times_ms
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Arrival, Delivery
@@ -106,16 +107,9 @@ class HistoryRows:
         self.job_ids += [one.job_id for one in batch]
         self.names += [one.name for one in batch]
         self.enqueued_ms += _sane([one.created_at_ms for one in batch])
-        self.ready_ms += _ready_ms(batch)
+        self.ready_ms += _sane(ready_times_ms(batch))
         self.due_ms += [one.due_ms for one in batch]
         self.durations_us += [one.duration_us for one in batch]
-
-
-def _ready_ms(batch: Sequence[Delivery]) -> list[int | None]:
-    """When each became ready, from its entry id; a busy queue has many in one millisecond."""
-    heads = [one.entry_id.partition(b"-")[0] for one in batch]
-    known = {head: int(head) for head in set(heads)}
-    return _sane([known[head] for head in heads])
 
 
 def _sane(times_ms: list[int]) -> list[int | None]:
