@@ -106,7 +106,12 @@ def test_a_side_that_is_stuck_is_ended_and_named(bench):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("consume-results", "must keep 3 results"), ("consume-100-events", "events")]
+    ("name", "said"),
+    [
+        ("consume-results", "must keep 3 results"),
+        ("consume-100-events", "events"),
+        ("consume-100-history", "must keep a history"),
+    ],
 )
 def test_a_side_that_leaves_out_a_part_of_the_work_does_not_count(bench, name, said):
     scenario = SCENARIOS[name]

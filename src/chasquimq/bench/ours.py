@@ -106,6 +106,7 @@ class _Run:
 def _options(work: Work) -> dict[str, Any]:
     return {
         "events_enabled": work.has_events,
+        "history": work.has_history,
         "delayed_enabled": work.needs_promotion,
         "run_scheduler": False,
         "store_results": work.result is not None,

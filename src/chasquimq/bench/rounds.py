@@ -21,6 +21,7 @@ from chasquimq.bench.scenario import (
     DELAYED,
     DLQ,
     EVENTS,
+    HISTORY,
     STREAM,
     Figures,
     LoopKind,
@@ -143,6 +144,8 @@ class Bench:
             raise BenchFailed(f"{side.name} must keep {jobs} results and did not")
         if plan.work.has_events and not self._count("XLEN", EVENTS):
             raise BenchFailed(f"{side.name} must write events and wrote none")
+        if plan.work.has_history and side.name == OURS and not self._count("XLEN", HISTORY):
+            raise BenchFailed(f"{side.name} must keep a history and did not")
 
     def _count(self, *question: str) -> int:
         return ask(self._target.url, *question)

@@ -17,6 +17,7 @@ STREAM = "{chasqui:bench}:stream"
 DELAYED = "{chasqui:bench}:delayed"
 DLQ = "{chasqui:bench}:dlq"
 EVENTS = "{chasqui:bench}:events"
+HISTORY = "{chasqui:bench}:history"
 # 101 bytes of MessagePack.
 PAYLOAD = {f"k{i}": f"v{i}" for i in range(15)}
 CONCURRENCY = 100
@@ -34,6 +35,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     # What the handler returns, and the worker keeps.
     result: str | None = None
     has_events: bool = False
+    # A record of every attempt, which only we keep.
+    has_history: bool = False
 
     @property
     def needs_promotion(self) -> bool:
@@ -79,6 +82,10 @@ SCENARIOS = {
         Scenario(
             name="consume-100-events", act="consume", jobs=30_000, quick_jobs=6_000,
             work=Work(has_events=True),
+        ),
+        Scenario(
+            name="consume-100-history", act="consume", jobs=100_000, quick_jobs=20_000,
+            work=Work(has_history=True),
         ),
         Scenario(
             name="consume-results", act="consume", jobs=30_000, quick_jobs=6_000,

@@ -52,8 +52,9 @@ def bench(
     """Measure this queue beside its peers, and beside the limit.
 
     Scenarios: add, add-concurrent, add-bulk-50, add-bulk-50x8, add-bulk-1000, consume-100,
-    consume-100-events, consume-results, delayed-end-to-end, retry-throughput; all of them when
-    none is named. The limit is a bare client that replays the commands of our own run.
+    consume-100-events, consume-100-history, consume-results, delayed-end-to-end,
+    retry-throughput; all of them when none is named. The limit is a bare client that replays the
+    commands of our own run.
     """
     from chasquimq.bench.machine import describe_machine, quiet_text
     from chasquimq.bench.peer import ORIGINALS
