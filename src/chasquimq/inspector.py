@@ -59,10 +59,11 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(NamedTuple):
-    """Snapshots of many queues, and the keys that kept others from being looked at."""
+    """Snapshots of many queues, the keys that kept others from being looked at, and those others."""
 
     snapshots: list[Snapshot]
     broken: list[WrongType]
+    broken_queues: list[str]
 
 
 class Inspector:
@@ -113,7 +114,7 @@ class Inspector:
         """The same for many queues, in their order; one that is broken hides no other."""
         check_group_name(group)
         keys = list(map(QueueKeys, queues))
-        found = Survey([], [])
+        found = Survey([], [], [])
         for at in range(0, len(keys), _SNAPSHOTS_PER_WRITE):
             await self._survey(keys[at : at + _SNAPSHOTS_PER_WRITE], group, found)
         return found
@@ -162,6 +163,7 @@ class Inspector:
             except ServerRefused as refused:
                 if refused.code != "WRONGTYPE":
                     raise
+                found.broken_queues.append(one.queue)
                 found.broken.extend(await self._facts.wrong_types(one))
 
 

@@ -19,7 +19,7 @@ async def test_every_depth_is_a_sample_with_queue_and_group(chasqui, queue, queu
     }
     assert samples.pop("chasquimq_queue_oldest_delayed_lag_seconds") > 1_000_000
     assert samples == {
-        "chasquimq_queue_ready": 1, "chasquimq_queue_pending": 0, "chasquimq_queue_delayed": 1,
+        "chasquimq_queue_up": 1, "chasquimq_queue_ready": 1, "chasquimq_queue_pending": 0, "chasquimq_queue_delayed": 1,
         "chasquimq_queue_dlq": 0, "chasquimq_queue_repeatable": 0,
         "chasquimq_queue_added_total": 1, "chasquimq_queue_left_total": 0,
     }  # fmt: skip
@@ -54,8 +54,49 @@ async def test_json_has_the_facts_of_inspect(chasqui, queue, queue_name):
     assert (facts["queue"], facts["stream_depth"]) == (queue_name, 1)
 
 
-async def test_an_unknown_queue_is_code_1(chasqui, queue_name):
-    said = await chasqui("metrics", queue_name)
+async def test_an_unknown_queue_is_code_1_and_hides_no_other(chasqui, queue, queue_name):
+    await queue.add("a", 1)
+    unknown = f"{queue_name}-b"
+
+    said = await chasqui("metrics", unknown, queue_name)
+    facts = (await chasqui("metrics", unknown, queue_name, "--json")).json
 
     assert said.code == 1
-    assert said.err.startswith(f"error: no queue named '{queue_name}'")
+    assert said.err.startswith(f"error: no queue named '{unknown}'; queues: ")
+    assert len(said.err.splitlines()) == 1
+    assert _values(said.out, unknown) == {"up": 0, "ready": 0}
+    assert _values(said.out, queue_name) == {"up": 1, "ready": 1}
+    assert [fact["queue"] for fact in facts] == [queue_name]
+
+
+async def test_a_file_with_an_unknown_queue_is_replaced_all_the_same(
+    chasqui, queue, queue_name, tmp_path
+):
+    await queue.add("a", 1)
+
+    said = await chasqui("metrics", queue_name, f"{queue_name}-b", "--output", "page.prom")
+
+    assert said.code == 1
+    page = (tmp_path / "page.prom").read_text()
+    assert _values(page, queue_name) == {"up": 1, "ready": 1}
+
+
+async def test_a_broken_queue_is_not_up_and_hides_no_other(chasqui, queue, queue_name, raw):
+    await queue.add("a", 1)
+    broken = f"{queue_name}-b"
+    await raw("SET", raw.keys.stream.replace(queue_name, broken), "text")
+
+    said = await chasqui("metrics", broken, queue_name)
+
+    assert said.code == 1
+    assert "must hold a stream, found a string" in said.err
+    assert _values(said.out, broken) == {"up": 0}
+    assert _values(said.out, queue_name) == {"up": 1, "ready": 1}
+
+
+def _values(page: str, queue: str) -> dict[str, float]:
+    """Whether a queue is up, and what waits in it."""
+    samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
+    found = {s.name: s.value for s in samples if s.labels == {"queue": queue, "group": "default"}}
+    names = {name: f"chasquimq_queue_{name}" for name in ("up", "ready")}
+    return {short: found[name] for short, name in names.items() if name in found}

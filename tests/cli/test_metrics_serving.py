@@ -43,6 +43,24 @@ async def test_a_broken_queue_is_counted_and_hides_no_other(running, queue, queu
 
     assert (found["chasquimq_up"], found["chasquimq_broken_keys"]) == (1, 1)
     assert found["chasquimq_queue_ready"] == 1
+    page = await _get(port, "/metrics")
+    assert f'chasquimq_queue_up{{queue="{queue_name}",group="default"}} 1\n' in page
+    assert f'chasquimq_queue_up{{queue="{queue_name}-b",group="default"}} 0\n' in page
+
+
+async def test_a_queue_that_is_not_there_yet_is_not_up_and_hides_no_other(
+    running, queue, queue_name
+):
+    later = f"{queue_name}-later"
+    await queue.add("a", 1)
+    port = await _served(running("metrics", later, queue_name, "--port", "0"))
+
+    page = await _get(port, "/metrics")
+
+    assert f'chasquimq_queue_up{{queue="{later}",group="default"}} 0\n' in page
+    assert f'chasquimq_queue_ready{{queue="{later}",group="default"}} 0\n' in page
+    assert f'chasquimq_queue_up{{queue="{queue_name}",group="default"}} 1\n' in page
+    assert f'chasquimq_queue_ready{{queue="{queue_name}",group="default"}} 1\n' in page
 
 
 async def test_a_server_that_goes_and_comes_is_up_0_and_1_again(running, queue, queue_name, url):

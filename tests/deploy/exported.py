@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from chasquimq.cli.metrics import exposition
+from chasquimq.inspector import Survey
 from chasquimq.model.reason import DlqReason
 from chasquimq.model.snapshot import Snapshot
 from chasquimq.telemetry.labelled import QueueLabeled
@@ -78,4 +79,4 @@ def depths_page() -> str:
         pending=1, dlq_depth=1, delayed_depth=1, oldest_delayed_lag_ms=1, repeatable_count=1,
         added_total=1,
     )  # fmt: skip
-    return "".join(f"{line}\n" for line in exposition([snapshot]))
+    return "".join(f"{line}\n" for line in exposition(Survey([snapshot], [], []), snapshot.group))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -74,13 +75,21 @@ class Endpoint(NamedTuple):
         await server.wait_closed()
 
     def _refusal(self, error: OSError | UnicodeError) -> StoreError:
-        why = getattr(error, "strerror", None) or error
-        if getattr(error, "errno", None) in _PORT_ERRORS:
+        why = _reason(error)
+        if isinstance(error, OSError) and error.errno in _PORT_ERRORS:
             return StoreError(f"{self.prefix}port {self.port} must be free to listen on: {why}")
         return StoreError(
             f"{self.prefix}host {self.host} must be an address or a name of this machine: {why}; "
             "0.0.0.0 is every interface"
         )
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "nothing can have this name"
+    # Event loops put the address in, which is said already. Resolvers count below zero.
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

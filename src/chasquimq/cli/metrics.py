@@ -14,9 +14,9 @@ from chasquimq.cli.inspect import snapshot_facts
 from chasquimq.cli.number import PORT_OR_ANY
 from chasquimq.cli.options import group_option, json_option, redis_url_option
 from chasquimq.cli.queues import survey_all, tell_broken
-from chasquimq.cli.render import emit_json
+from chasquimq.cli.render import clean, emit_json
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.visit import refuse_unknown, run
+from chasquimq.cli.visit import run, unknown_queue
 from chasquimq.errors import StoreError
 
 if TYPE_CHECKING:
@@ -33,12 +33,18 @@ class Metric(NamedTuple):
     attribute: str
     per_unit: int = 1
 
+    @property
+    def full_name(self) -> str:
+        return f"chasquimq_queue_{self.name}"
+
     def value(self, snapshot: Snapshot) -> float | None:
         """None where the server does not tell."""
         number: int | None = getattr(snapshot, self.attribute)
         return number if number is None or self.per_unit == 1 else number / self.per_unit
 
 
+# Also of queues that cannot be read, of which there is no snapshot.
+UP = Metric("up", "gauge", "1 where the queue is there and can be read, else 0.", "exists")
 METRICS = (
     Metric("ready", "gauge", "Jobs that wait for a worker.", "ready"),
     Metric("pending", "gauge", "Jobs that workers hold.", "pending"),
@@ -86,8 +92,8 @@ def metrics(
 ) -> int:
     """Print the depths of QUEUEs, or of all, as Prometheus reads them.
 
-    A queue that is broken is left out and named on stderr, and the exit code is 1. With --port
-    the page is served instead, and read anew for every scrape.
+    A queue that is broken or not there hides no other: it is named on stderr, and the exit code
+    is 1. With --port the page is served instead, and read anew for every scrape.
     """
     if port is None and host is not None:
         raise click.UsageError("--host says where --port listens; give both.")
@@ -96,15 +102,14 @@ def metrics(
     url = running_server(redis_url)
     if port is not None:
         return run(_serve(queues, group, url, Endpoint(host or LOOPBACK, port)))
-    survey = run(_survey(queues, url, group) if queues else survey_all(url, group))
-    page = "".join(f"{line}\n" for line in exposition(survey.snapshots))
+    survey, unknown = run(_survey(queues, url, group) if queues else _survey_all(url, group))
     if as_json:
-        emit_json([snapshot_facts(snapshot) for snapshot in survey.snapshots])
-    elif output is None:
-        click.echo(page, nl=False)
+        emit_json([snapshot_facts(one) for one in survey.snapshots if one.queue not in unknown])
     else:
-        _replace(output, page)
-    return tell_broken(survey)
+        _put(output, "".join(f"{line}\n" for line in exposition(survey, group)))
+    for complaint in unknown.values():
+        click.echo(f"error: {clean(complaint)}", err=True)
+    return tell_broken(survey) or int(bool(unknown))
 
 
 async def _serve(queues: Sequence[str], group: str, url: str, endpoint: Endpoint) -> int:
@@ -113,35 +118,62 @@ async def _serve(queues: Sequence[str], group: str, url: str, endpoint: Endpoint
     return await MetricsService(queues, group, url).serve(endpoint)
 
 
-def exposition(snapshots: Sequence[Snapshot]) -> Iterator[str]:
+def exposition(survey: Survey, group: str) -> Iterator[str]:
     """The lines of a page."""
+    yield from _head(UP)
+    for name, is_up in _states(survey).items():
+        yield f"{UP.full_name}{{{_labels(name, group)}}} {int(is_up)}"
     for metric in METRICS:
-        name = f"chasquimq_queue_{metric.name}"
-        yield f"# HELP {name} {metric.help}"
-        yield f"# TYPE {name} {metric.kind}"
-        yield from _samples(name, metric, snapshots)
+        yield from _head(metric)
+        yield from _samples(metric, survey.snapshots)
 
 
-def _samples(name: str, metric: Metric, snapshots: Iterable[Snapshot]) -> Iterator[str]:
+def _head(metric: Metric) -> Iterator[str]:
+    yield f"# HELP {metric.full_name} {metric.help}"
+    yield f"# TYPE {metric.full_name} {metric.kind}"
+
+
+def _states(survey: Survey) -> dict[str, bool]:
+    return {one.queue: one.exists for one in survey.snapshots} | dict.fromkeys(
+        survey.broken_queues, False
+    )
+
+
+def _samples(metric: Metric, snapshots: Iterable[Snapshot]) -> Iterator[str]:
     for snapshot in snapshots:
         value = metric.value(snapshot)
         if value is not None:
-            labels = f'queue="{_escaped(snapshot.queue)}",group="{_escaped(snapshot.group)}"'
-            yield f"{name}{{{labels}}} {value}"
+            yield f"{metric.full_name}{{{_labels(snapshot.queue, snapshot.group)}}} {value}"
+
+
+def _labels(queue: str, group: str) -> str:
+    return f'queue="{_escaped(queue)}",group="{_escaped(group)}"'
 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-async def _survey(queues: Sequence[str], url: str, group: str) -> Survey:
+async def _survey(queues: Sequence[str], url: str, group: str) -> tuple[Survey, dict[str, str]]:
+    """The queues that are named, and a sentence about each of them that is not there."""
     from chasquimq.inspector import Inspector
 
     async with Inspector(redis_url=url) as inspector:
         survey = await inspector.survey(list(dict.fromkeys(queues)), group)
-        for snapshot in survey.snapshots:
-            await refuse_unknown(inspector, snapshot)
-        return survey
+        missing = [snapshot.queue for snapshot in survey.snapshots if not snapshot.exists]
+        known = await inspector.queues() if missing else []
+        return survey, {name: unknown_queue(name, known) for name in missing}
+
+
+async def _survey_all(url: str, group: str) -> tuple[Survey, dict[str, str]]:
+    return await survey_all(url, group), {}
+
+
+def _put(output: Path | None, page: str) -> None:
+    if output is None:
+        click.echo(page, nl=False)
+    else:
+        _replace(output, page)
 
 
 def _replace(output: Path, page: str) -> None:

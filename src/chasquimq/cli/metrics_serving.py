@@ -64,7 +64,7 @@ class MetricsService:
             self._note_down(str(failed))
         else:
             self._note_up()
-            return _text([*_about_scrape(survey), *exposition(survey.snapshots)])
+            return _text([*_about_scrape(survey), *exposition(survey, self._group)])
         return _text(_about_scrape(None))
 
     def _check_names(self) -> None:

@@ -61,8 +61,12 @@ async def refuse_unknown(inspector: Inspector, snapshot: Snapshot) -> None:
     """Raise a sentence that names the queues there are, the likeliest first."""
     if snapshot.exists:
         return
-    listing = _listing(snapshot.queue, await inspector.queues())
-    raise StoreError(f"no queue named {snapshot.queue!r}; {listing}")
+    raise StoreError(unknown_queue(snapshot.queue, await inspector.queues()))
+
+
+def unknown_queue(name: str, queues: list[str]) -> str:
+    """The sentence about a queue that is not among those that there are."""
+    return f"no queue named {name!r}; {_listing(name, queues)}"
 
 
 def _listing(name: str, queues: list[str]) -> str:
