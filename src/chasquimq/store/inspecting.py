@@ -109,19 +109,20 @@ def read_snapshot(queue: str, group: str, replies: Sequence[Reply]) -> Snapshot:
     for reply in (time, exists, oldest):
         _raise_error(reply)
     now_ms = read_time(time)
+    length, added = _stream_counts(about_stream, _number(depth))
     return Snapshot(
         queue=queue,
         group=group,
         at_ms=now_ms,
         exists=exists > 0,
         has_group=not is_missing(pending),
-        stream_depth=_number(depth),
+        stream_depth=length,
         pending=_number(pending),
         dlq_depth=_number(dlq),
         delayed_depth=_number(delayed),
         oldest_delayed_lag_ms=_lag_ms(oldest, now_ms),
         repeatable_count=_number(repeatable),
-        added_total=_added_total(about_stream),
+        added_total=added,
     )
 
 
@@ -157,11 +158,16 @@ def _lag_ms(oldest: Sequence[bytes], now_ms: int) -> int | None:
     return int(lag_ms) if math.isfinite(lag_ms) and lag_ms > 0 else 0
 
 
-def _added_total(reply: Reply) -> int | None:
+def _stream_counts(reply: Reply, length: int) -> tuple[int, int | None]:
+    """How long the stream is and how much was ever added; `length` where the reply has none."""
+    if is_missing(reply):
+        return 0, 0
     if isinstance(reply, StoreError):
-        # No stream yet; or a server or an access list that does not tell.
-        return 0 if is_missing(reply) else None
-    return pairs(reply).get(b"entries-added")
+        # A server or an access list that does not tell.
+        return length, None
+    # Both from one reply: an entry that comes between two would count as left, for a moment.
+    about = pairs(reply)
+    return about[b"length"], about.get(b"entries-added")
 
 
 def _number(reply: Reply) -> int:
