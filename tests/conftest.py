@@ -71,6 +71,13 @@ async def running_worker(url, queue_name):
         await running.stop()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from support.scheduling import OneJvm
+
+    return OneJvm(config, log)
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     labels = ", ".join(kind.label for kind in _KINDS)
     terminalreporter.write_line(f"servers used: {labels}")

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import pytest
 
 from chasquimq.spark.events import EventsSource
 from chasquimq.spark.history import HistorySource
+from chasquimq.spark.session import SessionSettings, open_session
 from support.drive import Drive
 from support.feed import Feed
 
 # A session starts within half a minute on a busy machine, and its first query takes as long.
 _SPARK_TIMEOUT_S = 240
+_CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items) -> None:
-    """All tests with a session run in one process, so that there is one JVM."""
+    """The first test with a session pays for its start."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(_SPARK_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
+def spark():
     """One small session for the whole run."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    home = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-        .config("spark.sql.python.filterPushdown.enabled", "true")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
+    session = open_session(SessionSettings(master="local[2]", memory_mb=768, conf=_CONF))
     yield session
     session.stop()
 
