@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
 from types import TracebackType
@@ -68,17 +67,17 @@ class Answers:
         """
         try:
             self._refuse_writes(question)
-            return self._answer(question, (), rows_max)
+            return self._answer(question, {}, rows_max)
         except duckdb.Error as wrong:
             raise _refusal(question, "SQL that the tables can answer", str(wrong)) from None
 
-    def ask(self, question: str, *values: object) -> list[dict[str, Any]]:
+    def ask(self, question: str, **values: object) -> list[dict[str, Any]]:
         """The rows that a question of our own yields."""
         return self._answer(question, values, None).dicts()
 
-    def _answer(self, question: str, values: Sequence[object], rows_max: int | None) -> Answer:
+    def _answer(self, question: str, values: dict[str, object], rows_max: int | None) -> Answer:
         self._look_at(question)
-        found = self._connection.execute(question, list(values))
+        found = self._connection.execute(question, values)
         columns = [str(column[0]) for column in found.description or ()]
         if rows_max is None:
             return Answer(columns, found.fetchall())

@@ -1,0 +1,89 @@
+"""How much of the truth the tables hold: rows against the server's own counters, and known losses."""
+
+# ruff: noqa: S608  the SQL is our own, and names of queues in it are quoted
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from chasquimq.spark.answers import Answers
+from chasquimq.spark.answers_scope import Scope
+from chasquimq.spark.report_format import count_text, share_text
+
+
+class Completeness(NamedTuple):
+    """What is in the tables, and what is missing from them.
+
+    `is_proven`: the server's own counters say so; else it is what the channels say of themselves,
+    and more may be missing.
+    """
+
+    rows: int
+    missing: int
+    is_proven: bool
+    unknown_gaps: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """The share of all attempts that is there; None: there are none."""
+        whole = self.rows + self.missing
+        return self.rows / whole if whole else None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.is_proven and not (self.missing or self.unknown_gaps)
+
+    def sentence(self) -> str:
+        """How far an answer that rests on this can be trusted."""
+        if self.share is None:
+            return "nothing to compare yet"
+        if self.is_whole:
+            return f"100 %, all {count_text(self.rows)} attempts that the server counted"
+        if self.missing:
+            return f"{share_text(self.share)}, {_lack(self.missing)} missing"
+        if self.unknown_gaps:
+            return f"not known, {count_text(self.unknown_gaps)} gaps are of unknown size"
+        return f"no loss is known, but nothing else counted the {count_text(self.rows)} attempts"
+
+
+def audits(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
+    """The last audit of each queue, day and channel."""
+    return answers.ask(f"""
+        select * from gold_audit where {scope.where("audited_at")}
+        qualify row_number() over (
+            partition by queue, event_date, channel order by audited_at desc) = 1
+        order by queue, event_date, channel
+    """)
+
+
+def gaps(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
+    """The ledger of losses: by queue, channel and cause."""
+    return answers.ask(f"""
+        select queue, channel, cause, unit, sum(lost)::bigint as lost,
+               count(*) filter (lost is null) as unknown, count(*) as gaps,
+               min(detected_at) as first_seen, max(detected_at) as last_seen
+        from bronze_gaps where {scope.where("detected_at")}
+        group by queue, channel, cause, unit order by queue, channel, cause, unit
+    """)
+
+
+def completeness(answers: Answers, scope: Scope) -> Completeness:
+    """One figure for all that lies in the scope."""
+    audited = audits(answers, scope)
+    ledger = gaps(answers, scope)
+    return Completeness(
+        rows=sum(row["rows_finished"] or 0 for row in audited),
+        missing=sum(map(_missing, audited)),
+        is_proven=bool(audited) and all(row["server_finished"] is not None for row in audited),
+        unknown_gaps=sum(row["unknown"] for row in ledger),
+    )
+
+
+def _missing(audit: dict[str, Any]) -> int:
+    """What the server counted and the tables lack; where it counts nothing, what was lost."""
+    if audit["server_finished"] is None:
+        return audit["rows_lost"] or 0
+    return (audit["missing_proven"] or 0) + (audit["missing_maybe"] or 0)
+
+
+def _lack(count: int) -> str:
+    return "1 attempt is" if count == 1 else f"{count_text(count)} attempts are"

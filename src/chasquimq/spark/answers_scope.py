@@ -1,0 +1,76 @@
+"""Which part of a lake a report is about: some queues, and a stretch that ends with the newest fact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from chasquimq.spark.answers import Answers
+
+# Where the tables say that something happened; the newest of all is the lake's own now.
+MOMENTS: Final = {
+    "silver_attempts": "ended_at",
+    "gold_minute": "window_start",
+    "gold_backlog": "sampled_at",
+}
+
+
+class Scope(NamedTuple):
+    """Queues, none named: all of them; `since` None: from the first fact on."""
+
+    queues: tuple[str, ...] = ()
+    since: datetime | None = None
+
+    def where(self, moment: str) -> str:
+        """A condition on the queue, and on when something happened."""
+        return " and ".join(("true", *self._queue_terms(), *self._moment_terms(moment)))
+
+    def where_queue(self) -> str:
+        """A condition on the queue alone, for facts that have no moment."""
+        return " and ".join(("true", *self._queue_terms()))
+
+    def _queue_terms(self) -> list[str]:
+        return [f"queue in ({', '.join(map(_quoted, self.queues))})"] if self.queues else []
+
+    def _moment_terms(self, moment: str) -> list[str]:
+        if self.since is None:
+            return []
+        return [f"{moment} >= timestamptz '{self.since.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f+00}'"]
+
+
+def newest_at(answers: Answers, queues: Sequence[str] = ()) -> datetime | None:
+    """When the last thing happened that the lake knows of."""
+    scope = Scope(tuple(queues))
+    found = [_edge(answers, scope, "max", table, moment) for table, moment in MOMENTS.items()]
+    return max((moment for moment in found if moment), default=None)
+
+
+def oldest_at(answers: Answers, scope: Scope) -> datetime | None:
+    """When the first thing happened that lies in the scope."""
+    found = [_edge(answers, scope, "min", table, moment) for table, moment in MOMENTS.items()]
+    return min((moment for moment in found if moment), default=None)
+
+
+def scope_of(answers: Answers, queues: Sequence[str], last: timedelta | None) -> Scope:
+    """The scope of these queues; `last` goes back from the newest fact, not from the clock."""
+    newest = newest_at(answers, queues) if last else None
+    since = newest - last if newest and last else None
+    return Scope(tuple(queues), since)
+
+
+def known_queues(answers: Answers) -> list[str]:
+    """Every queue of which the lake has a row."""
+    sql = " union ".join(f"select queue from {table}" for table in MOMENTS)  # noqa: S608
+    return [row["queue"] for row in answers.ask(f"{sql} order by queue")]
+
+
+def _edge(
+    answers: Answers, scope: Scope, which: str, table: str, moment: str
+) -> datetime | None:  # fmt: skip
+    sql = f"select {which}({moment}) as edge from {table} where {scope.where(moment)}"  # noqa: S608
+    return answers.ask(sql)[0]["edge"]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

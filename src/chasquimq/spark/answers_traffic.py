@@ -1,0 +1,116 @@
+"""How much ran and how fast: by name, and along time."""
+
+# ruff: noqa: S608  the SQL is our own, and names of queues in it are quoted
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from chasquimq.spark.answers import Answers
+from chasquimq.spark.answers_scope import Scope
+from chasquimq.spark.sketches import quantiles
+
+RANKS: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+# A chart of more columns than this is a smear.
+COLUMNS_MAX: Final = 90
+# In a stretch this short minutes would say too little.
+CLOSE_UP_S: Final = 15 * 60
+_WIDTHS_S: Final = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400,
+)  # fmt: skip
+
+
+class Timeline(NamedTuple):
+    """Finished attempts in columns of equal width, empty ones included."""
+
+    moments: list[datetime]
+    width_s: int
+    completed: list[int]
+    retried: list[int]
+    dead: list[int]
+
+
+def by_name(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
+    """Starts and ends of each name, and the percentiles of waiting and running, busiest first."""
+    rows = answers.ask(f"""
+        select queue, name, sum(started) as started, sum(completed) as completed,
+               sum(failed) as failed, sum(retried) as retried, sum(dead) as dead,
+               list(wait_kll) as wait_kll, list(run_kll) as run_kll
+        from gold_minute where {scope.where("window_start")}
+        group by queue, name
+        order by started desc, queue, name
+    """)
+    return [_with_percentiles(row) for row in rows]
+
+
+def overall_percentiles(answers: Answers, scope: Scope) -> dict[str, float | None]:
+    """The same percentiles over all names."""
+    (row,) = answers.ask(f"""
+        select list(wait_kll) as wait_kll, list(run_kll) as run_kll
+        from gold_minute where {scope.where("window_start")}
+    """)
+    return _with_percentiles(row)
+
+
+def timeline(answers: Answers, scope: Scope) -> Timeline | None:
+    """Ends along time; None: nothing ended."""
+    source, span_s = _minutes(scope), _span_s(answers, _minutes(scope))
+    if span_s is None:
+        return None
+    if span_s <= CLOSE_UP_S:
+        close_s = _span_s(answers, _attempts(scope))
+        source, span_s = (source, span_s) if close_s is None else (_attempts(scope), close_s)
+    return _filled(answers, source, _width_s(span_s))
+
+
+def _with_percentiles(row: dict[str, Any]) -> dict[str, Any]:
+    waits = quantiles(row.pop("wait_kll") or (), list(RANKS.values()))
+    runs = quantiles(row.pop("run_kll") or (), list(RANKS.values()))
+    row |= {f"wait_{rank}_ms": value for rank, value in zip(RANKS, waits, strict=True)}
+    row |= {f"run_{rank}_ms": value for rank, value in zip(RANKS, runs, strict=True)}
+    return row
+
+
+def _minutes(scope: Scope) -> str:
+    return f"""(
+        select window_start as ended, completed, retried, dead
+        from gold_minute where {scope.where("window_start")}
+    )"""
+
+
+def _attempts(scope: Scope) -> str:
+    return f"""(
+        select ended_at as ended, (outcome = 'completed')::int as completed,
+               (outcome = 'retried')::int as retried,
+               (outcome in ('dead', 'rejected'))::int as dead
+        from silver_attempts
+        where outcome in ('completed', 'retried', 'dead', 'rejected') and {scope.where("ended_at")}
+    )"""
+
+
+def _span_s(answers: Answers, source: str) -> float | None:
+    (row,) = answers.ask(f"select min(ended) as first, max(ended) as last from {source}")
+    return None if row["last"] is None else (row["last"] - row["first"]).total_seconds()
+
+
+def _filled(answers: Answers, source: str, width_s: int) -> Timeline:
+    width = f"interval '{width_s} seconds'"
+    rows = answers.ask(f"""
+        with ends as (
+            select time_bucket({width}, ended) as bucket, sum(completed) as completed,
+                   sum(retried) as retried, sum(dead) as dead
+            from {source} group by bucket
+        ), every as (
+            select unnest(generate_series(min(bucket), max(bucket), {width})) as bucket from ends
+        )
+        select every.bucket as bucket, coalesce(completed, 0)::bigint as completed,
+               coalesce(retried, 0)::bigint as retried, coalesce(dead, 0)::bigint as dead
+        from every left join ends on ends.bucket = every.bucket order by every.bucket
+    """)
+    figures = ([row[name] for row in rows] for name in ("completed", "retried", "dead"))
+    return Timeline([row["bucket"] for row in rows], width_s, *figures)
+
+
+def _width_s(span_s: float) -> int:
+    fitting = (width_s for width_s in _WIDTHS_S if span_s / width_s < COLUMNS_MAX)
+    return next(fitting, -(-int(span_s) // COLUMNS_MAX))

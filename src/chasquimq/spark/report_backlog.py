@@ -1,0 +1,133 @@
+"""Sections about what waits and whether it is in time: the backlog with its forecast, and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from chasquimq.spark.answers import Answers
+from chasquimq.spark.answers_backlog import attainment, backlog_now, backlog_samples
+from chasquimq.spark.answers_scope import Scope
+from chasquimq.spark.forecast_text import forecast_sentence
+from chasquimq.spark.report_format import count_text, moment_text, ms_text, share_text, shown
+from chasquimq.spark.report_grid import QUEUE, grid, labels
+from chasquimq.spark.report_shape import Bars, Column, Lines, Section, Series, Tone
+
+# A drawing each; further queues are in the table.
+QUEUES_DRAWN_MAX: Final = 4
+BARS_MAX: Final = 12
+_BACKLOG: Final = (
+    QUEUE,
+    Column("ready", "ready", "count"),
+    Column("running", "running", "count"),
+    Column("delayed", "delayed", "count"),
+    Column("dlq", "dead", "count"),
+    Column("oldest_ms", "oldest waits", "ms"),
+    Column("consumers", "workers", "count"),
+    Column("arrival_rate", "arrive", "rate"),
+    Column("departure_rate", "leave", "rate"),
+    Column("outlook", "outlook"),
+)
+_DEPTHS: Final[tuple[tuple[str, str, Tone], ...]] = (
+    ("ready", "ready", "calm"),
+    ("running", "running", "good"),
+    ("delayed", "delayed", "fair"),
+    ("dlq", "dead", "bad"),
+)
+_TARGETS: Final = (
+    QUEUE,
+    Column("name", "name"),
+    Column("target_ms", "target", "ms"),
+    Column("within", "within", "count"),
+    Column("breached", "later", "count"),
+    Column("kept_share", "kept", "share"),
+    Column("wanted_share", "wanted", "share"),
+    Column("burn", "allowance burnt"),
+)
+
+
+def backlog_section(answers: Answers, scope: Scope) -> Section:
+    """What waited at the last look, and what becomes of it."""
+    rows: list[dict[str, Any]] = [
+        {**row, "outlook": forecast_sentence(row)} for row in backlog_now(answers, scope)
+    ]
+    if not rows:
+        absence = "No samples of the server yet: the pipeline takes one with every batch."
+        return Section("backlog", "Backlog and forecast", absence=absence)
+    last_at: datetime = max(row["sampled_at"] for row in rows)
+    return Section(
+        "backlog",
+        "Backlog and forecast",
+        sentences=[f"{shown(row['queue'])}: {row['outlook']}." for row in rows[:QUEUES_DRAWN_MAX]],
+        grids=[grid(rows, *_BACKLOG, what="queues", is_queue_told=True)],
+        drawings=_depth_lines(answers, scope, rows[:QUEUES_DRAWN_MAX]),
+        completeness=f"samples of the server; the last one of {moment_text(last_at)} UTC",
+    )
+
+
+def target_section(answers: Answers, scope: Scope, proof: str) -> Section:
+    """How many jobs were done in time, for every target that was set."""
+    rows = [{**row, "burn": _burn_text(row["burn_rate"])} for row in attainment(answers, scope)]
+    if not rows:
+        absence = "No target is set. Set one with `--slo NAME=MS`, such as --slo send-email=500."
+        return Section("targets", "Targets", absence=absence)
+    return Section(
+        "targets",
+        "Targets",
+        sentences=[_target_sentence(rows)],
+        grids=[grid(rows, *_TARGETS, what="targets")],
+        drawings=[_target_bars(rows[:BARS_MAX])],
+        completeness=proof,
+    )
+
+
+def _depth_lines(
+    answers: Answers, scope: Scope, rows: Sequence[Mapping[str, Any]]
+) -> list[Lines]:  # fmt: skip
+    drawn: list[Lines] = []
+    for at, row in enumerate(rows):
+        samples = backlog_samples(answers, scope, row["queue"])
+        if len(samples) > 1:
+            drawn.append(_depths(f"backlog-{at}", row["queue"], samples))
+    return drawn
+
+
+def _depths(key: str, queue: str, samples: Sequence[Mapping[str, Any]]) -> Lines:
+    series = [
+        Series(label, tone, [row[depth] or 0 for row in samples]) for depth, label, tone in _DEPTHS
+    ]
+    moments = [row["sampled_at"] for row in samples]
+    return Lines(key, f"Backlog of {shown(queue, 60)}", moments, series, "jobs")
+
+
+def _target_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    missed = [row for row in rows if (row["burn_rate"] or 0) > 1]
+    if not missed:
+        every = "The target is" if len(rows) == 1 else f"All {count_text(len(rows))} targets are"
+        return f"{every} kept."
+    worst = missed[0]
+    return (
+        f"{count_text(len(missed))} of {count_text(len(rows))} targets are missed; worst is "
+        f"{shown(worst['name'])}: {share_text(worst['kept_share'])} done within "
+        f"{ms_text(worst['target_ms'])}, {share_text(worst['wanted_share'])} were wanted."
+    )
+
+
+def _burn_text(rate: float | None) -> str | None:
+    return None if rate is None else f"{rate:.1f} times"
+
+
+def _target_bars(rows: Sequence[Mapping[str, Any]]) -> Bars:
+    kept = [100 * (row["kept_share"] or 0.0) for row in rows]
+    return Bars(
+        key="targets",
+        title="Share that kept its target",
+        labels=labels(rows, "name"),
+        series=[
+            Series("within", "good", kept),
+            Series("later", "bad", [100 - share for share in kept]),
+        ],
+        unit="%",
+        marks=[100 * row["wanted_share"] for row in rows],
+    )

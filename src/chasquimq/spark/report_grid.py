@@ -1,0 +1,34 @@
+"""Tables of a report: the columns that tell something, and no more rows than anyone reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from chasquimq.spark.report_format import count_text, shown
+from chasquimq.spark.report_shape import Column, Grid
+
+ROWS_MAX: Final = 25
+QUEUE: Final = Column("queue", "queue")
+
+
+def grid(
+    rows: Sequence[Mapping[str, Any]],
+    *columns: Column,
+    title: str = "",
+    what: str = "rows",
+    is_queue_told: bool = False,
+) -> Grid:
+    """A table of the first rows; the queue is told where there is more than one, or if asked for."""
+    are_many = len({row.get("queue") for row in rows}) > 1
+    picked = [one for one in columns if one != QUEUE or are_many or is_queue_told]
+    left = len(rows) - ROWS_MAX
+    note = f"and {count_text(left)} more {what}; `chasqui pipeline sql` has them all"
+    return Grid(picked, list(rows[:ROWS_MAX]), title, note if left > 0 else "")
+
+
+def labels(rows: Sequence[Mapping[str, Any]], *names: str) -> list[str]:
+    """What to write beside a bar: the names, and the queue where there is more than one."""
+    are_many = len({row.get("queue") for row in rows}) > 1
+    parts = ("queue", *names) if are_many else names
+    return [shown(" · ".join(str(row[part]) for part in parts)) for row in rows]

@@ -1,0 +1,125 @@
+"""Sections about what ran: throughput, and the times of waiting and running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from chasquimq.spark.answers import Answers
+from chasquimq.spark.answers_scope import Scope
+from chasquimq.spark.answers_traffic import Timeline, timeline
+from chasquimq.spark.report_format import count_text, ms_text, rate_text, shown
+from chasquimq.spark.report_grid import QUEUE, grid, labels
+from chasquimq.spark.report_shape import Column, Columns, Section, Series, Spans
+
+BARS_MAX: Final = 12
+_COUNTS: Final = (
+    QUEUE,
+    Column("name", "name"),
+    Column("started", "started", "count"),
+    Column("completed", "completed", "count"),
+    Column("retried", "retried", "count"),
+    Column("dead", "dead", "count"),
+    Column("failed_share", "failed", "share"),
+)
+_TIMES: Final = (
+    QUEUE,
+    Column("name", "name"),
+    Column("wait_p50_ms", "wait p50", "ms"),
+    Column("wait_p90_ms", "wait p90", "ms"),
+    Column("wait_p99_ms", "wait p99", "ms"),
+    Column("run_p50_ms", "run p50", "ms"),
+    Column("run_p90_ms", "run p90", "ms"),
+    Column("run_p99_ms", "run p99", "ms"),
+)
+
+
+def throughput_section(
+    answers: Answers, scope: Scope, names: Sequence[Mapping[str, Any]], proof: str
+) -> Section:
+    """How many attempts ended, when, and how."""
+    along = timeline(answers, scope)
+    if along is None:
+        absence = "No attempt has ended yet. Workers write their history; run the pipeline again."
+        return Section("throughput", "Throughput", absence=absence)
+    rows = [{**row, "failed_share": _failed_share(row)} for row in names]
+    return Section(
+        "throughput",
+        "Throughput",
+        sentences=[_pace_sentence(along)],
+        grids=[grid(rows, *_COUNTS, what="names")],
+        drawings=[_columns(along)],
+        completeness=proof,
+    )
+
+
+def speed_section(names: Sequence[Mapping[str, Any]], proof: str) -> Section:
+    """How long jobs waited until a worker took them, and how long they ran."""
+    timed = [row for row in names if row["run_p50_ms"] is not None]
+    if not timed:
+        absence = "No times yet: they come with the first attempt that ends."
+        return Section("speed", "Waiting and running", absence=absence)
+    return Section(
+        "speed",
+        "Waiting and running",
+        sentences=[_slowest_sentence(timed)],
+        grids=[grid(timed, *_TIMES, what="names")],
+        drawings=[_spans("wait", "Wait before a start", timed), _spans("run", "Run time", timed)],
+        completeness=f"{proof}; percentiles are off by 1.4 % of rank at most",
+    )
+
+
+def _failed_share(row: Mapping[str, Any]) -> float | None:
+    ended = row["completed"] + row["retried"] + row["dead"]
+    return (row["retried"] + row["dead"]) / ended if ended else None
+
+
+def _pace_sentence(along: Timeline) -> str:
+    ends = [sum(each) for each in zip(along.completed, along.retried, along.dead, strict=True)]
+    peak = max(range(len(ends)), key=ends.__getitem__)
+    pace = rate_text(sum(ends) / (len(ends) * along.width_s))
+    return (
+        f"{count_text(sum(ends))} attempts ended, {pace} on average; at most "
+        f"{rate_text(ends[peak] / along.width_s)}, at {along.moments[peak]:%H:%M:%S} UTC."
+    )
+
+
+def _columns(along: Timeline) -> Columns:
+    return Columns(
+        key="throughput",
+        title=f"Attempts that ended, every {_width_text(along.width_s)}",
+        moments=along.moments,
+        width_s=along.width_s,
+        series=[
+            Series("completed", "good", along.completed),
+            Series("retried", "fair", along.retried),
+            Series("dead", "bad", along.dead),
+        ],
+        unit="attempts",
+    )
+
+
+def _width_text(width_s: int) -> str:
+    for unit_s, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")):
+        if width_s % unit_s == 0:
+            count = width_s // unit_s
+            return unit if count == 1 else f"{count} {unit}s"
+    return f"{width_s} seconds"
+
+
+def _slowest_sentence(timed: Sequence[Mapping[str, Any]]) -> str:
+    waits = max(timed, key=lambda row: row["wait_p99_ms"] or 0.0)
+    runs = max(timed, key=lambda row: row["run_p99_ms"] or 0.0)
+    wait, run = ms_text(waits["wait_p99_ms"] or 0.0), ms_text(runs["run_p99_ms"] or 0.0)
+    if waits is runs:
+        return f"{shown(waits['name'])} waits and runs longest: p99 {wait} and {run}."
+    return (
+        f"{shown(waits['name'])} waits longest (p99 {wait}), "
+        f"{shown(runs['name'])} runs longest (p99 {run})."
+    )
+
+
+def _spans(what: str, title: str, timed: Sequence[Mapping[str, Any]]) -> Spans:
+    rows = [row for row in timed if row[f"{what}_p50_ms"] is not None][:BARS_MAX]
+    p50, p90, p99 = ([row[f"{what}_{rank}_ms"] for row in rows] for rank in ("p50", "p90", "p99"))
+    return Spans(what, f"{title}: median, 90 % and 99 %", labels(rows, "name"), p50, p90, p99)

@@ -1,0 +1,307 @@
+"""A report says what the tables say, in one page that needs nothing else and lets nothing act."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from chasquimq.spark.answers import Answers
+from chasquimq.spark.report import make_report
+from chasquimq.spark.report_format import ms_text, rate_text, share_text, shown
+from chasquimq.spark.report_page import page_of
+from support.made_lake import append, make_example, minutes, sketch
+
+VOID = {"meta", "link", "br", "img", "path", "use", "rect"}
+KEYS = ["throughput", "speed", "failures", "retries", "backlog", "targets", "audit"]
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page: its tags, its ids, its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.places: list[str] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href"):
+                self.places.append(value)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs) -> None:
+        self.handle_starttag(tag, attrs)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag) -> None:
+        if tag in VOID:
+            return
+        assert self.open[-1] == tag, f"{tag} closes {self.open[-1]}"
+        self.open.pop()
+
+    def handle_data(self, data) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory) -> Path:
+    return make_example(tmp_path_factory.mktemp("lake") / "example")
+
+
+@pytest.fixture(scope="module")
+def report(lake):
+    with Answers(lake) as answers:
+        return make_report(answers)
+
+
+@pytest.fixture(scope="module")
+def html(report) -> str:
+    return page_of(report)
+
+
+def section(report, key: str):
+    return next(one for one in report.sections if one.key == key)
+
+
+def report_of(lake: Path, **options):
+    with Answers(lake) as answers:
+        return make_report(answers, **options)
+
+
+def test_a_report_has_a_section_for_each_question(report):
+    assert [one.key for one in report.sections] == KEYS
+    assert report.queues == ["mail", "shop"]
+    assert (report.first_at, report.last_at) == (minutes(0), minutes(119))
+
+
+def test_counts_by_name_are_those_of_the_table(report):
+    (grid,) = section(report, "throughput").grids
+    rows = {row["name"]: row for row in grid.rows}
+
+    assert rows["send-email"]["retried"] == 120 * 5
+    assert rows["send-email"]["dead"] == 120
+    assert sum(row["completed"] for row in grid.rows) == int(
+        report.figures[1].text.replace(",", "")
+    )
+
+
+def test_percentiles_are_those_of_all_minutes_together(report):
+    (grid,) = section(report, "speed").grids
+    row = next(row for row in grid.rows if row["name"] == "charge-card")
+
+    assert row["run_p50_ms"] == pytest.approx(10, rel=0.1)
+    assert row["wait_p50_ms"] == pytest.approx(12 * row["run_p50_ms"], rel=0.1)
+
+
+def test_failures_are_told_by_fingerprint_the_commonest_first(report):
+    (grid,) = section(report, "failures").grids
+
+    assert [row["fingerprint"] for row in grid.rows][:2] == ["77aa0011", "a1b2c3d4"]
+    assert grid.rows[0]["failed"] == 600
+    assert "bank did not answer" in section(report, "failures").sentences[0]
+
+
+def test_retries_are_told_as_worth_and_waste_with_the_next_wave(report):
+    retries = section(report, "retries")
+
+    assert retries.sentences[0].startswith("Retries saved 2,010 jobs; 90 jobs died all the same.")
+    assert retries.sentences[1] == "The next wave: 2,370 jobs come back at 14:05 UTC."
+
+
+def test_a_backlog_comes_with_when_it_clears_or_what_it_would_take(report):
+    told = section(report, "backlog").sentences
+
+    assert "mail: 4,732 jobs will not clear: needs 6 more workers" in told[0]
+    assert "shop: 12 jobs, clears at 14:20 UTC (in 22 min" in told[1]
+    assert "its target breaks at 14:10 UTC" in told[1]
+
+
+def test_targets_are_told_with_the_share_that_kept_them(report):
+    (grid,) = section(report, "targets").grids
+
+    assert [row["kept_share"] for row in grid.rows] == [pytest.approx(23_400 / 24_840), 1.0]
+    assert "1 of 2 targets are missed" in section(report, "targets").sentences[0]
+
+
+def test_every_answer_carries_its_completeness(report):
+    told = {one.key: one.completeness for one in report.sections}
+
+    assert all("99.9 %, 120 attempts are missing" in told[key] for key in KEYS[:4])
+    assert told["backlog"].startswith("samples of the server")
+    assert "99.9 %" in section(report, "audit").sentences[0]
+
+
+def test_a_whole_lake_says_that_it_is_whole(tmp_path):
+    append(tmp_path, "gold_minute", {"queue": "q", "name": "n", "window_start": minutes(0),
+           "started": 7, "completed": 7, "failed": 0, "retried": 0, "dead": 0})  # fmt: skip
+    append(tmp_path, "gold_audit", {"queue": "q", "channel": "history", "audited_at": minutes(1),
+           "server_finished": 7, "rows_finished": 7, "missing_proven": 0, "missing_maybe": 0,
+           "is_settled": True})  # fmt: skip
+
+    report = report_of(tmp_path)
+
+    assert section(report, "throughput").completeness == (
+        "100 %, all 7 attempts that the server counted"
+    )
+    assert report.figures[-1].text == "100 %"
+
+
+def test_an_audit_without_the_servers_count_proves_nothing(tmp_path):
+    append(tmp_path, "gold_audit", {"queue": "q", "channel": "events", "audited_at": minutes(1),
+           "rows_finished": 7})  # fmt: skip
+
+    assert report_of(tmp_path).figures[-1].text == "not proven"
+
+
+def test_only_the_last_audit_of_a_day_counts(tmp_path):
+    row = {"queue": "q", "channel": "history", "missing_maybe": 0}
+    append(tmp_path, "gold_audit",
+           {**row, "audited_at": minutes(1), "server_finished": 9, "rows_finished": 5,
+            "missing_proven": 4},
+           {**row, "audited_at": minutes(2), "server_finished": 9, "rows_finished": 9,
+            "missing_proven": 0})  # fmt: skip
+
+    assert report_of(tmp_path).figures[-1].text == "100 %"
+
+
+def test_a_report_may_be_about_some_queues(lake):
+    report = report_of(lake, queues=["shop"])
+    (grid,) = section(report, "throughput").grids
+
+    assert {row["name"] for row in grid.rows} == {"charge-card", "import-row"}
+    assert "queue" not in [column.name for column in grid.columns]
+    assert report.figures[-1].text == "100 %"
+
+
+def test_a_report_may_be_about_the_last_stretch_counted_from_the_newest_fact(lake):
+    whole = section(report_of(lake), "throughput").grids[0]
+    last = section(report_of(lake, last=timedelta(minutes=29)), "throughput").grids[0]
+
+    assert last.rows[0]["retried"] == 30 * 5
+    assert whole.rows[0]["retried"] == 120 * 5
+
+
+def test_a_long_table_is_cut_and_says_what_is_left(tmp_path):
+    row = {"queue": "q", "window_start": minutes(0), "completed": 1, "retried": 0, "dead": 0}
+    append(tmp_path, "gold_minute", *({**row, "name": f"n{at}", "started": at} for at in range(40)))
+
+    (grid,) = section(report_of(tmp_path), "throughput").grids
+
+    assert len(grid.rows) == 25
+    assert grid.note.startswith("and 15 more names")
+
+
+def test_seconds_are_drawn_where_minutes_would_say_nothing(tmp_path):
+    minute = {"queue": "q", "name": "n", "started": 3, "completed": 3, "retried": 0, "dead": 0}
+    append(tmp_path, "gold_minute", {**minute, "window_start": minutes(0)})
+    append(tmp_path, "silver_attempts", *(
+        {"queue": "q", "name": "n", "outcome": "completed", "ended_at": minutes(at / 60)}
+        for at in (1, 1, 30)))  # fmt: skip
+
+    (drawing,) = section(report_of(tmp_path), "throughput").drawings
+
+    assert drawing.width_s == 1
+    assert len(drawing.moments) == 30, "moments in which nothing ended are there, too"
+    assert drawing.series[0].values[0] == 2
+
+
+def test_an_empty_lake_makes_a_page_of_sentences(tmp_path):
+    append(tmp_path, "gold_minute")
+
+    report = report_of(tmp_path)
+    page = Page(page_of(report))
+
+    assert [one.absence != "" for one in report.sections] == [True] * len(KEYS)
+    assert "svg" not in page.tags
+    assert "table" not in page.tags
+    assert "no queue yet" in page.words
+
+
+def test_a_page_is_well_formed_and_complete(html):
+    page = Page(html)
+
+    assert page.open == []
+    assert "</html>" in html
+    assert all(f'id="{key}"' in html for key in KEYS)
+
+
+def test_a_page_needs_no_network_and_no_script(html):
+    page = Page(html)
+    outside = [place for place in page.places if not place.startswith(("#", "data:,"))]
+
+    assert "script" not in page.tags
+    assert outside == []
+    assert "@import" not in html
+    assert "default-src 'none'" in html
+
+
+def test_ids_are_unique_and_references_lead_to_them(html):
+    page = Page(html)
+    referred = {place[1:] for place in page.places if place.startswith("#")}
+    referred |= set(re.findall(r"url\(#([^)]+)\)", html))
+
+    assert len(page.ids) == len(set(page.ids))
+    assert referred <= set(page.ids)
+
+
+def test_colours_are_those_of_the_page_so_that_dark_is_dark(html):
+    drawings = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    colours = {colour for one in drawings for colour in re.findall(r"#[0-9a-f]{6}\b", one)}
+
+    assert drawings
+    assert colours == set()
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
+
+
+def test_names_and_errors_are_shown_and_do_nothing(html):
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m" in html
+    assert "\\x00&lt;b&gt;bad&lt;/b&gt; &amp; \\u202eworse" in html
+    assert not re.search("[\0-\x08\x0b-\x1f\x7f\u202e]", html)
+
+
+@pytest.mark.parametrize("name", ["$x^2$", "a" * 256, "日本語", "\\frac{1}{0}", "%s {0}", "&amp;"])
+def test_an_odd_name_is_drawn_as_it_is(tmp_path, name):
+    append(tmp_path, "gold_minute", {"queue": "q", "name": name, "window_start": minutes(0),
+           "started": 1, "completed": 1, "failed": 0, "retried": 0, "dead": 0,
+           "run_kll": sketch(1), "wait_kll": sketch(0)})  # fmt: skip
+
+    page = Page(page_of(report_of(tmp_path)))
+
+    assert any(shown(name, 20) in word for word in page.words)
+
+
+def test_the_same_lake_always_makes_the_same_page(lake, html):
+    assert page_of(report_of(lake)) == html
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (ms_text(0), "0 ms"), (ms_text(0.25), "250 µs"), (ms_text(1), "1 ms"),
+        (ms_text(9.96), "10 ms"), (ms_text(999), "999 ms"), (ms_text(59_900), "60 s"),
+        (ms_text(61_000), "1 min 1 s"), (ms_text(3_600_000), "1 h 0 min"),
+        (ms_text(200_000_000), "2 d 7 h"), (share_text(1), "100 %"), (share_text(0), "0 %"),
+        (share_text(0.99999), "> 99.9 %"), (share_text(0.00001), "< 0.1 %"),
+        (share_text(0.5), "50 %"), (share_text(0.123), "12.3 %"), (rate_text(0), "0.0/s"),
+        (rate_text(0.01), "0.6/min"), (rate_text(12345), "12,345/s"),
+        (shown("a\nb\u202e"), "a\\nb\\u202e"), (shown("x" * 5, 4), "xxx…"),
+    ],
+)  # fmt: skip
+def test_figures_are_written_in_units_that_fit(text, wanted):
+    assert text == wanted
