@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,6 +36,7 @@ class Leadership:
         self._ttl_s = ttl_s
         self._sink = sink
         self._renewed_s = 0.0
+        self._expiry: asyncio.TimerHandle | None = None
 
     async def hold(self) -> bool:
         """Take or keep the lock; False: somebody else leads."""
@@ -43,13 +45,24 @@ class Leadership:
             return True
         self._note(await self._lock.acquire_lock(self._holder, self._ttl_s))
         self._renewed_s = asked_s
+        self._expect_expiry()
         return self.is_held
 
     async def release(self) -> None:
         """Let another lead at once."""
         if self.is_held:
             self._note(False)
+            self._expect_expiry()
             await self._lock.release_lock(self._holder)
+
+    def _expect_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = None
+        if self.is_held:
+            # A call waits as long as the server is away, and others lead meanwhile.
+            left_s = self._renewed_s + self._ttl_s - time.monotonic()
+            self._expiry = asyncio.get_running_loop().call_later(left_s, self._note, False)
 
     def _note(self, is_held: bool) -> None:
         if is_held != self.is_held and self._sink is not None:

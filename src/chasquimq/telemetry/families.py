@@ -53,14 +53,14 @@ PROMOTED = Family(
 ZSET_DEPTH = Family(
     "chasquimq_delayed_zset_depth",
     "gauge",
-    "Jobs in the delayed set when this process last promoted.",
+    "Jobs in the delayed set after the last promotion; only from the process that promotes.",
     unit="jobs",
     has_twin=True,
 )
 OLDEST_LAG_MS = Family(
     "chasquimq_promoter_oldest_pending_lag_ms",
     "gauge",
-    "How late the oldest job was that promotion left behind, 0 where none was late.",
+    "How late the oldest job was that promotion left behind, 0 for none; only from who promotes.",
     unit="ms",
     has_twin=True,
 )
@@ -141,13 +141,13 @@ DLQ = Family(
 DEPTH = Family(
     "chasquimq_promoter_depth",
     "gauge",
-    "Jobs in the delayed set when this process last promoted.",
+    "Jobs in the delayed set after the last promotion; only from the process that promotes.",
     unit="jobs",
 )
 OLDEST_LAG = Family(
     "chasquimq_promoter_oldest_lag_seconds",
     "gauge",
-    "How late the oldest job was that promotion left behind, 0 where none was late.",
+    "How late the oldest job was that promotion left behind, 0 for none; only from who promotes.",
     unit="seconds",
     per_unit=1_000,
 )

@@ -77,6 +77,15 @@ class Tally(Generic[H]):
     def is_empty(self) -> bool:
         return not (self.counts or self.gauges or self.histograms)
 
+    @property
+    def is_led_elsewhere(self) -> bool:
+        """Whether promotion was led here and is not any more.
+
+        Counted, since two workers with the same labels may hand it to each other.
+        """
+        lost = self.counts.get((f.PROMOTER_LOCK_LOST, ()), 0)
+        return lost > 0 and lost >= self.counts.get((f.PROMOTER_LOCK_ACQUIRED, ()), 0)
+
     def count(self, family: Family, number: int, *values: str) -> None:
         self.counts[family, values] += number
 

@@ -27,6 +27,8 @@ _LOCKS = {
     ("scheduler", True): f.SCHEDULER_LOCK_ACQUIRED,
     ("scheduler", False): f.SCHEDULER_LOCK_LOST,
 }
+# What only a leader of promotion can tell.
+_OF_LEADER = (f.ZSET_DEPTH, f.DEPTH, f.OLDEST_LAG_MS, f.OLDEST_LAG)
 
 
 class TallySink(MetricsSink, Generic[H]):
@@ -44,13 +46,18 @@ class TallySink(MetricsSink, Generic[H]):
     def promoter_tick(self, tick: PromoterTick) -> None:
         with self._lock:
             self._tally.count(f.PROMOTED, tick.promoted)
-            gauges = self._tally.gauges
-            gauges[f.ZSET_DEPTH] = gauges[f.DEPTH] = tick.depth
-            gauges[f.OLDEST_LAG_MS] = gauges[f.OLDEST_LAG] = tick.oldest_pending_lag_ms
+            if not self._tally.is_led_elsewhere:
+                depth, lag_ms = tick.depth, tick.oldest_pending_lag_ms
+                values = (depth, depth, lag_ms, lag_ms)
+                self._tally.gauges.update(zip(_OF_LEADER, values, strict=True))
 
     def lock_outcome(self, outcome: LockOutcome) -> None:
         with self._lock:
             self._tally.count(_LOCKS[outcome.role, outcome.is_acquired], 1)
+            if self._tally.is_led_elsewhere:
+                # The new leader tells how it is now; what we saw last would only mislead.
+                for family in _OF_LEADER:
+                    self._tally.gauges.pop(family, None)
 
     def reader_batch(self, batch: ReaderBatch) -> None:
         with self._lock:
