@@ -32,8 +32,7 @@ BRONZE_ATTEMPTS: Final = table(
     ("batch_id", "long"),
     ("ingested_at", "timestamp"),
 )
-BRONZE_EVENTS: Final = table(
-    "bronze_events",
+_EVENT_COLUMNS: Final[tuple[ColumnText, ...]] = (
     ("queue", "string"),
     ("stream_id", "string"),
     ("id_ms", "long"),
@@ -58,6 +57,9 @@ BRONZE_EVENTS: Final = table(
     ("batch_id", "long"),
     ("ingested_at", "timestamp"),
 )
+BRONZE_EVENTS: Final = table("bronze_events", *_EVENT_COLUMNS)
+# Starts and failures whose end has not been read yet: what the next batch of events goes on from.
+SILVER_OPEN: Final = table("silver_open", *_EVENT_COLUMNS)
 # The loss ledger. `cause`: sequence, lost, trimmed, recreated, deleted, unreadable. `lost` counts
 # `unit`s, attempts or entries; None: nobody knows how many.
 BRONZE_GAPS: Final = table(
@@ -89,6 +91,26 @@ BRONZE_RUNS: Final = table(
     ("is_ended", "boolean", "max"),
     ("event_date", "date"),
     ("batch_id", "long"),
+)
+# What events tell about attempts, in the words of the history; on its way to silver and gold.
+FOLDED_ATTEMPTS: Final = table(
+    "folded_attempts",
+    ("queue", "string"),
+    ("worker", "string"),
+    ("job_id", "string"),
+    ("name", "string"),
+    ("attempt", "int"),
+    ("outcome", "string"),
+    ("enqueued_at", "timestamp"),
+    ("ready_at", "timestamp"),
+    ("due_at", "timestamp"),
+    ("started_at", "timestamp"),
+    ("duration_us", "long"),
+    ("deliveries", "int"),
+    ("backoff_ms", "long"),
+    ("error", "string"),
+    ("fingerprint", "string"),
+    ("event_date", "date"),
 )
 # `wait_ms` is start minus ready, below zero never: skew is counted by the audit.
 SILVER_ATTEMPTS: Final = table(
@@ -250,6 +272,7 @@ TABLES: Final[dict[str, Table]] = {
         BRONZE_GAPS,
         BRONZE_RUNS,
         SILVER_ATTEMPTS,
+        SILVER_OPEN,
         SILVER_JOBS_PARTS,
         SILVER_JOBS,
         GOLD_MINUTE,

@@ -1,0 +1,52 @@
+"""What a batch is about to commit, written down before the first table hears of it.
+
+A batch touches a dozen tables, and each has a log of its own. Once its manifest is on disk a batch
+will be committed to all of them: whoever is killed on the way finds it again and goes on, and each
+table takes a change once. Before that, nothing of the batch counts, and it is read anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from chasquimq.spark.lake import Change, Lake, Once
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes of one batch, and what makes each of them happen once."""
+
+    once: Once
+    changes: Sequence[Change]
+
+
+class ManifestFile:
+    """Where a writer keeps the one manifest that it may have under way."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, manifest: Manifest) -> None:
+        """From here on the batch will be committed, whatever happens."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_suffix(".draft")
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(manifest))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+
+    def settle(self, lake: Lake) -> Manifest | None:
+        """Commit what is under way; None where there was nothing."""
+        try:
+            raw = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        manifest = msgspec.json.decode(raw, type=Manifest)
+        for change in manifest.changes:
+            lake.commit(change, manifest.once)
+        self._path.unlink()
+        return manifest

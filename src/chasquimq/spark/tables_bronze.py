@@ -1,0 +1,104 @@
+"""Rows of the sources as rows of the bronze tables: Arrow in, Arrow out, a function a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chasquimq.spark.ledger import Gap, RunPart, id_ms
+from chasquimq.spark.schema import GAP, UNREADABLE
+from chasquimq.spark.table_schemas import (
+    BRONZE_ATTEMPTS,
+    BRONZE_EVENTS,
+    BRONZE_GAPS,
+    BRONZE_RUNS,
+)
+from chasquimq.spark.table_shape import TIMESTAMP, Table
+
+_DAY_MS: Final = 86_400_000
+_MARKERS: Final = pa.array([GAP, UNREADABLE])
+
+
+def bronze_attempts(rows: pa.RecordBatch, batch_id: int, now_us: int) -> pa.RecordBatch:
+    """Attempts, without the markers, and with the day they reached the server."""
+    attempts = rows.filter(pc.greater_equal(rows.column("row"), 0))
+    return _stamped(
+        BRONZE_ATTEMPTS, attempts, _days_of(attempts.column("stream_id")), batch_id, now_us
+    )
+
+
+def bronze_events(rows: pa.RecordBatch, batch_id: int, now_us: int) -> pa.RecordBatch:
+    """Events, without the markers, and with the day they reached the server."""
+    events = rows.filter(pc.invert(pc.is_in(rows.column("event"), _MARKERS)))
+    days = pc.divide(events.column("id_ms"), _DAY_MS).cast(pa.int32()).cast(pa.date32())
+    return _stamped(BRONZE_EVENTS, events, days, batch_id, now_us)
+
+
+def bronze_gaps(gaps: Iterable[Gap], channel: str, batch_id: int, now: datetime) -> pa.Table:
+    """The ledger of losses; each counts for the day on which it was noticed."""
+    rows = [
+        {
+            "queue": gap.queue,
+            "channel": channel,
+            "worker": gap.worker,
+            "after_id": gap.after_id,
+            "lost": gap.lost,
+            "detected_at": now,
+            "cause": gap.cause,
+            "unit": gap.unit,
+            "detail": gap.detail,
+            "event_date": _moment(gap.noticed_id, now).date(),
+            "batch_id": batch_id,
+        }
+        for gap in gaps
+    ]
+    return pa.Table.from_pylist(rows, BRONZE_GAPS.arrow)
+
+
+def bronze_runs(parts: Iterable[RunPart], batch_id: int, now: datetime) -> pa.Table:
+    """How far the entries of each worker run were read."""
+    rows = [
+        {
+            "queue": part.queue,
+            "worker": part.worker,
+            "run": part.run,
+            "first_seq": part.first_seq,
+            "last_seq": part.last_seq,
+            "entries": part.entries,
+            "attempts": part.attempts,
+            "first_at": _moment(part.first_id, now),
+            "last_at": _moment(part.last_id, now),
+            "is_ended": part.is_ended,
+            "event_date": _moment(part.last_id, now).date(),
+            "batch_id": batch_id,
+        }
+        for part in parts
+    ]
+    return pa.Table.from_pylist(rows, BRONZE_RUNS.arrow)
+
+
+def _stamped(
+    table: Table, rows: pa.RecordBatch, days: pa.Array, batch_id: int, now_us: int
+) -> pa.RecordBatch:
+    columns: dict[str, Any] = {name: rows.column(name) for name in rows.schema.names}
+    columns["event_date"] = days
+    columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), rows.num_rows)
+    columns["ingested_at"] = pa.repeat(pa.scalar(now_us, TIMESTAMP), rows.num_rows)
+    return pa.RecordBatch.from_arrays([columns[name] for name in table.names], schema=table.arrow)
+
+
+def _days_of(stream_ids: pa.Array) -> pa.Array:
+    # The rows of an entry share its id, so there are few to read.
+    ids = stream_ids.dictionary_encode()
+    days = [id_ms(text) // _DAY_MS for text in ids.dictionary.to_pylist()]
+    return pa.array(days, pa.int32()).take(ids.indices).cast(pa.date32())
+
+
+def _moment(entry_id: str, now: datetime) -> datetime:
+    """When the server took an entry; now, where there was none."""
+    ms = id_ms(entry_id)
+    return datetime.fromtimestamp(ms / 1_000, UTC) if ms else now
