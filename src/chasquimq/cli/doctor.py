@@ -55,8 +55,8 @@ async def _diagnose(
         url = running_server(redis_url)
         async with Inspector(redis_url=url) as inspector:
             about_server = behind_bar("asking the server", inspector.diagnose_server())
-            about_queues = _diagnose_queues(inspector, queue, group, lease_ms)
-            findings = [*await _permitted(about_server), *await _permitted(about_queues)]
+            findings = await _permitted(about_server)
+            findings += await _permitted(_diagnose_queues(inspector, queue, group, lease_ms))
             # What is missing for both is said once.
             return list(dict.fromkeys(findings))
     except (ConnectionLost, ServerRefused) as refused:
