@@ -96,9 +96,11 @@ class HistoryStore:
         """
         if self._under_way:
             await self._write()
-        while len(self._rows) >= _ROWS_PER_ENTRY:
+        is_busy = self.is_full
+        while self.is_full:
             await self._pack_and_write()
-        if len(self._rows) or self._lost or is_last:
+        # On a busy queue the rest is a whole entry soon.
+        if is_last or not is_busy and (len(self._rows) or self._lost):
             await self._pack_and_write(is_last=is_last)
 
     def _add(
