@@ -119,6 +119,16 @@ def test_the_keyspace_is_not_walked_at_every_trigger(feeds, queue_name, url):
     assert set(query.offset) == {f"{queue_name}-a"}
 
 
+def test_a_query_that_reads_what_is_there_now_looks_for_queues_first(feeds, queue_name, url):
+    feeds(f"{queue_name}-a").attempts(1)
+    query = Drive(HistorySource, {"chasqui.redis.url": url, "subscribePattern": f"{queue_name}-*"})
+    feeds(f"{queue_name}-b").attempts(2)
+
+    rows = [row for batch in query.batches() for row in batch]
+
+    assert sorted(row["queue"] for row in rows) == [f"{queue_name}-{end}" for end in "abb"]
+
+
 def test_a_queue_that_is_no_longer_subscribed_keeps_its_place(feed, feeds, history):
     other = feeds(f"{feed.queue}-b")
     feed.attempts(1)

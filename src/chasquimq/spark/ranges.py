@@ -60,7 +60,7 @@ def _weight(piece: StreamRange) -> int:
 def _merged(pieces: Sequence[StreamRange]) -> list[StreamRange]:
     merged: list[StreamRange] = []
     for piece in pieces:
-        if merged and merged[-1].queue == piece.queue and merged[-1].until_id == piece.after_id:
+        if merged and merged[-1].queue == piece.queue:
             merged[-1] = _union(merged[-1], piece)
         else:
             merged.append(piece)
