@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kit import DEPLOY, EXPORTER, ROOT
+from deploy.kit import DEPLOY, ROOT
 from support.command import ANSWER_S_MAX, PROGRAM, RunningCommand
 
-PORT = re.compile(r"port[ =](\d+)")
+# As a worker logs it, and as `chasqui metrics` says it.
+PORT = re.compile(r"serving (?:/metrics.* port=|http://[\d.]+:)(\d+)")
 
 
 class RunningProgram(RunningCommand):
@@ -28,10 +29,8 @@ class RunningProgram(RunningCommand):
             )
 
     async def port(self) -> int:
-        await self.until_said("serving /metrics")
-        found = PORT.search(self.err)
-        assert found, self.err
-        return int(found[1])
+        await self.until(lambda: PORT.search(self.err), "port")
+        return int(PORT.search(self.err)[1])
 
 
 @pytest.fixture
@@ -56,21 +55,12 @@ def start(environ, tmp_path):
 
 
 @pytest.fixture
-def exporter(start):
+def chasqui(start):
+    """A command of ours, which finds the handlers of the demo."""
+
     def run(*args: str, **variables: str) -> RunningProgram:
-        return start([*EXPORTER, *args, "--port", "0"], **variables)
-
-    return run
-
-
-@pytest.fixture
-def worker(start, queue_name):
-    """The demo's handlers on the queue of the test."""
-
-    def run(*args: str) -> RunningProgram:
-        command = [*PROGRAM, "worker", "jobs:handlers", "--queue", queue_name, *args]
         paths = f"{ROOT / 'src'}{os.pathsep}{DEPLOY / 'docker/app'}"
-        return start(command, PYTHONPATH=paths)
+        return start([*PROGRAM, *args], PYTHONPATH=paths, **variables)
 
     return run
 

@@ -1,4 +1,4 @@
-"""What workers and `chasqui metrics` really export: every series, with the labels that it has."""
+"""What workers and `chasqui metrics --port` export: every series, with the labels that it has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from chasquimq.cli.metrics import exposition
+from chasquimq.cli.metrics_serving import scrape_page
 from chasquimq.inspector import Survey
 from chasquimq.model.reason import DlqReason
 from chasquimq.model.snapshot import Snapshot
@@ -59,12 +59,14 @@ def worker_page() -> str:
 
 
 def tell_everything(sink: MetricsSink) -> None:
-    sink.promoter_tick(PromoterTick(1, 1, 1))
     for role in ("promoter", "scheduler"):
         sink.lock_outcome(LockOutcome(role, is_acquired=True))
         sink.lock_outcome(LockOutcome(role, is_acquired=False))
+        sink.lock_outcome(LockOutcome(role, is_acquired=True))
+    sink.promoter_tick(PromoterTick(1, 1, 1))
     sink.reader_batch(ReaderBatch(1, 1))
-    sink.job_outcomes([JobOutcome(kind, 1, 1, "charge", 1) for kind in ("ok", "err", "panic")])
+    kinds = ("ok", "err", "panic", "snoozed")
+    sink.job_outcomes([JobOutcome(kind, 1, 1, "charge", 1) for kind in kinds])
     sink.retry_scheduled(RetryScheduled(2, 100, "charge"))
     sink.dlq_routed(DlqRouted(DlqReason.UNRECOVERABLE, 1, "charge"))
     sink.lease_lost(LeaseLost(1))
@@ -79,4 +81,4 @@ def depths_page() -> str:
         pending=1, dlq_depth=1, delayed_depth=1, oldest_delayed_lag_ms=1, repeatable_count=1,
         added_total=1,
     )  # fmt: skip
-    return "".join(f"{line}\n" for line in exposition(Survey([snapshot], [], []), snapshot.group))
+    return scrape_page(Survey([snapshot], [], []), snapshot.group)

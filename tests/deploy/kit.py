@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import click
 import yaml
 
 from chasquimq.cli.main import COMMANDS, load_command
@@ -20,10 +16,8 @@ from chasquimq.cli.main import COMMANDS, load_command
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "docker/compose.yml").read_text())
-EXPORTER = [sys.executable, str(DEPLOY / "exporter/exporter.py")]
-PROBE = [sys.executable, "-I", "-S", str(DEPLOY / "docker/probe.py")]
-EXPORTER_IN_IMAGE = "/usr/local/lib/chasqui/exporter.py"
-PROBE_IN_IMAGE = "/usr/local/lib/chasqui/probe.py"
+# A container is reached from outside of it; which of its ports is open is said elsewhere.
+EVERY_INTERFACE = "0.0.0.0"
 
 
 def manifests(name: str) -> list[dict[str, Any]]:
@@ -69,30 +63,19 @@ def words(command: str, environ: dict[str, str], instance: str = "orders") -> li
     return found
 
 
-def exporter_module() -> ModuleType:
-    return load_module(DEPLOY / "exporter/exporter.py")
-
-
-def load_module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"kit_{path.stem}", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def parsed(args: list[str]) -> dict[str, Any]:
     """The options that `chasqui` takes from these words; raises where it would refuse them."""
-    return _parsed(load_command(COMMANDS[args[0]].target), args)
-
-
-def parsed_by_exporter(args: list[str]) -> dict[str, Any]:
-    return _parsed(exporter_module().exporter.commands[args[0]], args)
-
-
-def _parsed(command: click.Command, args: list[str]) -> dict[str, Any]:
+    command = load_command(COMMANDS[args[0]].target)
     return command.make_context(args[0], args[1:]).params
+
+
+def on_loopback(args: list[str]) -> list[str]:
+    """The same command for a test: on this machine alone, on any free port."""
+    places = {"--host": "127.0.0.1", "--metrics-host": "127.0.0.1", "--port": "0"}
+    places["--metrics-port"] = "0"
+    found = [(option, args.index(option) + 1) for option in places if option in args]
+    given = {at: places[option] for option, at in found}
+    return [given.get(at, word) for at, word in enumerate(args)]
 
 
 def run(command: list[str], cwd: Path | None = None, **variables: str) -> str:

@@ -68,7 +68,7 @@ def test_commands_in_an_alert_can_be_typed(rule):
 @each_alert
 def test_options_in_an_alert_exist(rule):
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", rule["annotations"]["action"]))
-    lines = [load_command(COMMANDS[name].target) for name in ("worker", "events")]
+    lines = [load_command(COMMANDS[name].target) for name in ("worker", "metrics", "events")]
     lines += load_command(COMMANDS["dlq"].target).commands.values()
     known = {name for line in lines for param in line.params for name in param.opts}
 

@@ -15,21 +15,13 @@ import yaml
 
 from chasquimq.server.binary import find_binary
 from chasquimq.settings import WorkerSettings
-from deploy.kit import (
-    COMPOSE,
-    DEPLOY,
-    EXPORTER_IN_IMAGE,
-    ROOT,
-    parsed,
-    parsed_by_exporter,
-    run,
-)
+from deploy.kit import COMPOSE, DEPLOY, EVERY_INTERFACE, ROOT, parsed, run
 from support.command import PROGRAM
 from support.waiting import eventually
 
 DOCKER = DEPLOY / "docker"
 SERVICES = COMPOSE["services"]
-OURS = ["worker", "worker-pages", "metrics"]
+OURS = ["worker", "metrics"]
 SCRAPE = yaml.safe_load((DEPLOY / "prometheus/scrape.yml").read_text())
 SPARE_S_MIN = 10
 
@@ -53,33 +45,29 @@ def test_compose_waits_longer_than_the_deadline():
     assert options["shutdown_deadline_ms"] == WorkerSettings().shutdown_deadline_ms
 
 
-def test_the_relay_shares_the_network_of_the_worker_and_shows_its_port():
-    relay = SERVICES["worker-pages"]
-    options = parsed_by_exporter(relay["command"])
-
-    assert relay["network_mode"] == "service:worker"
-    assert options["from_port"] == parsed(SERVICES["worker"]["command"])["metrics_port"]
-    assert options["silent_s_max"]
-
-
-@pytest.mark.parametrize("name", ["worker-pages", "metrics"])
-def test_an_exporter_is_probed_on_its_own_port(name):
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_of_ours_is_our_command_in_the_same_image(name):
     service = SERVICES[name]
-    port, path = service["healthcheck"]["test"][-2:]
 
-    assert service["entrypoint"] == ["python", EXPORTER_IN_IMAGE]
-    assert (int(port), path) == (parsed_by_exporter(service["command"])["port"], "/healthz")
+    assert service["command"][0] == name
+    assert service["image"] == SERVICES["worker"]["image"]
+    assert "entrypoint" not in service
+    # The image has one; it only needs to know the port.
+    assert "healthcheck" not in service
 
 
-def test_prometheus_scrapes_what_is_served():
+def test_the_health_check_of_the_depths_asks_their_port():
+    service = SERVICES["metrics"]
+
+    assert int(service["environment"]["HEALTH_PORT"]) == parsed(service["command"])["port"]
+
+
+def test_prometheus_scrapes_what_is_served_to_other_containers():
     targets = [job["static_configs"][0]["targets"] for job in SCRAPE["scrape_configs"]]
-    relay, depths = (
-        parsed_by_exporter(SERVICES[name]["command"])["port"]
-        for name in ("worker-pages", "metrics")
-    )
+    worker, depths = (parsed(SERVICES[name]["command"]) for name in OURS)
 
-    # The relay has no name of its own on the network: it is reached under the worker's.
-    assert targets == [[f"worker:{relay}"], [f"metrics:{depths}"]]
+    assert targets == [[f"worker:{worker['metrics_port']}"], [f"metrics:{depths['port']}"]]
+    assert (worker["metrics_host"], depths["host"]) == (EVERY_INTERFACE, EVERY_INTERFACE)
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -95,6 +83,7 @@ def test_ports_are_open_to_this_machine_only():
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
 
     assert published
+    assert not any("ports" in SERVICES[name] for name in OURS)
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 

@@ -10,23 +10,14 @@ import yaml
 
 from chasquimq.settings import LeaseSettings
 from chasquimq.wire.keys import QueueKeys
-from deploy.kit import (
-    DEPLOY,
-    EXPORTER_IN_IMAGE,
-    PROBE_IN_IMAGE,
-    manifests,
-    parsed,
-    parsed_by_exporter,
-    pod,
-)
+from deploy.kit import DEPLOY, EVERY_INTERFACE, manifests, parsed, pod
 
 FILES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 WORKER_POD, METRICS_POD = pod("worker.yaml"), pod("metrics.yaml")
 (WORKER,) = WORKER_POD["containers"]
-(PAGES,) = WORKER_POD["initContainers"]
 (METRICS,) = METRICS_POD["containers"]
 SCALED, AUTHENTICATION = manifests("keda.yaml")
-CONTAINERS = [WORKER, PAGES, METRICS]
+CONTAINERS = [WORKER, METRICS]
 PROBES = ["startupProbe", "readinessProbe", "livenessProbe"]
 SPARE_S_MIN = 10
 
@@ -49,11 +40,14 @@ def test_the_pod_has_longer_than_the_deadline():
 
 @pytest.mark.parametrize("name", PROBES)
 def test_probes_ask_the_worker_on_its_metrics_port(name):
-    python, *flags, program, port, path = WORKER[name]["exec"]["command"]
+    path = "/readyz" if name == "readinessProbe" else "/healthz"
 
-    assert (python, flags, program) == ("python", ["-I", "-S"], PROBE_IN_IMAGE)
-    assert int(port) == parsed(WORKER["args"])["metrics_port"]
-    assert path == ("/readyz" if name == "readinessProbe" else "/healthz")
+    assert WORKER[name]["httpGet"] == {"path": path, "port": "metrics"}
+
+
+def test_the_depths_are_restarted_for_silence_alone():
+    assert METRICS["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert "readinessProbe" not in METRICS
 
 
 def test_a_worker_is_killed_for_silence_only_when_its_leases_are_gone():
@@ -63,20 +57,23 @@ def test_a_worker_is_killed_for_silence_only_when_its_leases_are_gone():
 
 
 @pytest.mark.parametrize(
-    ("container", "kind"), [(PAGES, "relay"), (METRICS, "depths")], ids=["pages", "metrics"]
+    ("container", "host", "port"),
+    [(WORKER, "metrics_host", "metrics_port"), (METRICS, "host", "port")],
+    ids=["worker", "metrics"],
 )
-def test_exporters_listen_on_the_port_that_is_scraped(container, kind):
-    options = parsed_by_exporter(container["args"])
-    (port,) = container["ports"]
+def test_what_is_scraped_listens_outside_on_the_port_that_is_named(container, host, port):
+    options = parsed(container["args"])
+    (named,) = container["ports"]
 
-    assert (container["command"], container["args"][0]) == (["python", EXPORTER_IN_IMAGE], kind)
-    assert (options["host"], options["port"]) == ("0.0.0.0", port["containerPort"])
-    assert port["name"] == monitor()["spec"]["podMetricsEndpoints"][0]["port"]
+    assert container["args"][0] == container["name"]
+    assert "command" not in container
+    assert (options[host], options[port]) == (EVERY_INTERFACE, named["containerPort"])
+    assert named["name"] == monitor()["spec"]["podMetricsEndpoints"][0]["port"]
 
 
-def test_the_relay_shows_the_worker_and_outlives_it():
-    assert parsed_by_exporter(PAGES["args"])["from_port"] == parsed(WORKER["args"])["metrics_port"]
-    assert PAGES["restartPolicy"] == "Always"
+@pytest.mark.parametrize("spec", [WORKER_POD, METRICS_POD], ids=["worker", "metrics"])
+def test_a_pod_needs_no_second_container(spec):
+    assert "initContainers" not in spec
 
 
 def test_what_is_scraped_bears_the_job_names_that_alerts_know():

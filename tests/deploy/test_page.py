@@ -8,7 +8,7 @@ import shlex
 import yaml
 
 from deploy.exported import exported
-from deploy.kit import DEPLOY, ROOT, manifests, parsed_by_exporter, pod, unit
+from deploy.kit import DEPLOY, ROOT, manifests, parsed, pod, unit
 from deploy.promql import matched_labels, parse, selectors
 
 PAGE = (ROOT / "docs/how-to/operate.md").read_text()
@@ -39,10 +39,20 @@ def test_every_job_is_on_the_page():
     assert rows == [job["job_name"] for job in SCRAPE["scrape_configs"]]
 
 
-def test_commands_of_the_exporter_can_be_typed():
-    typed = re.findall(r"^    python exporter\.py (.+)$", PAGE, re.MULTILINE)
+def test_commands_on_the_page_can_be_typed_and_listen_on_the_ports_that_it_names():
+    typed = [shlex.split(line) for line in re.findall(r"^    chasqui (.+)$", PAGE, re.MULTILINE)]
+    worker, depths = map(parsed, typed)
+    ports = [int(port) for port in re.findall(r"^\| `chasqui-\w+` \| (\d+) \|", PAGE, re.MULTILINE)]
 
-    assert [parsed_by_exporter(shlex.split(line))["host"] for line in typed] == ["10.0.0.5"] * 2
+    assert [worker["metrics_port"], depths["port"]] == ports
+    assert worker["metrics_host"] == depths["host"] == "10.0.0.5"
+
+
+def test_the_ports_on_the_page_are_those_that_prometheus_asks():
+    targets = [job["static_configs"][0]["targets"] for job in SCRAPE["scrape_configs"]]
+    ports = re.findall(r"^\| `chasqui-\w+` \| (\d+) \|", PAGE, re.MULTILINE)
+
+    assert [one.split(":")[1] for (one,) in targets] == ports
 
 
 def test_times_to_stop_are_those_of_the_files():

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from deploy.kit import DEPLOY, parsed, parsed_by_exporter, unit, variables, words
+from deploy.kit import DEPLOY, parsed, unit, variables, words
 
 WORKER, METRICS = "chasqui-worker@.service", "chasqui-metrics.service"
 UNITS = [WORKER, METRICS]
@@ -33,16 +34,25 @@ def test_the_worker_is_given_options_that_it_takes():
 
     assert Path(program).name == "chasqui"
     assert (options["queue_name"], options["target"]) == ("orders", "jobs:handlers")
-    assert options["metrics_port"] == 9470
+    assert (options["metrics_host"], options["metrics_port"]) == ("127.0.0.1", 9470)
 
 
 def test_the_depth_exporter_is_given_options_that_it_takes():
-    python, program, *args = command_of(METRICS, variables("metrics.env.example"))
-    options = parsed_by_exporter(args)
+    program, *args = command_of(METRICS, variables("metrics.env.example"))
+    options = parsed(args)
 
-    assert (Path(python).name, Path(program).name) == ("python", "exporter.py")
+    assert (Path(program).name, args[0]) == ("chasqui", "metrics")
     assert options["queues"] == ("orders", "mails")
-    assert options["host"] == "127.0.0.1"
+    assert (options["host"], options["port"]) == ("127.0.0.1", 9490)
+
+
+@each_unit
+def test_an_address_that_was_left_empty_is_refused(name):
+    example = "worker.env.example" if name == WORKER else "metrics.env.example"
+    _, *args = command_of(name, variables(example) | {"CHASQUI_METRICS_HOST": ""})
+
+    with pytest.raises(click.BadParameter, match="address"):
+        parsed(args)
 
 
 def test_systemd_waits_longer_than_the_deadline():
@@ -102,9 +112,7 @@ def test_examples_hold_no_password_and_every_variable_that_is_used(name):
 @each_unit
 def test_systemd_takes_the_unit(name, tmp_path):
     text = (DEPLOY / "systemd" / name).read_text()
-    for program in ("/srv/chasqui/venv/bin/chasqui", "/srv/chasqui/venv/bin/python"):
-        text = text.replace(program, sys.executable)
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text.replace("/srv/chasqui/venv/bin/chasqui", sys.executable))
 
     said = subprocess.run(
         [str(ANALYZE), "verify", "--man=no", str(tmp_path / name)],

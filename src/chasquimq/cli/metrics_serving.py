@@ -64,8 +64,8 @@ class MetricsService:
             self._note_down(str(failed))
         else:
             self._note_up()
-            return _text([*_about_scrape(survey), *exposition(survey, self._group)])
-        return _text(_about_scrape(None))
+            return scrape_page(survey, self._group)
+        return scrape_page(None, self._group)
 
     def _check_names(self) -> None:
         from chasquimq.upkeep import Upkeep
@@ -118,6 +118,12 @@ class MetricsService:
         self._is_up = True
 
 
+def scrape_page(survey: Survey | None, group: str) -> str:
+    """The text that a scraper is given; None is a server that did not answer."""
+    depths = () if survey is None else exposition(survey, group)
+    return "".join(f"{line}\n" for line in (*_about_scrape(survey), *depths))
+
+
 def _about_scrape(survey: Survey | None) -> Iterator[str]:
     yield "# HELP chasquimq_up Whether the server answered this scrape."
     yield "# TYPE chasquimq_up gauge"
@@ -127,7 +133,3 @@ def _about_scrape(survey: Survey | None) -> Iterator[str]:
     yield "# HELP chasquimq_broken_keys Keys of the wrong type; their queues are left out."
     yield "# TYPE chasquimq_broken_keys gauge"
     yield f"chasquimq_broken_keys {len(survey.broken)}"
-
-
-def _text(lines: Sequence[str] | Iterator[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
