@@ -60,7 +60,7 @@ def test_the_page_names_no_option_that_a_command_does_not_have(name):
 def test_every_command_that_answers_can_do_so_in_json():
     silent = [words for _, words, command in leaves() if "--json" not in options(command)]
 
-    assert silent == ["completion", "upkeep"]
+    assert silent == ["completion"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

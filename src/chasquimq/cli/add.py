@@ -12,7 +12,7 @@ import click
 from chasquimq.cli.duration import DURATION
 from chasquimq.cli.number import AT_LEAST_1
 from chasquimq.cli.options import json_option, queue_argument, redis_url_option
-from chasquimq.cli.render import emit_json
+from chasquimq.cli.render import clean, emit_json
 from chasquimq.cli.server_choice import any_server
 from chasquimq.cli.visit import run, visit
 
@@ -52,7 +52,7 @@ def add(
     if as_json:
         emit_json({"job_id": added.id, "queue": queue, "is_duplicate": added.is_duplicate})
     else:
-        click.echo(added.id)
+        click.echo(clean(added.id))
 
 
 async def _add(queue: str, url: str, name: str, value: Any, options: dict[str, Any]) -> Job:

@@ -21,8 +21,10 @@ from chasquimq.cli.options import (
 from chasquimq.cli.render import emit_json
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import Visit, ask
+from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
+    from chasquimq.job import Job
     from chasquimq.repeat import QuarantinedRepeatable, RepeatableMeta
 
 
@@ -76,7 +78,7 @@ def remove(queue: str, key: str, is_sure: bool, redis_url: str | None, as_json: 
 def run_(queue: str, key: str, redis_url: str | None, as_json: bool) -> None:
     """Add one job of the plan KEY now; its next fire and its limit stay as they are."""
     url = running_server(redis_url)
-    job = ask(queue, url, lambda seen: seen.queue.run_repeatable_now(key))
+    job = ask(queue, url, partial(_fire, key=key))
     if as_json:
         emit_json({"job_id": job.id, "name": job.name})
     else:
@@ -103,6 +105,16 @@ async def _plans(seen: Visit, limit: int) -> tuple[int, list[RepeatableMeta]]:
     plans = await seen.queue.get_repeatable_jobs(limit)
     # Plans fire by the server's clock, so that is the one to count from.
     return (await seen.inspector.snapshot(seen.queue.name)).at_ms, plans
+
+
+async def _fire(seen: Visit, key: str) -> Job:
+    try:
+        return await seen.queue.run_repeatable_now(key)
+    except SettingsError as refused:
+        if refused.name != "key":
+            raise
+        hint = f"`chasqui repeatable list {seen.queue.name}` shows the keys"
+        raise SettingsError("key", key, refused.rule, hint=hint) from None
 
 
 def _facts(plan: RepeatableMeta) -> dict[str, Any]:

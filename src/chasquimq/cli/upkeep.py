@@ -3,36 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 import signal
-from pathlib import Path
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from chasquimq.server.finder import find_or_start
-from chasquimq.upkeep import Upkeep
+from chasquimq.cli.logs import LEVELS, start_logging
+from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option
+from chasquimq.cli.server_choice import any_server
+from chasquimq.cli.visit import refuse_wrong_types, run
+
+if TYPE_CHECKING:
+    from chasquimq.upkeep import Upkeep
+
+EXIT_INTERRUPTED = 130
+
+logger = logging.getLogger(__name__)
 
 
 @click.command()
-@click.argument("queues", nargs=-1, required=True)
-@click.option("--redis-url", help="The server; without it, the one this project uses.")
-@click.option("--group", default="default", show_default=True, help="Whose ghosts to sweep.")
-def upkeep(queues: tuple[str, ...], redis_url: str | None, group: str) -> None:
-    """Promote delayed jobs and fire repeatables of QUEUES until interrupted."""
-    found = find_or_start(redis_url, environ=os.environ, cwd=Path.cwd())
-    assert found.url is not None, "a server that was started has a URL"
-    click.echo(f"upkeep of {', '.join(queues)}: {found.reason}; Ctrl+C ends it", err=True)
-    asyncio.run(_run(queues, found.url, group))
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.option("--group", default=DEFAULT_GROUP, show_default=True, help="Whose ghosts to sweep.")
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."
+)
+@redis_url_option
+@click.option("--json", "as_json", is_flag=True, help="Log in JSON, a document a line.")
+def upkeep(
+    queues: tuple[str, ...], group: str, log_level: str, redis_url: str | None, as_json: bool
+) -> int:
+    """Promote delayed jobs and fire repeatable ones of QUEUEs, until a signal."""
+    start_logging(log_level, as_json=as_json)
+    return run(_run(list(dict.fromkeys(queues)), group, any_server(redis_url)))
 
 
-async def _run(queues: tuple[str, ...], url: str, group: str) -> None:
+async def _run(queues: Sequence[str], group: str, url: str) -> int:
+    from chasquimq.upkeep import Upkeep
+
     crews = [Upkeep(queue, redis_url=url, group=group) for queue in queues]
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, lambda: _close(crews))
+    await refuse_wrong_types(queues, url)
+    signals: list[int] = []
+    _hear_signals(crews, signals)
+    logger.info("keeping up", extra={"queues": ", ".join(queues)})
     await asyncio.gather(*(crew.run() for crew in crews))
+    return EXIT_INTERRUPTED if signal.SIGINT in signals else 0
 
 
-def _close(crews: list[Upkeep]) -> None:
-    for crew in crews:
-        crew.request_stop()
+def _hear_signals(crews: Sequence[Upkeep], signals: list[int]) -> None:
+    def stop(number: int) -> None:
+        signals.append(number)
+        for crew in crews:
+            crew.request_stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -57,6 +57,28 @@ async def visit(name: str, url: str, *, must_exist: bool = True) -> AsyncGenerat
             raise
 
 
+async def refuse_wrong_types(names: Sequence[str], url: str) -> None:
+    """Raise a sentence that names the first key that holds another kind of value.
+
+    For what runs for long: it would only fail again and again, and nobody would know why.
+    """
+    from chasquimq.inspector import Inspector
+
+    async with Inspector(redis_url=url) as inspector:
+        try:
+            for name in names:
+                await _refuse_wrong_type(inspector, name)
+        except ServerRefused as refused:
+            # Who may not look at types may still be allowed to do all that matters.
+            if refused.code != "NOPERM":
+                raise
+
+
+async def _refuse_wrong_type(inspector: Inspector, name: str) -> None:
+    for wrong in await inspector.wrong_types(name):
+        raise StoreError(f"{wrong}; rename or delete the key")
+
+
 async def refuse_unknown(inspector: Inspector, snapshot: Snapshot) -> None:
     """Raise a sentence that names the queues there are, the likeliest first."""
     if snapshot.exists:
@@ -81,5 +103,7 @@ def _listing(name: str, queues: list[str]) -> str:
 async def _name_wrong_type(inspector: Inspector, name: str, refused: ServerRefused) -> None:
     if refused.code != "WRONGTYPE":
         return
-    for wrong in await inspector.wrong_types(name):
-        raise StoreError(f"{wrong}; rename or delete the key") from refused
+    try:
+        await _refuse_wrong_type(inspector, name)
+    except StoreError as wrong:
+        raise wrong from refused

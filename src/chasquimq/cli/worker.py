@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -20,7 +21,8 @@ from chasquimq.cli.number import AT_LEAST_1, PORT_OR_ANY, WholeNumber
 from chasquimq.cli.options import redis_url_option
 from chasquimq.cli.render import clean, mask_secrets
 from chasquimq.cli.server_choice import any_server
-from chasquimq.errors import ChasquiError
+from chasquimq.cli.visit import refuse_wrong_types, run
+from chasquimq.errors import ChasquiError, ConnectionLost
 from chasquimq.telemetry.tracing import flush_spans
 
 EXIT_FAILED = 1
@@ -153,7 +155,12 @@ def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None)
     if endpoint is not None:
         # Said here once; the processes would say it again with every restart.
         asyncio.run(endpoint.check_host())
-    environ = os.environ | {URL_VARIABLE: any_server(redis_url)}
+    url = any_server(redis_url)
+    queue = click.get_current_context().params["queue_name"]
+    # A server that is not there yet is waited for; a key of the wrong type is not.
+    with suppress(ConnectionLost):
+        run(refuse_wrong_types([queue] if queue else [], url))
+    environ = os.environ | {URL_VARIABLE: url}
     return asyncio.run(_keep_fleet(processes, command, endpoint, environ))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chasquimq.cli.visit import refuse_wrong_types, run
 from chasquimq.cli.worker_target import is_worker, load_target, refusal
 from chasquimq.errors import SettingsError
 
@@ -59,6 +60,8 @@ class WorkerRun:
         if not is_worker(found):
             self._options["redis_url"] = find_server()
         worker = self._worker(found)
+        if not is_worker(found):
+            run(refuse_wrong_types([worker.name], self._options["redis_url"]))
         # Not closed: closing waits for handlers that ignore their cancellation, and the
         # process is about to leave without them.
         _runner().run(self._run(worker))

@@ -222,7 +222,7 @@ def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
 
 def _refused(address: str, error: Exception) -> ServerRefused:
     return ServerRefused(
-        f"the server at {address} must accept the credentials, it says: {error}; "
+        f"the server at {address} must accept the credentials, it says: {str(error).rstrip('.')}; "
         "correct user and password in the URL or the credential provider",
         code="WRONGPASS",
     )
