@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from chasquimq import Queue, UnrecoverableError, Worker
+from chasquimq.cli.main import main
 from support.command import ANSWER_S_MAX, PROGRAM, RunningCommand, Said, run_on_a_terminal
 
 SOURCES = Path(__file__).parents[2] / "src"
@@ -42,6 +43,19 @@ def chasqui(environ, tmp_path):
 def bare_chasqui(bare_environ, tmp_path):
     """The same where no server is needed, and so no kind of it."""
     return partial(_run, bare_environ, tmp_path)
+
+
+@pytest.fixture
+def say(capsys, url):
+    """Run a command in this process; what it raises and does not mean to is raised here."""
+
+    async def run(*args: str, server: str = url) -> Said:
+        capsys.readouterr()
+        code = await asyncio.to_thread(main, [*args, "--redis-url", server])
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return run
 
 
 @pytest.fixture

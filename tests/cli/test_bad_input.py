@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import product
 from urllib.parse import urlsplit
 
 import click
 import pytest
 
-from chasquimq.cli.main import COMMANDS, load_command, main
+from chasquimq.cli.main import COMMANDS, load_command
 from support.command import Said
 from support.screen import CONTROL
 
@@ -62,19 +61,6 @@ BAD_NAMES = {
     "braces": "{a}",
     "too long": "q" * 129,
 }
-
-
-@pytest.fixture
-def say(capsys, url):
-    """Run a command in this process; what it raises and does not mean to is raised here."""
-
-    async def run(*args: str, server: str = url) -> Said:
-        capsys.readouterr()
-        code = await asyncio.to_thread(main, [*args, "--redis-url", server])
-        said = capsys.readouterr()
-        return Said(code, said.out, said.err)
-
-    return run
 
 
 @pytest.fixture
