@@ -111,17 +111,22 @@ class Connection(asyncio.Protocol):
             self.abort(f"the server must speak RESP, found: {error}")
 
     def _answer(self) -> None:
-        reader, waiting = self._reader, self._waiting
-        while (reply := reader.gets()) is not False:
+        gets, waiting = self._reader.gets, self._waiting
+        while (reply := gets()) is not False:
             if not waiting:
                 self.abort("the server must speak when asked, found an answer to no question")
                 return
             waiter = waiting[0]
-            waiter.replies.append(reply)
-            if len(waiter.replies) == waiter.reply_count:
-                waiting.popleft()
-                if not waiter.future.done():
-                    waiter.future.set_result(waiter.replies)
+            replies = waiter.replies
+            replies.append(reply)
+            # Most replies are one of many to the same waiter: nothing else is looked at for them.
+            for _ in range(waiter.reply_count - len(replies)):
+                if (reply := gets()) is False:
+                    return
+                replies.append(reply)
+            waiting.popleft()
+            if not waiter.future.done():
+                waiter.future.set_result(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(str(exc) if exc else "the server closed the connection")

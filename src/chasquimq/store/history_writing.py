@@ -100,7 +100,7 @@ class HistoryStore:
         while self.is_full:
             await self._pack_and_write()
         # On a busy queue the rest is a whole entry soon.
-        if is_last or not is_busy and (len(self._rows) or self._lost):
+        if is_last or (not is_busy and (len(self._rows) or self._lost)):
             await self._pack_and_write(is_last=is_last)
 
     def _add(

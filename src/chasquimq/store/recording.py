@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import StoreError
 from chasquimq.wire.event_command import EventSpeller
 from chasquimq.wire.keys import QueueKeys
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 # Beyond this the server is behind with events, and more of them would only delay the jobs.
 _UNANSWERED_MAX = 20_000
+# So many events may stand beyond the cap for each writer.
+_LINES_PER_TRIM = 1_000
 
 
 class EventStore:
@@ -29,6 +30,8 @@ class EventStore:
         self._spell = EventSpeller(QueueKeys(queue).events, max_len, worker)
         self._link = link
         self._unanswered = 0
+        # Whoever was here before may have left the stream longer than we keep it.
+        self._untrimmed = _LINES_PER_TRIM
         self.dropped_count = 0
 
     def started(self, deliveries: Sequence[Delivery]) -> None:
@@ -74,16 +77,22 @@ class EventStore:
         if connection is None or self._unanswered > _UNANSWERED_MAX:
             self.dropped_count += len(lines)
             return
-        self._unanswered += len(lines)
+        count = len(lines)
+        self._unanswered += count
+        self._untrimmed += count
+        if self._untrimmed >= _LINES_PER_TRIM:
+            lines.append(self._spell.trim)
+            self._untrimmed = 0
         answer = connection.send(b"".join(lines), len(lines))
-        answer.add_done_callback(lambda done: self._answered(len(lines), done))
+        answer.add_done_callback(lambda done: self._answered(count, done))
 
     def _answered(self, count: int, answer: asyncio.Future[list[Reply]]) -> None:
         self._unanswered -= count
         if answer.cancelled() or answer.exception() is not None:
             self.dropped_count += count
             return
-        self.dropped_count += sum([isinstance(one, StoreError) for one in answer.result()])
+        # An event that was written is answered by its id.
+        self.dropped_count += count - list(map(type, answer.result())).count(bytes)
 
 
 def _now_ms() -> int:

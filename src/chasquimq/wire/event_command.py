@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chasquimq.wire.event_fields import REASON_CHARS_MAX, EventKind
-from chasquimq.wire.resp import bulk
+from chasquimq.wire.event_template import active_template, completed_template
+from chasquimq.wire.resp import bulk, command
 from chasquimq.wire.stream_entry import safe_text
 
 if TYPE_CHECKING:
@@ -13,24 +14,41 @@ if TYPE_CHECKING:
     from chasquimq.model.outcome import Burying, Retrying
     from chasquimq.model.verdict import Failure
 
-# XADD, key, MAXLEN, ~, length, *
-_HEAD_PARTS = 6
+# XADD, key, *
+_HEAD_PARTS = 3
 
 
 class EventSpeller:
     """Spells the events of one worker, or one producer, on one queue."""
 
     def __init__(self, key: str, max_len: int, worker: str) -> None:
-        xadd = (b"XADD", key.encode(), b"MAXLEN", b"~", b"%d" % max_len, b"*")
-        head = b"".join(map(bulk, xadd))
-        self._heads = {kind: head + _field(b"e", kind.encode()) + bulk(b"id") for kind in EventKind}
+        heads = {
+            kind: (b"XADD", key.encode(), b"*", b"e", kind.encode(), b"id") for kind in EventKind
+        }
+        self._heads = {kind: b"".join(map(bulk, head)) for kind, head in heads.items()}
         self._worker = _field(b"w", worker.encode())
+        self._active = active_template(heads[EventKind.ACTIVE], worker.encode())
+        self._completed = completed_template(heads[EventKind.COMPLETED], worker.encode())
+        # Sent now and then, and not as a part of every XADD: that costs the server less.
+        self.trim = command("XTRIM", key, "MAXLEN", "~", max_len)
 
     def active(self, delivery: Delivery, ts_ms: int) -> bytes:
+        if self._active.fits(delivery, ts_ms):
+            job_id = delivery.job_id.encode()
+            return self._active.of(delivery.name) % (
+                len(job_id), job_id, ts_ms, delivery.spent + delivery.earlier + 1,
+                delivery.created_at_ms, delivery.earlier + 1,
+            )  # fmt: skip
         own = _number(b"attempt", delivery.run_number)
         return self._of_delivery(EventKind.ACTIVE, delivery, ts_ms, 1, own)
 
     def completed(self, delivery: Delivery, ts_ms: int) -> bytes:
+        if self._completed.fits(delivery, ts_ms):
+            job_id, duration = delivery.job_id.encode(), b"%d" % delivery.duration_us
+            return self._completed.of(delivery.name) % (
+                len(job_id), job_id, ts_ms, delivery.spent + delivery.earlier + 1,
+                len(duration), duration, delivery.created_at_ms, delivery.earlier + 1,
+            )  # fmt: skip
         own = _number(b"attempt", delivery.run_number)
         own += _number(b"duration_us", delivery.duration_us)
         return self._of_delivery(EventKind.COMPLETED, delivery, ts_ms, 2, own)
