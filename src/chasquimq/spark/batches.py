@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from chasquimq.spark.lake import Change, Lake, Once
@@ -16,6 +17,8 @@ from chasquimq.spark.pipeline_settings import BatchReport
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from chasquimq.spark.backlog import Backlog
 
 OnBatch = Callable[[BatchReport], None]
 
@@ -41,15 +44,41 @@ class Batches:
         lake: Lake,
         app_id: str,
         pending: ManifestFile,
+        backlog: Backlog,
+        turn: threading.Lock,
         on_batch: OnBatch,
     ) -> None:
         self._tables = tables
         self._lake = lake
         self._app_id = app_id
         self._pending = pending
+        self._backlog = backlog
+        self._turn = turn
         self._on_batch = on_batch
+        self._is_closed = False
+        # What a batch died of, as it was raised: Spark only tells it as text.
+        self.trouble: Exception | None = None
+
+    @property
+    def channel(self) -> str:
+        return self._tables.channel
 
     def __call__(self, facts: DataFrame, batch_id: int) -> None:
+        with self._turn:
+            # To return would be to say that the batch is done.
+            assert not self._is_closed, "no batch is begun once the pipeline is told to stop"
+            try:
+                self._pass(facts, batch_id)
+            except Exception as trouble:
+                self.trouble = trouble
+                raise
+
+    def close(self) -> None:
+        """Let the batch that is under way end, and begin no other."""
+        with self._turn:
+            self._is_closed = True
+
+    def _pass(self, facts: DataFrame, batch_id: int) -> None:
         began_s = time.monotonic()
         once = Once(self._app_id, batch_id)
         self._pending.settle(self._lake)
@@ -58,20 +87,30 @@ class Batches:
             return
         # The one time that the facts are looked at: a second look would land all of it again.
         landed = read_landed(facts.toArrow())
-        self._pending.write(Manifest(once=once, changes=self._tables.changes(landed, once)))
+        changes = self._tables.changes(landed, once)
+        changes += changes_of(self._lake, once, (), self._backlog.rows())
+        self._pending.write(Manifest(once=once, changes=changes))
         self._pending.settle(self._lake)
         self._on_batch(_report(self._tables.channel, batch_id, landed, began_s))
 
 
 def changes_of(
-    lake: Lake, once: Once, files: Iterable[FileFacts], rows: Mapping[str, pa.Table], *, first: str
+    lake: Lake,
+    once: Once,
+    files: Iterable[FileFacts],
+    rows: Mapping[str, pa.Table],
+    *,
+    always: Sequence[str] = (),
 ) -> list[Change]:
-    """A change for each table; small tables are written here. The first is made even if empty."""
+    """A change for each table that gets anything, and for those that always change.
+
+    Small tables are written here.
+    """
     tag = f"{once.app_id}-{once.version}"
     every = list(files)
     for name, table in rows.items():
         every += write_table(lake.path, name, table, tag)
-    names = dict.fromkeys([first, *(one.table for one in every)])
+    names = dict.fromkeys([*always, *(one.table for one in every)])
     return [Change(table=name, adds=[one for one in every if one.table == name]) for name in names]
 
 

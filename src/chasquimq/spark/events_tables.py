@@ -49,7 +49,7 @@ class EventsTables:
             BRONZE_GAPS.name: bronze_gaps(landed.gaps, EVENTS, once.version, datetime.now(UTC))
         }
         if not landed.row_count:
-            return changes_of(self._lake, once, landed.files, rows, first=self.bronze)
+            return changes_of(self._lake, once, landed.files, rows, always=[self.bronze])
         events = landed_frame(
             self._session, self._lake.path, BRONZE_EVENTS, landed.files_of(self.bronze)
         )
@@ -59,8 +59,9 @@ class EventsTables:
             staged = landed_frame(self._session, self._staging, FOLDED_ATTEMPTS, attempts)
             rows |= gold_rows(staged, self._settings)
         files = [*landed.files, *(one for one in folded.files if one not in attempts)]
-        changes = changes_of(self._lake, once, files, rows, first=self.bronze)
-        return [self._closing(change) for change in _with_open(changes)]
+        always = [self.bronze, SILVER_OPEN.name]
+        changes = changes_of(self._lake, once, files, rows, always=always)
+        return [self._closing(change) for change in changes]
 
     def _folded(self, events: DataFrame, once: Once) -> Landed:
         shutil.rmtree(self._staging, ignore_errors=True)
@@ -79,9 +80,3 @@ class EventsTables:
             return change
         before = self._lake.relative(SILVER_OPEN.name, self._lake.files(SILVER_OPEN.name))
         return Change(table=change.table, adds=change.adds, removes=before)
-
-
-def _with_open(changes: list[Change]) -> list[Change]:
-    if any(change.table == SILVER_OPEN.name for change in changes):
-        return changes
-    return [*changes, Change(table=SILVER_OPEN.name)]

@@ -52,7 +52,7 @@ class HistoryTables:
             files = landed.files_of(BRONZE_ATTEMPTS.name)
             attempts = landed_frame(self._session, self._lake.path, BRONZE_ATTEMPTS, files)
             rows |= gold_rows(attempts, self._settings)
-        return changes_of(self._lake, once, landed.files, rows, first=self.bronze)
+        return changes_of(self._lake, once, landed.files, rows, always=[self.bronze])
 
     def _remember(self, parts: Iterable[RunPart]) -> None:
         known = self._known or {}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from datetime import date
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import NotSupportedError
-from chasquimq.spark.pipeline_settings import BatchReport, PipelineRun, PipelineSettings
+from chasquimq.spark.batches import OnBatch
+from chasquimq.spark.channels import by_channel
+from chasquimq.spark.checkpoints import only_pipeline
+from chasquimq.spark.following import Following
+from chasquimq.spark.lake import Lake
+from chasquimq.spark.pipeline_settings import PipelineRun, PipelineSettings
+from chasquimq.spark.workplace import Workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-OnBatch = Callable[[BatchReport], None]
 
 
 class Pipeline:
@@ -22,15 +25,34 @@ class Pipeline:
     def __init__(self, session: SparkSession, settings: PipelineSettings) -> None:
         self._session = session
         self._settings = settings
+        self._lake = Lake(settings.lake)
 
     def once(self, on_batch: OnBatch | None = None) -> PipelineRun:
         """Read what is there, compact, and stop."""
-        raise NotSupportedError("the pipeline cannot run yet")
+        with only_pipeline(self._lake.path), self._workplace(on_batch) as work:
+            channels = work.channels_soon()
+            work.sample(channels)
+            for channel, queues in by_channel(channels).items():
+                work.query(channel).read_all(queues)
+            work.sample(channels)
+            work.flush()
+            work.tidy()
+            return work.summary(channels)
 
     def run(self, stop: threading.Event, on_batch: OnBatch | None = None) -> PipelineRun:
-        """Read until told to stop; a batch that was begun is finished."""
-        raise NotSupportedError("the pipeline cannot run yet")
+        """Read until told to stop; a batch that was begun is finished.
+
+        A server that goes away is waited for. New queues are found within a minute.
+        """
+        with only_pipeline(self._lake.path), self._workplace(on_batch) as work:
+            following = Following(work, stop)
+            following.run()
+            work.flush()
+            return work.summary(following.channels)
 
     def backfill(self, day: date) -> PipelineRun:
         """Make the silver and gold rows of a day again, from bronze."""
-        raise NotSupportedError("the pipeline cannot run yet")
+        raise NotSupportedError("a backfill cannot run yet")
+
+    def _workplace(self, on_batch: OnBatch | None) -> Workplace:
+        return Workplace(self._session, self._lake, self._settings, on_batch)

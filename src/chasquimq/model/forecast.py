@@ -1,0 +1,110 @@
+"""Where a backlog is going, worked out from what was sampled of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+# Old enough to smooth over a batch, young enough to follow a change.
+WINDOW_MS = 60_000
+# Below this share of the traffic a difference between arrivals and departures is noise.
+_NOISE_SHARE = 0.02
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue at one moment of the server's clock; `added` and `left` None: it does not count."""
+
+    queue: str
+    at_ms: int
+    ready: int
+    running: int
+    delayed: int
+    dlq: int
+    added: int | None
+    left: int | None
+    oldest_ms: int | None
+    consumers: int
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a queue if all goes on like this; rates are jobs a second.
+
+    `clears_at_ms` None and `never_clears`: it grows or stands still. `workers_needed` is how many
+    would keep up with what arrives. None everywhere else: nobody can tell.
+    """
+
+    queue: str
+    made_at_ms: int
+    arrival_rate: float | None = None
+    departure_rate: float | None = None
+    clears_at_ms: int | None = None
+    never_clears: bool | None = None
+    breach_at_ms: int | None = None
+    workers_needed: int | None = None
+
+
+def forecast(samples: Sequence[Sample], target_ms: int | None = None) -> Forecast:
+    """Look ahead from the samples of one queue, oldest first; the last of them is now."""
+    now = samples[-1]
+    arrival, departure = _rates(samples)
+    if arrival is None or departure is None:
+        return Forecast(queue=now.queue, made_at_ms=now.at_ms)
+    clears_at_ms = _clears_at_ms(now, arrival, departure)
+    return Forecast(
+        queue=now.queue,
+        made_at_ms=now.at_ms,
+        arrival_rate=arrival,
+        departure_rate=departure,
+        clears_at_ms=clears_at_ms,
+        never_clears=clears_at_ms is None,
+        breach_at_ms=_breach_at_ms(now, arrival, departure, target_ms),
+        workers_needed=_workers_needed(now, arrival, departure),
+    )
+
+
+def _rates(samples: Sequence[Sample]) -> tuple[float | None, float | None]:
+    last = samples[-1]
+    first = next(one for one in samples if last.at_ms - one.at_ms <= WINDOW_MS)
+    seconds = (last.at_ms - first.at_ms) / 1_000
+    if seconds <= 0:
+        return None, None
+    return _rate(first.added, last.added, seconds), _rate(first.left, last.left, seconds)
+
+
+def _rate(first: int | None, last: int | None, seconds: float) -> float | None:
+    # A stream that was deleted meanwhile counts from zero again.
+    if first is None or last is None or last < first:
+        return None
+    return (last - first) / seconds
+
+
+def _clears_at_ms(now: Sample, arrival: float, departure: float) -> int | None:
+    backlog = now.ready + now.running
+    if not backlog:
+        return now.at_ms
+    gain = departure - arrival
+    if gain <= _NOISE_SHARE * max(arrival, departure):
+        return None
+    return now.at_ms + math.ceil(backlog / gain * 1_000)
+
+
+def _breach_at_ms(
+    now: Sample, arrival: float, departure: float, target_ms: int | None
+) -> int | None:
+    """When whoever arrives will wait longer than the target: the queue is too long for the pace."""
+    if target_ms is None or not now.ready + now.running:
+        return None
+    bearable = departure * target_ms / 1_000
+    if now.ready > bearable:
+        return now.at_ms
+    if arrival <= departure:
+        return None
+    return now.at_ms + math.ceil((bearable - now.ready) / (arrival - departure) * 1_000)
+
+
+def _workers_needed(now: Sample, arrival: float, departure: float) -> int | None:
+    if not now.consumers or not departure:
+        return None
+    return max(1, math.ceil(arrival / (departure / now.consumers)))

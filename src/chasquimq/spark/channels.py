@@ -1,0 +1,91 @@
+"""Which queue is read from which channel: decided once, written down, never both."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from chasquimq.errors import SettingsError
+from chasquimq.spark.ledger import id_ms
+from chasquimq.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from chasquimq.spark.pipeline_settings import PipelineSettings
+    from chasquimq.store.ranging import RangeStore
+
+HISTORY: Final = "history"
+EVENTS: Final = "events"
+# A worker writes its first events at once, but its first history after a while.
+SETTLE_MS: Final = 5_000
+
+
+def by_channel(channels: Mapping[str, str]) -> dict[str, list[str]]:
+    """The queues of each channel that has any."""
+    queues: dict[str, list[str]] = {}
+    for queue, channel in sorted(channels.items()):
+        queues.setdefault(channel, []).append(queue)
+    return queues
+
+
+class Channels:
+    """The choice for each queue of a lake, as far as it was made."""
+
+    def __init__(self, lake: Path, settings: PipelineSettings, store: RangeStore) -> None:
+        self._path = lake / "_pipeline" / "channels.json"
+        self._settings = settings
+        self._store = store
+
+    def decide(self) -> dict[str, str]:
+        """The channel of each queue that has one; a queue of which nothing is known has none yet.
+
+        Raises:
+            SettingsError: a channel was asked for, and the lake has read a queue from the other.
+        """
+        chosen = self._remembered()
+        wanted = self._settings.queues or self._found()
+        decided = {queue: self._channel(queue, chosen.get(queue)) for queue in wanted}
+        known = {queue: channel for queue, channel in decided.items() if channel is not None}
+        if known.items() - chosen.items():
+            self._remember(chosen | known)
+        return known
+
+    def _channel(self, queue: str, before: str | None) -> str | None:
+        asked = None if self._settings.channel == "auto" else self._settings.channel
+        if asked and before and asked != before:
+            hint = (
+                f"the lake holds attempts of queue {queue!r} from its {before}; name another lake"
+            )
+            raise SettingsError("channel", asked, before, hint=hint)
+        return asked or before or self._best(queue)
+
+    def _best(self, queue: str) -> str | None:
+        keys = QueueKeys(queue)
+        history, events = self._store.facts([keys.history, keys.events])
+        if history.length:
+            return HISTORY
+        if not events.length:
+            return None
+        age_ms = time.time_ns() // 1_000_000 - id_ms(events.first_id)
+        return EVENTS if age_ms >= SETTLE_MS else None
+
+    def _found(self) -> Iterable[str]:
+        places = (
+            (HISTORY, EVENTS) if self._settings.channel == "auto" else (self._settings.channel,)
+        )
+        return sorted({queue for place in places for queue in self._store.queues("*", place)})
+
+    def _remembered(self) -> dict[str, str]:
+        try:
+            return json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return {}
+
+    def _remember(self, chosen: dict[str, str]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(json.dumps(chosen, sort_keys=True))
+        draft.replace(self._path)

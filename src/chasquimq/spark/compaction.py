@@ -1,0 +1,131 @@
+"""Makes few files of many, and one row of those that merge; needs no JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from chasquimq.spark.lake import Change, Lake, Once
+from chasquimq.spark.lake_files import write_table
+from chasquimq.spark.manifest import Manifest, ManifestFile
+from chasquimq.spark.sketches import MERGE_LIST_SQL, register_functions
+from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS, SILVER_OPEN, TABLES
+from chasquimq.spark.table_shape import PARTITION, Table, merge_sql
+
+# Both job tables are marked with it when parts move; a reader that sees different marks looks again.
+JOBS_MOVE: Final = "chasqui-jobs"
+_TAG: Final = "compact"
+_FILE_BYTES: Final = 128 * 1024 * 1024
+# Fewer small files than these are not worth a rewrite.
+_FILES_MIN: Final = 4
+_REPLACED: Final = frozenset({SILVER_OPEN.name, "gold_audit"})
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """A table whose files were rewritten: how many they were, and how many they are."""
+
+    table: str
+    files_before: int
+    files_after: int
+
+
+def compact(lake: Lake) -> list[Compacted]:
+    """Compact every table; a batch that is half committed must be settled before."""
+    pending = move_file(lake.path)
+    pending.settle(lake)
+    done = [_compact(lake, table, pending) for table in TABLES.values()]
+    return [one for one in done if one.files_before != one.files_after]
+
+
+def move_file(lake: Path) -> ManifestFile:
+    """Where a move of parts to jobs is written down until both tables have it."""
+    return ManifestFile(lake / "_pipeline" / "jobs-move.json")
+
+
+def _compact(lake: Lake, table: Table, pending: ManifestFile) -> Compacted:
+    before = len(lake.files(table.name))
+    if table.name == SILVER_JOBS_PARTS.name:
+        _move_parts(lake, pending)
+    elif table.name == SILVER_JOBS.name or not table.keys:
+        _join_files(lake, table)
+    else:
+        _merge_days(lake, table)
+    return Compacted(table.name, before, len(lake.files(table.name)))
+
+
+def _join_files(lake: Lake, table: Table) -> None:
+    """The same rows in fewer files."""
+    from deltalake import WriterProperties
+
+    found = lake.table(table.name)
+    if found is None or table.name in _REPLACED:
+        return
+    days = [day for day in lake.days(table.name) if len(lake.files(table.name, day)) >= _FILES_MIN]
+    properties = WriterProperties(compression="ZSTD", compression_level=1)
+    for day in days:
+        found.optimize.compact([(PARTITION, "=", day)], _FILE_BYTES, writer_properties=properties)
+
+
+def _merge_days(lake: Lake, table: Table) -> None:
+    """One row a key and day; days stay apart, so that each can be made again by itself."""
+    for day in lake.days(table.name):
+        paths = lake.files(table.name, day)
+        if len(paths) >= _FILES_MIN:
+            merged = _merged(table, paths, day)
+            adds = write_table(lake.path, table.name, merged, _TAG)
+            removes = lake.relative(table.name, paths)
+            lake.commit(Change(table=table.name, adds=adds, removes=removes, rows_change=False))
+
+
+def _move_parts(lake: Lake, pending: ManifestFile) -> None:
+    """Parts become jobs, merged by day; both tables change, whatever happens in between."""
+    parts = SILVER_JOBS_PARTS.name
+    days = lake.days(parts)
+    if not days:
+        return
+    adds = [
+        one
+        for day in days
+        for one in write_table(
+            lake.path, SILVER_JOBS.name, _merged(SILVER_JOBS, lake.files(parts, day), day), _TAG
+        )
+    ]
+    changes = [
+        Change(table=SILVER_JOBS.name, adds=adds),
+        Change(table=parts, removes=lake.relative(parts, lake.files(parts))),
+    ]
+    once = Once(JOBS_MOVE, time.time_ns() // 1_000)
+    pending.write(Manifest(once=once, changes=changes))
+    pending.settle(lake)
+
+
+def _merged(table: Table, paths: Sequence[Path], day: str) -> pa.Table:
+    connection: Any = duckdb.connect()
+    try:
+        register_functions(connection)
+        connection.execute("set TimeZone = 'UTC'")
+        names = {"paths": [str(path) for path in paths]}
+        rows: pa.Table = connection.sql(_sql(table), params=names).to_arrow_table()
+    finally:
+        connection.close()
+    rows = rows.append_column(PARTITION, pa.repeat(date.fromisoformat(day), rows.num_rows))
+    # Of which batch a row is means nothing once it is of many.
+    for name in set(table.names) - set(rows.column_names):
+        rows = rows.append_column(name, pa.nulls(rows.num_rows))
+    return rows.select(table.names).cast(table.arrow)
+
+
+def _sql(table: Table) -> str:
+    merge = merge_sql(table, "read_parquet($paths, union_by_name = true)")
+    sketched = [column.name for column in table.columns if column.merge == "kll"]
+    if not sketched:
+        return merge
+    unions = ", ".join(f"{MERGE_LIST_SQL}({name}) as {name}" for name in sketched)
+    return f"select * replace ({unions}) from ({merge})"  # noqa: S608  names are our own

@@ -1,0 +1,115 @@
+"""Starts the streaming query of a channel, and says in our words why one failed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from chasquimq.errors import ChasquiError, ConnectionLost, SettingsError, StoreError
+from chasquimq.spark.complaint import complaint
+from chasquimq.spark.landing import FORMAT, LandingSource
+from chasquimq.store.address import normal_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from chasquimq.spark.batches import Batches
+    from chasquimq.spark.checkpoints import Checkpoint
+    from chasquimq.spark.lake import Lake
+    from chasquimq.spark.pipeline_settings import PipelineSettings
+
+
+# How a server that is not there looks in what Spark hands on.
+_AWAY = re.compile(r"^chasquimq\.errors\.(?:ConnectionLost|ServerUnreachable): ", re.MULTILINE)
+
+
+class ChannelQuery:
+    """The one query of a channel; it may be started again where it stopped."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        lake: Lake,
+        settings: PipelineSettings,
+        checkpoint: Checkpoint,
+        batches: Batches,
+    ) -> None:
+        self._session = session
+        self._lake = lake
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._batches = batches
+        session.dataSource.register(LandingSource)
+
+    def read_all(self, queues: Sequence[str]) -> None:
+        """Read what is there now, and return."""
+        writer = self._writer(queues).trigger(availableNow=True)
+        self.wait(writer.start())
+
+    def follow(self, queues: Sequence[str]) -> StreamingQuery:
+        """Read from now on, a batch each trigger."""
+        every = f"{round(self._settings.trigger_s * 1_000)} milliseconds"
+        return self._writer(queues).trigger(processingTime=every).start()
+
+    def wait(self, query: StreamingQuery) -> None:
+        """Wait for the end of a query.
+
+        Raises:
+            ChasquiError: the query failed.
+        """
+        from pyspark.errors import StreamingQueryException
+
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            raise self._failure(error) from error
+
+    def check(self, query: StreamingQuery) -> None:
+        """Look whether a query that should go on does.
+
+        Raises:
+            ChasquiError: the query failed.
+        """
+        if not query.isActive:
+            self.wait(query)
+
+    def _failure(self, error: Exception) -> Exception:
+        if self._batches.trouble is not None:
+            return self._batches.trouble
+        sentence = complaint(error)
+        if sentence is not None:
+            is_away = _AWAY.search(str(error)) is not None
+            return ConnectionLost(sentence) if is_away else StoreError(sentence)
+        why = " ".join(str(error).split())[:500]
+        return ChasquiError(
+            f"the query of the {self._batches.channel} must go on, but failed: {why}"
+        )
+
+    def _writer(self, queues: Sequence[str]):  # noqa: ANN202  Spark has no public name for it
+        options = source_options(self._settings, queues)
+        source = self._session.readStream.format(FORMAT).options(
+            lake=str(self._lake.path),
+            tag=self._checkpoint.app_id(),
+            channel=self._batches.channel,
+            **options,
+        )
+        writer = source.load().writeStream.foreachBatch(self._batches)
+        return writer.option("checkpointLocation", self._checkpoint.location)
+
+
+def source_options(settings: PipelineSettings, queues: Sequence[str]) -> dict[str, str]:
+    """What the sources are told; they reach the server by its URL alone."""
+    connection = settings.connection
+    if connection.insecure_tls or connection.credential_provider is not None:
+        found = "insecure_tls" if connection.insecure_tls else "credential_provider"
+        rule = "a URL with all that it takes to connect"
+        raise SettingsError("connection", found, rule, hint="executors know nothing else")
+    return {
+        "chasqui.redis.url": normal_url(connection.url, tls=connection.tls),
+        "subscribe": ",".join(queues),
+        "maxOffsetsPerTrigger": str(settings.max_rows_per_batch),
+        "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+    }

@@ -1,0 +1,140 @@
+"""All that a pipeline holds while it runs: tables, server, queries, and what it has done so far."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from chasquimq.spark.backlog import Backlog
+from chasquimq.spark.batches import Batches, ChannelTables, OnBatch
+from chasquimq.spark.channels import HISTORY, SETTLE_MS, Channels
+from chasquimq.spark.checkpoints import Checkpoint
+from chasquimq.spark.compaction import compact, move_file
+from chasquimq.spark.events_tables import EventsTables
+from chasquimq.spark.history_tables import HistoryTables
+from chasquimq.spark.lake import Change, Lake
+from chasquimq.spark.lake_files import write_table
+from chasquimq.spark.pipeline_settings import BatchReport, PipelineRun, PipelineSettings
+from chasquimq.spark.queries import ChannelQuery
+from chasquimq.spark.sampler import ServerSampler
+from chasquimq.store.ranging import RangeStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SAMPLE_TAG = "sample"
+_LOOK_AGAIN_S = 0.5
+
+
+class Workplace:
+    """Opened by one pipeline at a time; closes what it opened."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        lake: Lake,
+        settings: PipelineSettings,
+        on_batch: OnBatch | None,
+    ) -> None:
+        self.settings = settings
+        self._session = session
+        self._lake = lake
+        self._on_batch = on_batch
+        self._sampler = ServerSampler(settings.connection)
+        self._store = RangeStore(settings.connection, name="chasqui-pipeline")
+        self._channels = Channels(lake.path, settings, self._store)
+        self._backlog = Backlog(lake, settings.slo)
+        # One batch at a time, whatever channel it is of: they write to the same tables.
+        self._turn = threading.Lock()
+        self._batches: list[Batches] = []
+        self._began_s = time.monotonic()
+        self._flushed_s = 0.0
+        self._tidied_at = 0
+        self._done = PipelineRun()
+
+    def __enter__(self) -> Self:
+        self._lake.create_missing()
+        move_file(self._lake.path).settle(self._lake)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sampler.close()
+        self._store.close()
+
+    def channels(self) -> dict[str, str]:
+        """Where each queue is read from, as far as that can be said."""
+        return self._channels.decide()
+
+    def channels_soon(self) -> dict[str, str]:
+        """The same, with patience for queues that only just came to be."""
+        give_up_s = time.monotonic() + SETTLE_MS / 1_000
+        while not (channels := self.channels()) and time.monotonic() < give_up_s:
+            time.sleep(_LOOK_AGAIN_S)
+        return channels
+
+    def query(self, channel: str) -> ChannelQuery:
+        """A query of the channel that goes on where the last one stopped."""
+        checkpoint = Checkpoint(self._lake.path, channel)
+        batches = Batches(
+            self._tables(channel, checkpoint), self._lake, checkpoint.app_id(), checkpoint.pending,
+            self._backlog, self._turn, self._count,
+        )  # fmt: skip
+        self._batches.append(batches)
+        return ChannelQuery(self._session, self._lake, self.settings, checkpoint, batches)
+
+    def sample(self, queues: Iterable[str]) -> None:
+        """Ask the server how much waits where."""
+        self._backlog.add(self._sampler.sample(list(queues)))
+
+    def flush(self) -> None:
+        """Commit samples that no batch has taken along."""
+        with self._turn:
+            for name, rows in self._backlog.rows().items():
+                files = write_table(self._lake.path, name, rows, _SAMPLE_TAG)
+                self._lake.commit(Change(table=name, adds=files))
+            self._flushed_s = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """How long no samples were committed."""
+        return time.monotonic() - self._flushed_s
+
+    def tidy(self) -> None:
+        """Compact the tables."""
+        with self._turn:
+            compact(self._lake)
+            self._tidied_at = self._done.batches
+
+    def tidy_if_due(self) -> None:
+        """Compact the tables, if there were enough batches since the last time."""
+        if self._done.batches - self._tidied_at >= self.settings.compact_every:
+            self.tidy()
+
+    def close_batches(self) -> None:
+        """Let the batch under way end, and begin no other."""
+        while self._batches:
+            self._batches.pop().close()
+
+    def summary(self, channels: Mapping[str, str]) -> PipelineRun:
+        seconds = time.monotonic() - self._began_s
+        return replace(self._done, seconds=seconds, channels=dict(channels))
+
+    def _tables(self, channel: str, checkpoint: Checkpoint) -> ChannelTables:
+        if channel == HISTORY:
+            return HistoryTables(self._session, self._lake, self.settings)
+        return EventsTables(self._session, self._lake, self.settings, checkpoint.staging)
+
+    def _count(self, report: BatchReport) -> None:
+        done = self._done
+        self._done = replace(
+            done,
+            batches=done.batches + 1,
+            rows=done.rows + report.rows,
+            lost=done.lost + report.lost,
+        )
+        self._flushed_s = time.monotonic()
+        if self._on_batch is not None:
+            self._on_batch(report)
