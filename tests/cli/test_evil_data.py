@@ -149,6 +149,19 @@ async def test_a_name_that_is_typed_is_shown_escaped(say, haunted, queue_name, a
     assert said.err.count("\n") <= 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("delayed", "cancel", "a\u202eb", EVIL), ("repeatable", "remove", "a\u202eb", EVIL)],
+    ids=lambda words: " ".join(words[:2]),
+)
+async def test_a_question_shows_names_escaped(terminal, words):
+    asked = await terminal(*words, keys=b"n\n", columns=200)
+
+    assert asked.code == 1
+    assert "a\\u202eb" in asked.out
+    assert CONTROL.search(asked.out) is None
+
+
 @pytest.mark.parametrize("act", UNTYPED)
 async def test_a_name_that_is_no_text_is_refused_in_one_line(say, queue, queue_name, act):
     await queue.add("a", 1)

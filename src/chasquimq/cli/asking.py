@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from chasquimq.cli.render import clean
+
 
 def confirm(question: str) -> None:
     """Go on after y or yes; anything else ends the command with exit code 1."""
@@ -24,7 +26,7 @@ def is_answered_by_a_person() -> bool:
 
 
 def _answer(question: str) -> str:
-    click.echo(question, nl=False, err=True)
+    click.echo("\n".join(map(clean, question.split("\n"))), nl=False, err=True)
     # Bytes, because a pipe may hold anything.
     answer = sys.stdin.buffer.readline().decode(errors="replace").strip()
     if not is_answered_by_a_person():

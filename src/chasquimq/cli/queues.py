@@ -9,7 +9,7 @@ import click
 from chasquimq.cli.inspect import snapshot_facts
 from chasquimq.cli.options import group_option, json_option, redis_url_option
 from chasquimq.cli.progress import progress_bar
-from chasquimq.cli.render import clean, emit_json, emit_table
+from chasquimq.cli.render import emit_json, emit_table, talk
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import run
 
@@ -47,7 +47,7 @@ async def survey_all(url: str, group: str) -> Survey:
 def tell_broken(survey: Survey) -> int:
     """Name what could not be looked at; the answer is the exit code."""
     for wrong in survey.broken:
-        click.echo(f"error: {clean(str(wrong))}; rename or delete the key", err=True)
+        talk(f"error: {wrong}; rename or delete the key")
     return 1 if survey.broken else 0
 
 

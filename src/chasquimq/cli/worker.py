@@ -19,7 +19,7 @@ from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
 from chasquimq.cli.logs import LEVELS, start_logging
 from chasquimq.cli.number import AT_LEAST_1, PORT_OR_ANY, WholeNumber
 from chasquimq.cli.options import redis_url_option
-from chasquimq.cli.render import clean, mask_secrets
+from chasquimq.cli.render import mask_secrets, talk
 from chasquimq.cli.server_choice import any_server
 from chasquimq.cli.visit import refuse_wrong_types, run
 from chasquimq.errors import ChasquiError, ConnectionLost
@@ -133,7 +133,7 @@ def _exit_code(work: Callable[[], int]) -> int:
         refused.show()
         return refused.exit_code
     except ChasquiError as failed:
-        click.echo(f"error: {clean(mask_secrets(str(failed)))}", err=True)
+        talk(f"error: {mask_secrets(str(failed))}")
         return EXIT_FAILED
 
 
