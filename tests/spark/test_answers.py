@@ -9,9 +9,23 @@ import pytest
 
 from chasquimq.errors import SettingsError
 from chasquimq.spark.answers import Answers
+from chasquimq.spark.compaction import compact
+from chasquimq.spark.lake import Lake
 from chasquimq.spark.sketches import merged, quantile_of, quantiles
 from chasquimq.spark.table_schemas import TABLES
 from support.made_lake import append, minutes, sketch
+
+JOBS = "select job_id, attempts, status from silver_jobs order by job_id"
+
+
+def append_jobs_in_parts(lake: Path) -> None:
+    part = {"queue": "q", "attempts": 1}
+    append(lake, "silver_jobs")
+    append(lake, "silver_jobs_parts", {**part, "job_id": "a", "status": "retrying",
+                                       "updated_at": minutes(0)})  # fmt: skip
+    append(lake, "silver_jobs_parts", {**part, "job_id": "a", "status": "completed",
+                                       "updated_at": minutes(1)},
+           {**part, "job_id": "b", "status": "dead", "updated_at": minutes(2)})  # fmt: skip
 
 
 @pytest.fixture
@@ -94,6 +108,33 @@ def test_parts_that_come_after_compaction_merge_with_the_compacted_row(lake, ask
                                        "status": "dead", "updated_at": minutes(5)})  # fmt: skip
 
     assert ask("select attempts, status from silver_jobs") == [(3, "dead")]
+
+
+def test_compaction_changes_no_answer_about_jobs(lake, ask):
+    append_jobs_in_parts(lake)
+    before = ask(JOBS)
+
+    compact(Lake(lake))
+
+    assert ask("select count(*) from silver_jobs_parts") == [(0,)]
+    assert ask(JOBS) == before == [("a", 2, "completed"), ("b", 1, "dead")]
+
+
+def test_a_move_of_parts_that_was_killed_on_the_way_shows_no_job_twice(lake, ask, monkeypatch):
+    append_jobs_in_parts(lake)
+    commit = Lake.commit
+
+    def killed_before_the_parts_leave(self, change, once=None):
+        if change.table == "silver_jobs_parts":
+            raise KeyboardInterrupt
+        return commit(self, change, once)
+
+    monkeypatch.setattr(Lake, "commit", killed_before_the_parts_leave)
+    with pytest.raises(KeyboardInterrupt):
+        compact(Lake(lake))
+
+    assert ask("select count(*) from silver_jobs_parts") == [(3,)], "the move is half done"
+    assert ask(JOBS) == [("a", 2, "completed"), ("b", 1, "dead")]
 
 
 def test_the_same_id_in_two_queues_is_two_jobs(lake, ask):

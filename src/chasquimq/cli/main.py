@@ -47,6 +47,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "metrics": LazyCommand(
         "chasquimq.cli.metrics:metrics", "Print or serve depths for Prometheus."
     ),
+    "pipeline": LazyCommand(
+        "chasquimq.cli.pipeline:pipeline", "Keep a history in tables, and ask them."
+    ),
     "queues": LazyCommand("chasquimq.cli.queues:queues", "List all queues."),
     "repeatable": LazyCommand(
         "chasquimq.cli.repeatable:repeatable", "List, run or remove repeatable jobs."

@@ -30,13 +30,18 @@ class Answer(NamedTuple):
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
+def refuse_empty(lake: Path) -> None:
+    """Raise a sentence about a folder that holds no table."""
+    if not any((lake / name / "_delta_log").is_dir() for name in TABLES):
+        hint = "fill it with `chasqui pipeline once`, or name another with --lake"
+        raise SettingsError("lake", str(lake), "a folder with tables", hint=hint)
+
+
 class Answers:
     """A lake to ask; every question sees the tables as they are when it is first asked about them."""
 
     def __init__(self, lake: Path) -> None:
-        if not any((lake / name / "_delta_log").is_dir() for name in TABLES):
-            hint = "fill it with `chasqui pipeline once`, or name another with --lake"
-            raise SettingsError("lake", str(lake), "a folder with tables", hint=hint)
+        refuse_empty(lake)
         self._lake = lake.resolve()
         self._viewed: set[str] = set()
         self._connection = _open(self._lake)

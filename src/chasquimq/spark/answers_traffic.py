@@ -6,9 +6,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from chasquimq.spark.answers import Answers
 from chasquimq.spark.answers_scope import Scope
-from chasquimq.spark.sketches import quantiles
+from chasquimq.spark.sketches import Weights, values_at, weigh
 
 RANKS: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # A chart of more columns than this is a smear.
@@ -18,6 +20,13 @@ CLOSE_UP_S: Final = 15 * 60
 _WIDTHS_S: Final = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400,
 )  # fmt: skip
+
+
+class Traffic(NamedTuple):
+    """A row for each name, and the percentiles over all of them."""
+
+    names: list[dict[str, Any]]
+    overall: dict[str, float | None]
 
 
 class Timeline(NamedTuple):
@@ -30,7 +39,7 @@ class Timeline(NamedTuple):
     dead: list[int]
 
 
-def by_name(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
+def by_name(answers: Answers, scope: Scope) -> Traffic:
     """Starts and ends of each name, and the percentiles of waiting and running, busiest first."""
     rows = answers.ask(f"""
         select queue, name, sum(started) as started, sum(completed) as completed,
@@ -40,16 +49,11 @@ def by_name(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
         group by queue, name
         order by started desc, queue, name
     """)
-    return [_with_percentiles(row) for row in rows]
-
-
-def overall_percentiles(answers: Answers, scope: Scope) -> dict[str, float | None]:
-    """The same percentiles over all names."""
-    (row,) = answers.ask(f"""
-        select list(wait_kll) as wait_kll, list(run_kll) as run_kll
-        from gold_minute where {scope.where("window_start")}
-    """)
-    return _with_percentiles(row)
+    waits = [weigh(row.pop("wait_kll")) for row in rows]
+    runs = [weigh(row.pop("run_kll")) for row in rows]
+    for row, wait, run in zip(rows, waits, runs, strict=True):
+        row.update(_percentiles("wait", [wait]) | _percentiles("run", [run]))
+    return Traffic(rows, _percentiles("wait", waits) | _percentiles("run", runs))
 
 
 def timeline(answers: Answers, scope: Scope) -> Timeline | None:
@@ -63,12 +67,9 @@ def timeline(answers: Answers, scope: Scope) -> Timeline | None:
     return _filled(answers, source, _width_s(span_s))
 
 
-def _with_percentiles(row: dict[str, Any]) -> dict[str, Any]:
-    waits = quantiles(row.pop("wait_kll") or (), list(RANKS.values()))
-    runs = quantiles(row.pop("run_kll") or (), list(RANKS.values()))
-    row |= {f"wait_{rank}_ms": value for rank, value in zip(RANKS, waits, strict=True)}
-    row |= {f"run_{rank}_ms": value for rank, value in zip(RANKS, runs, strict=True)}
-    return row
+def _percentiles(what: str, weights: list[Weights]) -> dict[str, float | None]:
+    found = values_at(np.concatenate([*weights, weigh(())]), list(RANKS.values()))
+    return {f"{what}_{rank}_ms": value for rank, value in zip(RANKS, found, strict=True)}
 
 
 def _minutes(scope: Scope) -> str:

@@ -90,7 +90,7 @@ class Lake:
             return []
         filters = None if day is None else [(PARTITION, "=", day)]
         # Spelled as URLs are, so a space is %20.
-        return sorted(Path(unquote(uri)) for uri in table.file_uris(filters))
+        return sorted(Path(unquote(uri)) for uri in table.file_uris(file_pruning_predicate=filters))
 
     def days(self, name: str) -> list[str]:
         """The days that a table has rows of."""

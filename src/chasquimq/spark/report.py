@@ -8,7 +8,7 @@ from datetime import timedelta
 from chasquimq.spark.answers import Answers
 from chasquimq.spark.answers_audit import completeness
 from chasquimq.spark.answers_scope import known_queues, newest_at, oldest_at, scope_of
-from chasquimq.spark.answers_traffic import by_name, overall_percentiles
+from chasquimq.spark.answers_traffic import by_name
 from chasquimq.spark.report_audit import audit_section
 from chasquimq.spark.report_backlog import backlog_section, target_section
 from chasquimq.spark.report_head import figures_of
@@ -22,17 +22,17 @@ def make_report(
 ) -> Report:
     """All about these queues, or about every one; `last`: only the end of the time they cover."""
     scope = scope_of(answers, queues, last)
-    names = by_name(answers, scope)
+    traffic = by_name(answers, scope)
     whole = completeness(answers, scope)
     proof = whole.sentence()
     return Report(
         queues=list(queues) or known_queues(answers),
         first_at=oldest_at(answers, scope),
         last_at=newest_at(answers, queues),
-        figures=figures_of(names, overall_percentiles(answers, scope), whole),
+        figures=figures_of(traffic, whole),
         sections=[
-            throughput_section(answers, scope, names, proof),
-            speed_section(names, proof),
+            throughput_section(answers, scope, traffic.names, proof),
+            speed_section(traffic.names, proof),
             failures_section(answers, scope, proof),
             retries_section(answers, scope, proof),
             backlog_section(answers, scope),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from chasquimq.spark.answers_audit import Completeness
+from chasquimq.spark.answers_traffic import Traffic
 from chasquimq.spark.report_format import count_text, share_text, text_of
 from chasquimq.spark.report_shape import Figure, Tone
 
@@ -14,10 +15,9 @@ GOOD_FAILED_SHARE: Final = 0.01
 FAIR_FAILED_SHARE: Final = 0.05
 
 
-def figures_of(
-    names: Sequence[Mapping[str, Any]], overall: Mapping[str, float | None], whole: Completeness
-) -> list[Figure]:
+def figures_of(traffic: Traffic, whole: Completeness) -> list[Figure]:
     """What a reader sees first."""
+    names, overall = traffic
     completed, retried, dead = (_total(names, name) for name in ("completed", "retried", "dead"))
     ended = completed + retried + dead
     return [

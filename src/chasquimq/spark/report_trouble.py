@@ -84,11 +84,13 @@ def retries_section(answers: Answers, scope: Scope, proof: str) -> Section:
 def _failures_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     failed = sum(row["failed"] for row in rows)
     first = rows[0]
-    kinds = "one kind" if len(rows) == 1 else f"{count_text(len(rows))} kinds"
+    what = f"{shown(first['name'])}, {shown(first['reason'] or 'no message', 80)}"
+    if len(rows) == 1:
+        return f"{count_text(failed)} attempts failed, all of one kind: {what}."
+    share = share_text(first["failed"] / failed if failed else 0)
     return (
-        f"{count_text(failed)} attempts failed, in {kinds}; the commonest is "
-        f"{share_text(first['failed'] / failed if failed else 0)} of them: "
-        f"{shown(first['name'])}, {shown(first['reason'] or 'no message', 80)}."
+        f"{count_text(failed)} attempts failed, in {count_text(len(rows))} kinds; the commonest is "
+        f"{share} of them: {what}."
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from datasketches import kll_doubles_sketch
@@ -16,6 +16,8 @@ from duckdb.func import SPECIAL
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+Weights = np.ndarray[Any, np.dtype[np.float64]]
 
 MERGE_LIST_SQL: Final = "kll_merge_list"
 
@@ -32,19 +34,27 @@ def register_functions(connection: DuckDBPyConnection) -> None:
 
 
 def quantiles(sketches: Iterable[bytes | None], ranks: Sequence[float]) -> list[float | None]:
-    """The values at these ranks of all sketches together; None where they hold nothing.
+    """The values at these ranks of all sketches together; None where they hold nothing."""
+    return values_at(weigh(sketches), ranks)
 
-    Merging throws coins. What each sketch has kept is weighed instead, so that the same sketches
-    always answer the same.
+
+def weigh(sketches: Iterable[bytes | None]) -> Weights:
+    """All that the sketches have kept: values, and how many each of them stands for.
+
+    Merging throws coins. Weighing does not: the same sketches always answer the same.
     """
     kept = chain.from_iterable(_read(sketch) for sketch in sketches if sketch)
-    pairs = np.fromiter(chain.from_iterable(kept), dtype=np.float64).reshape(-1, 2)
-    if not len(pairs):
+    return np.fromiter(chain.from_iterable(kept), dtype=np.float64).reshape(-1, 2)
+
+
+def values_at(weights: Weights, ranks: Sequence[float]) -> list[float | None]:
+    """The least values that these shares of all do not exceed."""
+    if not len(weights):
         return [None] * len(ranks)
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    reached = np.cumsum(pairs[:, 1])
+    ordered = weights[np.argsort(weights[:, 0])]
+    reached = np.cumsum(ordered[:, 1])
     places = [int(np.argmax(reached >= rank * reached[-1])) for rank in ranks]
-    return [float(pairs[place, 0]) for place in places]
+    return [float(ordered[place, 0]) for place in places]
 
 
 def quantile_of(sketch: bytes | None, rank: float | None) -> float | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
+from chasquimq.spark.lake_reading import file_paths, open_jobs, open_table
 from chasquimq.spark.sketches import MERGE_LIST_SQL
 from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS, TABLES
 from chasquimq.spark.table_shape import PARTITION, Column, Table, merge_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from deltalake import DeltaTable
 
@@ -33,30 +33,32 @@ _GLOB_ESCAPES: Final = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 def view_sql(lake: Path, name: str) -> str:
     """SQL that yields a table as its readers should see it; a table that is not there is empty."""
     if name == SILVER_JOBS_PARTS.name:
-        return _rows(lake, SILVER_JOBS_PARTS)
+        return rows_sql(lake, SILVER_JOBS_PARTS)
     if name == SILVER_JOBS.name:
-        return _jobs(f"{_rows(lake, SILVER_JOBS)} union all {_rows(lake, SILVER_JOBS_PARTS)}")
+        halves = open_jobs(lake)
+        whole = _select(SILVER_JOBS, halves.jobs)
+        return _jobs(f"{whole} union all {_select(SILVER_JOBS_PARTS, halves.parts, halves.moved)}")
     table = TABLES[name]
-    return _with_sketches(table, merge_sql(table, f"({_rows(lake, table)})"))
+    return _with_sketches(table, merge_sql(table, f"({rows_sql(lake, table)})"))
 
 
-def open_table(lake: Path, name: str) -> DeltaTable | None:
-    """The table as its log describes it; None where nothing was written yet."""
-    from deltalake import DeltaTable
-
-    path = lake / name
-    return DeltaTable(path) if (path / "_delta_log").is_dir() else None
-
-
-def file_paths(table: DeltaTable) -> list[Path]:
-    """The files that hold the rows of the table now; what compaction replaced is left out."""
-    # Spelled as URLs are, so a space is %20.
-    return [Path(unquote(uri)) for uri in sorted(table.file_uris())]
+def rows_sql(lake: Path, table: Table) -> str:
+    """SQL for all rows as they were appended."""
+    return _select(table, open_table(lake, table.name))
 
 
 def escaped(path: Path) -> str:
     """The path as a pattern that matches nothing else."""
     return str(path).translate(_GLOB_ESCAPES)
+
+
+def _select(table: Table, found: DeltaTable | None, moved: Container[Path] = ()) -> str:
+    paths = [path for path in file_paths(found) if path not in moved]
+    if found is None or not paths:
+        return _no_rows(table.columns)
+    known = {field.name for field in found.schema().fields}
+    picks = [column.name if column.name in known else _null(column) for column in table.columns]
+    return f"select {', '.join(picks)} from {_read_parquet(paths)}"
 
 
 def _jobs(rows: str) -> str:
@@ -77,19 +79,12 @@ def _with_sketches(table: Table, sql: str) -> str:
     sketched = [column.name for column in table.columns if column.merge == "kll"]
     if not sketched:
         return sql
-    merges = ", ".join(f"{MERGE_LIST_SQL}({name}) as {name}" for name in sketched)
+    # Most keys have one part, and that needs no merging.
+    merges = ", ".join(
+        f"case when len({name}) = 1 then {name}[1] else {MERGE_LIST_SQL}({name}) end as {name}"
+        for name in sketched
+    )
     return f"select * replace ({merges}) from ({sql})"
-
-
-def _rows(lake: Path, table: Table) -> str:
-    """SQL for all rows as they were appended."""
-    found = open_table(lake, table.name)
-    paths = [] if found is None else file_paths(found)
-    if found is None or not paths:
-        return _no_rows(table.columns)
-    known = {field.name for field in found.schema().fields}
-    picks = [column.name if column.name in known else _null(column) for column in table.columns]
-    return f"select {', '.join(picks)} from {_read_parquet(paths)}"
 
 
 def _read_parquet(paths: Sequence[Path]) -> str:

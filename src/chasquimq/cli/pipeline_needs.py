@@ -1,0 +1,69 @@
+"""What a command of the pipeline needs before it begins, told in one sentence where it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from chasquimq.cli.visit import run, unknown_queue
+from chasquimq.errors import NotSupportedError, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READING = ("duckdb", "deltalake", "datasketches", "pyarrow", "numpy")
+DRAWING = (*READING, "matplotlib")
+RUNNING = (*READING, "pyspark", "pandas")
+
+
+def need(modules: Sequence[str]) -> None:
+    """Refuse to begin where packages are missing."""
+    missing = missing_modules(modules)
+    if missing:
+        raise NotSupportedError(
+            f"the pipeline needs {' and '.join(missing)}, not installed here; "
+            "pip install 'chasquimq-py[spark]'"
+        )
+
+
+def missing_modules(modules: Sequence[str] = (*RUNNING, "matplotlib")) -> list[str]:
+    """Those that cannot be imported."""
+    return [name for name in modules if find_spec(name) is None]
+
+
+def refuse_unknown_queues(url: str, queues: Sequence[str]) -> None:
+    """Raise a sentence about the first queue that the server does not have."""
+    for complaint in run(_complaints(url, queues)):
+        raise StoreError(complaint)
+
+
+def unknown_queues(url: str, queues: Sequence[str]) -> list[str]:
+    """A sentence for each queue that the server does not have."""
+    return run(_complaints(url, queues))
+
+
+@contextmanager
+def spark_session(master: str, conf: Mapping[str, str]) -> Generator[SparkSession]:
+    """A session that is gone afterwards; a terminal is told what takes so long."""
+    from chasquimq.cli.pipeline_talk import working
+    from chasquimq.spark.session import SessionSettings, open_session
+
+    settings = SessionSettings(master=master, conf=conf)
+    with working("starting Spark"):
+        session = open_session(settings)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+async def _complaints(url: str, queues: Sequence[str]) -> list[str]:
+    from chasquimq.inspector import Inspector
+
+    async with Inspector(redis_url=url) as inspector:
+        survey = await inspector.survey(list(queues))
+        unknown = [one.queue for one in survey.snapshots if not one.exists]
+        known = await inspector.queues() if unknown else []
+    return [unknown_queue(name, known) for name in unknown]

@@ -1,0 +1,127 @@
+"""Options that the pipeline's commands share, and the words they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from chasquimq.cli.duration import DURATION
+
+DEFAULT_LAKE = Path(".chasqui/lake")
+DEFAULT_MASTER = "local[*]"
+DEFAULT_TRIGGER = "1s"
+# What the library of the tables cannot have in a path, whatever the file system says.
+_PATH_REFUSED = set("[]^|\\")
+
+
+class LakePath(click.ParamType[Path]):
+    """A folder of tables; it need not be there yet."""
+
+    name = "folder"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        path = Path(str(value)).expanduser()
+        odd = sorted({char for char in str(path.absolute()) if _is_refused(char)})
+        if odd:
+            self.fail(
+                f"a path without {' '.join(map(repr, odd))} is needed, got {path}", param, ctx
+            )
+        if path.exists() and not path.is_dir():
+            self.fail(f"a folder is needed, {path} is a file", param, ctx)
+        return path
+
+
+class Target(click.ParamType[tuple[str, int]]):
+    """NAME=MS: jobs of that name should be done within so many milliseconds."""
+
+    name = "NAME=MS"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return cast("tuple[str, int]", value)
+        name, _, text = str(value).rpartition("=")
+        if not name or not text:
+            self.fail(f"{value!r} is no target; write NAME=MS, such as send-email=500", param, ctx)
+        if text.isascii() and text.isdigit() and 0 < int(text) < 10**12:
+            return name, int(text)
+        return name, DURATION.convert(text, param, ctx)
+
+
+class Setting(click.ParamType[tuple[str, str]]):
+    """KEY=VALUE of Spark's own configuration."""
+
+    name = "KEY=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return cast("tuple[str, str]", value)
+        key, equals, text = str(value).partition("=")
+        if not key.startswith("spark.") or not equals:
+            self.fail(f"{value!r} is no setting; write spark.some.key=value", param, ctx)
+        return key, text
+
+
+def _is_refused(char: str) -> bool:
+    return char in _PATH_REFUSED or not char.isprintable()
+
+
+def _as_dict(_ctx: click.Context, _option: click.Parameter, pairs: Any) -> dict[str, Any]:
+    return dict(pairs)
+
+
+lake_option = click.option(
+    "--lake",
+    type=LakePath(),
+    default=DEFAULT_LAKE,
+    show_default=True,
+    help="The folder of the tables.",
+)
+queues_option = click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    help="Only this queue; may be given twice.  [default: every queue]",
+)
+slo_option = click.option(
+    "--slo",
+    type=Target(),
+    multiple=True,
+    callback=_as_dict,
+    help="A target: jobs of NAME done within MS; * is every name. May be given twice.",
+)
+master_option = click.option(
+    "--master",
+    default=DEFAULT_MASTER,
+    show_default=True,
+    help="Spark's master, or sc:// for Connect.",
+)
+conf_option = click.option(
+    "--conf",
+    type=Setting(),
+    multiple=True,
+    callback=_as_dict,
+    help="A setting of Spark; may be given twice.",
+)
+channel_option = click.option(
+    "--channel",
+    type=click.Choice(["auto", "history", "events"]),
+    default="auto",
+    show_default=True,
+    help="What to read: the history where there is one, or the events of any writer.",
+)
+trigger_option = click.option(
+    "--trigger",
+    "trigger_ms",
+    type=DURATION,
+    default=DEFAULT_TRIGGER,
+    show_default=True,
+    help="How often to read.",
+)

@@ -1,0 +1,129 @@
+"""`chasqui pipeline report`: one page about a lake, and the same in the terminal."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.duration import DURATION
+from chasquimq.cli.json_value import json_value
+from chasquimq.cli.options import json_option
+from chasquimq.cli.pipeline_needs import DRAWING, need
+from chasquimq.cli.pipeline_options import lake_option, queues_option
+from chasquimq.cli.pipeline_report_text import print_report
+from chasquimq.cli.pipeline_talk import working
+from chasquimq.cli.render import clean, emit_json
+from chasquimq.errors import SettingsError
+
+if TYPE_CHECKING:
+    from chasquimq.spark.answers import Answers
+    from chasquimq.spark.report_shape import Grid, Report
+
+PAGE_NAME = "report.html"
+
+
+@click.command()
+@queues_option
+@click.option(
+    "--last", "last_ms", type=DURATION, help="Only the end: 1h, 1d.  [default: all there is]"
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"The page to write.  [default: {PAGE_NAME} beside the lake]",
+)
+@lake_option
+@json_option
+def report(
+    queues: tuple[str, ...],
+    last_ms: int | None,
+    output: Path | None,
+    lake: Path,
+    as_json: bool,
+) -> None:
+    """Write one HTML page about the lake, and print the same.
+
+    The page needs no network and no script. --last counts from the newest fact in the lake, so the
+    same lake always makes the same page.
+    """
+    need(DRAWING)
+    last = None if last_ms is None else timedelta(milliseconds=last_ms)
+    with working("asking the tables"):
+        made = ask_report(lake, queues, last)
+    # Drawing takes longer than asking, so what can be read comes first.
+    if not as_json:
+        print_report(made)
+    path = write_page(made, output or lake.parent / PAGE_NAME)
+    if as_json:
+        emit_json({"page": str(path), **report_facts(made)})
+    else:
+        click.echo(f"\npage: {clean(str(path))}")
+
+
+def ask_report(lake: Path, queues: tuple[str, ...] = (), last: timedelta | None = None) -> Report:
+    """All that a lake has to say."""
+    from chasquimq.spark.answers import Answers
+    from chasquimq.spark.report import make_report
+
+    with Answers(lake) as answers:
+        _refuse_unknown(answers, queues)
+        return make_report(answers, queues, last)
+
+
+def write_page(made: Report, path: Path) -> Path:
+    """Draw the page and put it where it belongs, in one step."""
+    from chasquimq.spark.report_page import page_of
+
+    with working("drawing the page"):
+        _put(path.absolute(), page_of(made))
+    return path.absolute()
+
+
+def report_facts(made: Report) -> dict[str, Any]:
+    """The report for programs."""
+    return {
+        "queues": list(made.queues),
+        "first_at": json_value(made.first_at),
+        "last_at": json_value(made.last_at),
+        "figures": {figure.label: figure.text for figure in made.figures},
+        "sections": {
+            one.key: {
+                "sentences": list(one.sentences) or [one.absence],
+                "completeness": one.completeness or None,
+                "tables": [_grid_facts(grid) for grid in one.grids],
+            }
+            for one in made.sections
+        },
+    }
+
+
+def _grid_facts(grid: Grid) -> dict[str, Any]:
+    names = [column.name for column in grid.columns]
+    rows = [{name: json_value(row.get(name)) for name in names} for row in grid.rows]
+    return {"title": grid.title or None, "rows": rows, "note": grid.note or None}
+
+
+def _refuse_unknown(answers: Answers, queues: tuple[str, ...]) -> None:
+    from chasquimq.spark.answers_scope import known_queues
+
+    known = known_queues(answers) if queues else []
+    for queue in queues:
+        if queue not in known:
+            there = ", ".join(known[:10]) or "none yet"
+            raise SettingsError("queue", queue, f"a queue of this lake ({there})")
+
+
+def _put(path: Path, page: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(page, "utf-8")
+        draft.replace(path)
+    except OSError as refused:
+        draft.unlink(missing_ok=True)
+        raise SettingsError(
+            "output", str(path), "a file that can be written", hint=str(refused.strerror)
+        ) from refused

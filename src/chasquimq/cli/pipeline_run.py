@@ -1,0 +1,209 @@
+"""`chasqui pipeline run`, `once` and `backfill`: carry the history of queues into tables."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from chasquimq.cli.options import json_option, redis_url_option
+from chasquimq.cli.pipeline_needs import (
+    RUNNING,
+    need,
+    refuse_unknown_queues,
+    spark_session,
+    unknown_queues,
+)
+from chasquimq.cli.pipeline_options import (
+    channel_option,
+    conf_option,
+    lake_option,
+    master_option,
+    queues_option,
+    slo_option,
+    trigger_option,
+)
+from chasquimq.cli.pipeline_talk import BatchTeller, run_facts, run_text, working
+from chasquimq.cli.render import clean, emit_json, emit_json_line
+from chasquimq.cli.server_choice import running_server
+
+if TYPE_CHECKING:
+    from chasquimq.spark.pipeline_settings import PipelineRun, PipelineSettings
+
+EXIT_INTERRUPTED = 130
+ROWS_PER_BATCH = 500_000
+
+rows_option = click.option(
+    "--max-rows",
+    type=click.IntRange(1_000),
+    default=ROWS_PER_BATCH,
+    show_default=True,
+    help="Rows of a batch, at most.",
+)
+strict_option = click.option(
+    "--fail-on-data-loss",
+    is_flag=True,
+    help="End when something is missing.  [default: write it to bronze_gaps and go on]",
+)
+
+
+@click.command()
+@queues_option
+@lake_option
+@slo_option
+@channel_option
+@trigger_option
+@rows_option
+@strict_option
+@master_option
+@conf_option
+@redis_url_option
+@json_option
+def run(
+    *,
+    queues: tuple[str, ...],
+    lake: Path,
+    slo: Mapping[str, int],
+    channel: str,
+    trigger_ms: int,
+    max_rows: int,
+    fail_on_data_loss: bool,
+    master: str,
+    conf: Mapping[str, str],
+    redis_url: str | None,
+    as_json: bool,
+) -> int:
+    """Keep the tables up to date, batch after batch, until Ctrl+C or SIGTERM.
+
+    A batch that was begun is finished. Where it was stopped, or killed, the next run goes on.
+    """
+    need(RUNNING)
+    url = running_server(redis_url)
+    settings = _settings(
+        url, lake, queues=queues, slo=dict(slo), channel=channel, trigger_s=trigger_ms / 1000,
+        max_rows_per_batch=max_rows, fail_on_data_loss=fail_on_data_loss,
+    )  # fmt: skip
+    for complaint in unknown_queues(url, queues):
+        click.echo(f"warning: {clean(complaint)}; waiting for it", err=True)
+    with _until_signal() as stop, spark_session(master, conf) as session, working("reading") as say:
+        from chasquimq.spark.pipeline import Pipeline
+
+        done = Pipeline(session, settings).run(stop, BatchTeller(say, as_json=as_json).note)
+    _sum_up(done, as_json=as_json, is_line=True)
+    return EXIT_INTERRUPTED if stop.number == signal.SIGINT else 0
+
+
+@click.command()
+@queues_option
+@lake_option
+@slo_option
+@channel_option
+@rows_option
+@strict_option
+@master_option
+@conf_option
+@redis_url_option
+@json_option
+def once(
+    *,
+    queues: tuple[str, ...],
+    lake: Path,
+    slo: Mapping[str, int],
+    channel: str,
+    max_rows: int,
+    fail_on_data_loss: bool,
+    master: str,
+    conf: Mapping[str, str],
+    redis_url: str | None,
+    as_json: bool,
+) -> None:
+    """Read what is there, compact the tables, and stop."""
+    need(RUNNING)
+    url = running_server(redis_url)
+    refuse_unknown_queues(url, queues)
+    settings = _settings(
+        url, lake, queues=queues, slo=dict(slo), channel=channel, max_rows_per_batch=max_rows,
+        fail_on_data_loss=fail_on_data_loss,
+    )  # fmt: skip
+    with spark_session(master, conf) as session, working("reading") as say:
+        from chasquimq.spark.pipeline import Pipeline
+
+        # The answer is one document, so batches are told on a terminal only.
+        teller = BatchTeller(say, as_json=False)
+        done = Pipeline(session, settings).once(None if as_json else teller.note)
+    _sum_up(done, as_json=as_json)
+
+
+@click.command()
+@click.argument("day", type=click.DateTime(["%Y-%m-%d"]))
+@lake_option
+@slo_option
+@master_option
+@conf_option
+@json_option
+def backfill(
+    day: Any,
+    lake: Path,
+    slo: Mapping[str, int],
+    master: str,
+    conf: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Make the silver and gold rows of DAY again from bronze, after a target or a rule has changed."""
+    need(RUNNING)
+    settings = _settings(None, lake, slo=dict(slo))
+    with spark_session(master, conf) as session, working("making the day again"):
+        from chasquimq.spark.pipeline import Pipeline
+
+        done = Pipeline(session, settings).backfill(cast("date", day.date()))
+    _sum_up(done, as_json=as_json)
+
+
+class _Stop(threading.Event):
+    """Set by a signal; remembers which."""
+
+    number: int | None = None
+
+
+@contextmanager
+def _until_signal() -> Generator[_Stop]:
+    stop = _Stop()
+
+    def note(number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.number = number
+        stop.set()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _settings(url: str | None, lake: Path, **more: Any) -> PipelineSettings:
+    """The settings of a pipeline; a lake that cannot be written to is refused before Spark starts."""
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.spark.lake import Lake
+    from chasquimq.spark.pipeline_settings import PipelineSettings
+
+    if url is not None:
+        more["connection"] = ConnectionSettings(url=url)
+    settings = PipelineSettings(lake=lake, **more)
+    Lake(lake).create_missing()
+    return settings
+
+
+def _sum_up(done: PipelineRun, *, as_json: bool, is_line: bool = False) -> None:
+    if as_json:
+        (emit_json_line if is_line else emit_json)(run_facts(done))
+    else:
+        click.echo(run_text(done))
