@@ -21,7 +21,7 @@ class Checkpoint:
 
     def __init__(self, lake: Path, channel: str) -> None:
         self._folder = lake / _FOLDER / channel
-        self.pending = ManifestFile(self._folder / "pending.json")
+        self.pending = ManifestFile(self._folder / "pending.manifest")
         self.staging = self._folder / "staging"
 
     @property

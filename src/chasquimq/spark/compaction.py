@@ -46,7 +46,7 @@ def compact(lake: Lake) -> list[Compacted]:
 
 def move_file(lake: Path) -> ManifestFile:
     """Where a move of parts to jobs is written down until both tables have it."""
-    return ManifestFile(lake / "_pipeline" / "jobs-move.json")
+    return ManifestFile(lake / "_pipeline" / "jobs-move.manifest")
 
 
 def _compact(lake: Lake, table: Table, pending: ManifestFile) -> Compacted:

@@ -73,6 +73,7 @@ class Following:
                 query.check(stream)
             self._sample()
             self._work.tidy_if_due()
+            self._work.audit_if_due(self.channels)
             if time.monotonic() >= look_again_s:
                 if self._work.channels() != self.channels:
                     return

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
+    from chasquimq.spark.compaction import Compacted
+
 # A batch a second is a file of the log a second; readers start from the last checkpoint.
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
@@ -135,14 +137,28 @@ class Lake:
         folder = self.path / name
         return [str(path.relative_to(folder)) for path in paths]
 
+    def compact(self) -> list[Compacted]:
+        """Make few files of many, and one row of those that merge.
+
+        Raises:
+            SettingsError: a pipeline is running on this lake; it compacts by itself.
+        """
+        from chasquimq.spark.checkpoints import only_pipeline
+        from chasquimq.spark.compaction import compact
+
+        with only_pipeline(self.path):
+            return compact(self)
+
     def vacuum(self, after_hours: int = VACUUM_AFTER_HOURS) -> list[str]:
         """Delete files that no table has had for so long: replaced ones, and those of killed batches."""
+        # A batch that was decided on and not yet committed needs its files, however old they are.
+        is_settled = not any(self.path.glob("_pipeline/**/*.manifest"))
         return [
             f"{name}/{path}"
             for name in TABLES
             if (table := self.table(name)) is not None
             for path in table.vacuum(
-                after_hours, dry_run=False, enforce_retention_duration=False, full=True
+                after_hours, dry_run=False, enforce_retention_duration=False, full=is_settled
             )
         ]
 

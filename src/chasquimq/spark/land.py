@@ -94,10 +94,11 @@ def land_events(batches: Iterable[pa.RecordBatch], lake: Path, tag: str, batch_i
 class FoldedLander:
     """Writes folded events, as `mapInArrow` hands them over: ended ones to silver, the rest as open.
 
-    The attempts themselves go to `staging`, from where gold is worked out.
+    The attempts themselves go to `staging`, from where gold is worked out. Starts of the batch that
+    are open say that their jobs run; `batch_id` None: those of any batch.
     """
 
-    def __init__(self, lake: Path, staging: Path, tag: str, batch_id: int) -> None:
+    def __init__(self, lake: Path, staging: Path, tag: str, batch_id: int | None) -> None:
         self._lake = lake
         self._staging = staging
         self._tag = tag
@@ -115,6 +116,38 @@ class FoldedLander:
             opened.add(still_open)
             silver.add_parts(active_parts(still_open, self._batch_id))
         yield Landed(files=staged.close() + silver.close() + opened.close()).fact()
+
+
+class SilverLander:
+    """Writes attempts of bronze to silver once more, as `mapInArrow` hands them over."""
+
+    def __init__(self, lake: Path, tag: str) -> None:
+        self._lake = lake
+        self._tag = tag
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        silver = SilverWriter(self._lake, self._tag)
+        row_count = 0
+        for batch in batches:
+            silver.add(batch)
+            row_count += batch.num_rows
+        yield Landed(files=silver.close(), row_count=row_count).fact()
+
+
+class WaitingLander:
+    """Writes what events of bronze know about jobs that wait once more."""
+
+    def __init__(self, lake: Path, tag: str) -> None:
+        self._lake = lake
+        self._tag = tag
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts = TableWriter(self._lake, SILVER_JOBS_PARTS, self._tag)
+        row_count = 0
+        for batch in batches:
+            parts.add(waiting_parts(batch))
+            row_count += batch.num_rows
+        yield Landed(files=parts.close(), row_count=row_count).fact()
 
 
 class SilverWriter:

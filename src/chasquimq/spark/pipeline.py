@@ -6,7 +6,6 @@ import threading
 from datetime import date
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import NotSupportedError
 from chasquimq.spark.batches import OnBatch
 from chasquimq.spark.channels import by_channel
 from chasquimq.spark.checkpoints import only_pipeline
@@ -36,6 +35,7 @@ class Pipeline:
                 work.query(channel).read_all(queues)
             work.sample(channels)
             work.flush()
+            work.audit(channels)
             work.tidy()
             return work.summary(channels)
 
@@ -48,11 +48,13 @@ class Pipeline:
             following = Following(work, stop)
             following.run()
             work.flush()
+            work.audit(following.channels)
             return work.summary(following.channels)
 
     def backfill(self, day: date) -> PipelineRun:
         """Make the silver and gold rows of a day again, from bronze."""
-        raise NotSupportedError("a backfill cannot run yet")
+        with only_pipeline(self._lake.path), self._workplace(None) as work:
+            return work.backfill(day)
 
     def _workplace(self, on_batch: OnBatch | None) -> Workplace:
         return Workplace(self._session, self._lake, self._settings, on_batch)

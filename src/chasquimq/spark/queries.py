@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ChasquiError, ConnectionLost, SettingsError, StoreError
+from chasquimq.spark.channels import HISTORY
 from chasquimq.spark.complaint import complaint
 from chasquimq.spark.landing import FORMAT, LandingSource
+from chasquimq.spark.offsets import id_parts
+from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS
 from chasquimq.store.address import normal_url
+from chasquimq.store.ranging import NO_ENTRY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +93,14 @@ class ChannelQuery:
             f"the query of the {self._batches.channel} must go on, but failed: {why}"
         )
 
+    def _resumed(self, queues: Sequence[str]) -> dict[str, str]:
+        """Where to begin without a checkpoint: behind what the lake has, so that nothing is twice."""
+        if self._checkpoint.has_begun:
+            return {}
+        known = last_ids(self._lake, self._batches.channel)
+        places = {queue: known[queue] for queue in queues if queue in known}
+        return {"startingOffsets": json.dumps(places)} if places else {}
+
     def _writer(self, queues: Sequence[str]):  # noqa: ANN202  Spark has no public name for it
         options = source_options(self._settings, queues)
         source = self._session.readStream.format(FORMAT).options(
@@ -95,9 +108,24 @@ class ChannelQuery:
             tag=self._checkpoint.app_id(),
             channel=self._batches.channel,
             **options,
+            **self._resumed(queues),
         )
         writer = source.load().writeStream.foreachBatch(self._batches)
         return writer.option("checkpointLocation", self._checkpoint.location)
+
+
+def last_ids(lake: Lake, channel: str) -> dict[str, str]:
+    """The last entry of each queue that bronze holds."""
+    name = BRONZE_ATTEMPTS.name if channel == HISTORY else BRONZE_EVENTS.name
+    last: dict[str, str] = {}
+    for row in (
+        lake.rows(name, ["queue", "stream_id"])
+        .group_by(["queue", "stream_id"])
+        .aggregate([])
+        .to_pylist()
+    ):
+        last[row["queue"]] = max(last.get(row["queue"], NO_ENTRY), row["stream_id"], key=id_parts)
+    return last
 
 
 def source_options(settings: PipelineSettings, queues: Sequence[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from chasquimq.store.connection import pack
 from chasquimq.store.consuming import PARKING
 from chasquimq.store.inspecting import is_missing, pairs, read_snapshot, snapshot_questions
 from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.stream_entry import read_text
 
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
@@ -37,6 +38,14 @@ class ServerSampler:
         for at in range(0, len(queues), _QUEUES_PER_CALL):
             samples += self._ask(queues[at : at + _QUEUES_PER_CALL])
         return samples
+
+    def alive_workers(self, queues: Sequence[str]) -> set[str]:
+        """The names of all workers that the server has heard of within their lease."""
+        names: set[str] = set()
+        for queue in queues:
+            asked = pack(("XINFO", "CONSUMERS", QueueKeys(queue).stream, _GROUP))
+            names.update(_alive(self._connection.send(asked)[0]))
+        return names
 
     def close(self) -> None:
         self._connection.close()
@@ -73,7 +82,7 @@ def _sample(queue: str, replies: Sequence[Reply]) -> Sample:
         added=snapshot.added_total,
         left=snapshot.left_total,
         oldest_ms=_age_ms(oldest, snapshot.at_ms),
-        consumers=_alive(consumers),
+        consumers=len(_alive(consumers)),
     )
 
 
@@ -83,10 +92,11 @@ def _age_ms(entries: Reply, now_ms: int) -> int | None:
     return max(0, now_ms - id_ms(entries[0][0].decode())) if entries else None
 
 
-def _alive(reply: Reply) -> int:
+def _alive(reply: Reply) -> list[str]:
     if is_missing(reply):
-        return 0
+        return []
     if isinstance(reply, StoreError):
         raise reply
     rows = [pairs(row) for row in reply]
-    return sum(row[b"name"] != PARKING.encode() and row[b"idle"] <= _LEASE_MS for row in rows)
+    names = [read_text(row[b"name"]) for row in rows if row[b"idle"] <= _LEASE_MS]
+    return [name for name in names if name != PARKING]

@@ -62,10 +62,11 @@ def waiting_parts(events: pa.RecordBatch) -> pa.RecordBatch:
     return _live_parts(waits, "waiting", None, told_us.cast(TIMESTAMP))
 
 
-def active_parts(opened: pa.RecordBatch, batch_id: int) -> pa.RecordBatch:
-    """Jobs that events of this batch know to run, as parts of their jobs."""
-    is_new = pc.equal(opened.column("batch_id"), batch_id)
-    starts = opened.filter(pc.and_(is_new, pc.equal(opened.column("event"), "active")))
+def active_parts(opened: pa.RecordBatch, batch_id: int | None) -> pa.RecordBatch:
+    """Jobs that events of this batch, or of any, know to run, as parts of their jobs."""
+    starts = opened.filter(pc.equal(opened.column("event"), "active"))
+    if batch_id is not None:
+        starts = starts.filter(pc.equal(starts.column("batch_id"), batch_id))
     return _live_parts(starts, "active", starts.column("ts"), starts.column("ts"))
 
 

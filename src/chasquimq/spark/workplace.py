@@ -6,8 +6,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import date
 from typing import TYPE_CHECKING, Self
 
+from chasquimq.spark.audit import audit
+from chasquimq.spark.backfill import Backfill
 from chasquimq.spark.backlog import Backlog
 from chasquimq.spark.batches import Batches, ChannelTables, OnBatch
 from chasquimq.spark.channels import HISTORY, SETTLE_MS, Channels
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 _SAMPLE_TAG = "sample"
 _LOOK_AGAIN_S = 0.5
+_AUDIT_EVERY_S = 30.0
+# One part of auditing to so many parts of other work.
+_AUDIT_SHARE = 20
 
 
 class Workplace:
@@ -53,11 +59,17 @@ class Workplace:
         self._began_s = time.monotonic()
         self._flushed_s = 0.0
         self._tidied_at = 0
+        self._audit_due_s = time.monotonic() + _AUDIT_EVERY_S
         self._done = PipelineRun()
 
     def __enter__(self) -> Self:
         self._lake.create_missing()
-        move_file(self._lake.path).settle(self._lake)
+        # What a pipeline before this one had decided to do is done first.
+        for pending in (
+            move_file(self._lake.path),
+            Checkpoint(self._lake.path, "backfill").pending,
+        ):
+            pending.settle(self._lake)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,6 +124,27 @@ class Workplace:
         """Compact the tables, if there were enough batches since the last time."""
         if self._done.batches - self._tidied_at >= self.settings.compact_every:
             self.tidy()
+
+    def audit(self, channels: Mapping[str, str]) -> None:
+        """Hold the rows of the last days against the server's counters."""
+        began_s = time.monotonic()
+        alive = self._sampler.alive_workers(list(channels))
+        with self._turn:
+            audit(self._lake, channels, alive)
+        took_s = time.monotonic() - began_s
+        self._audit_due_s = time.monotonic() + max(_AUDIT_EVERY_S, took_s * _AUDIT_SHARE)
+
+    def audit_if_due(self, channels: Mapping[str, str]) -> None:
+        """The same now and then: the longer it takes, the seldomer."""
+        if time.monotonic() >= self._audit_due_s:
+            self.audit(channels)
+
+    def backfill(self, day: date) -> PipelineRun:
+        """Remake a day from bronze."""
+        checkpoint = Checkpoint(self._lake.path, "backfill")
+        with self._turn:
+            rows = Backfill(self._session, self._lake, self.settings, checkpoint, day).run()
+        return replace(self.summary({}), rows=rows, batches=1)
 
     def close_batches(self) -> None:
         """Let the batch under way end, and begin no other."""
