@@ -69,6 +69,22 @@ async def filled(queue, raw):
     await raw("XADD", raw.keys.events, "*", "e", "waiting", "id", "some-id")
 
 
+@pytest.fixture
+async def spoil(raw):
+    """Put another kind of value into a key; gone after the test, because others list all queues."""
+    spoilt = []
+
+    async def put(place: str) -> str:
+        key = getattr(raw.keys, place)
+        spoilt.append(key)
+        await raw("DEL", key)
+        await raw("SET", key, "somebody else's")
+        return key
+
+    yield put
+    await raw("DEL", *spoilt)
+
+
 def of(name: str, queue: str) -> list[str]:
     return [queue if word == QUEUE else word for word in TAKING[name]]
 
@@ -100,9 +116,9 @@ async def test_a_queue_that_is_not_there_is_told_with_those_that_are(say, filled
     ids=lambda value: value,
 )
 async def test_a_key_of_the_wrong_type_is_told_by_its_name(
-    say, filled, queue_name, raw, name, place
+    say, filled, queue_name, spoil, name, place
 ):
-    key = await _spoil(raw, place)
+    key = await spoil(place)
 
     said = await say(*of(name, queue_name))
 
@@ -115,9 +131,9 @@ async def test_a_key_of_the_wrong_type_is_told_by_its_name(
 
 @pytest.mark.parametrize("place", ["events", "history", "dix", "repeat_bad"])
 async def test_a_key_that_a_look_does_not_need_does_not_stop_it(
-    say, filled, queue_name, raw, place
+    say, filled, queue_name, spoil, place
 ):
-    await _spoil(raw, place)
+    await spoil(place)
 
     said = await say("inspect", queue_name)
 
@@ -125,8 +141,8 @@ async def test_a_key_that_a_look_does_not_need_does_not_stop_it(
 
 
 @pytest.mark.parametrize("place", TYPES)
-async def test_the_doctor_finds_a_key_of_the_wrong_type(say, filled, queue_name, raw, place):
-    key = await _spoil(raw, place)
+async def test_the_doctor_finds_a_key_of_the_wrong_type(say, filled, queue_name, spoil, place):
+    key = await spoil(place)
 
     said = await say("doctor", queue_name)
 
@@ -184,13 +200,6 @@ async def locked(raw, queue_name, url):
     await raw("ACL", "DELUSER", queue_name)
 
 
-async def _spoil(raw, place: str) -> str:
-    key = getattr(raw.keys, place)
-    await raw("DEL", key)
-    await raw("SET", key, "somebody else's")
-    return key
-
-
 LASTING_WORDS = {
     "upkeep": ("upkeep", QUEUE),
     "worker": ("worker", "tasks:run", "--queue", QUEUE),
@@ -213,9 +222,9 @@ def lasting(chasqui, tmp_path):
 @pytest.mark.parametrize("place", ["stream", "dlq", "delayed", "repeat"])
 @pytest.mark.parametrize("name", LASTING_WORDS)
 async def test_what_would_fail_for_ever_does_not_begin(
-    lasting, filled, queue_name, raw, name, place
+    lasting, filled, queue_name, spoil, name, place
 ):
-    key = await _spoil(raw, place)
+    key = await spoil(place)
 
     said = await lasting(name, queue_name)
 

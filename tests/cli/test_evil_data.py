@@ -104,7 +104,8 @@ async def test_a_look_shows_it_escaped(say, haunted, strangers, queue_name, look
 
     assert said.code in (0, 1)
     assert CONTROL.search(said.out + said.err) is None
-    assert not said.err.startswith("error: ")
+    complaints = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    assert not any(queue_name in line for line in complaints), "others may have broken queues"
 
 
 @pytest.mark.parametrize("look", [look for look in LOOKS if look != "dlq export"])
