@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chasquimq.errors import NotSupportedError, SettingsError
 from chasquimq.settings import at_least
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CONNECT_SCHEME: Final = "sc://"
 _MASTERS = ("local", "spark://", "yarn", "k8s://", CONNECT_SCHEME)
 _MASTER_RULE = "local[*], local[n], spark://host:port, yarn, k8s://…, or sc://host:port for Connect"
+_SKETCHES_CLASS = "org.apache.datasketches.memory.internal.ResourceImpl"
 _SOURCE_ROOT = Path(__file__).parents[2]
 # Spark's first lines come before it reads any setting of its own; where the gateway has a level
 # that is not the root's, it tells so.
@@ -122,9 +123,21 @@ def _start(settings: SessionSettings) -> SparkSession:
         session = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise _did_not_start(settings, error) from error
+    _load_sketches_quietly(session.sparkContext)
     if not settings.is_local:
         session.sparkContext.addPyFile(_package_archive(folder))
     return session
+
+
+def _load_sketches_quietly(context: Any) -> None:
+    """The library of the sketches warns on every Java from 12 on, once, when it is loaded."""
+    java: Any = context._jvm.java  # noqa: SLF001  the one way to the JVM
+    err = java.lang.System.err
+    java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+    try:
+        java.lang.Class.forName(_SKETCHES_CLASS)
+    finally:
+        java.lang.System.setErr(err)
 
 
 def _did_not_start(settings: SessionSettings, error: Exception) -> NotSupportedError:
