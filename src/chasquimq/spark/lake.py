@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -105,8 +106,8 @@ class Lake:
         table: Any = self.table(name)
         if table is None:
             return pa.schema([TABLES[name].arrow.field(column) for column in columns]).empty_table()
-        partitions = None if day is None else [(PARTITION, "=", day)]
-        return table.to_pyarrow_table(partitions=partitions, columns=list(columns))
+        filters = None if day is None else [(PARTITION, "=", date.fromisoformat(day))]
+        return table.to_pyarrow_table(columns=list(columns), filters=filters)
 
     def is_done(self, name: str, once: Once) -> bool:
         """Whether the change was committed before."""

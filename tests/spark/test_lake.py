@@ -1,0 +1,240 @@
+"""A lake without a JVM: files that count only once they are committed, and each change once."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+from chasquimq.errors import SettingsError
+from chasquimq.spark.checkpoints import Checkpoint, only_pipeline
+from chasquimq.spark.lake import Change, Lake, Once
+from chasquimq.spark.lake_files import write_table
+from chasquimq.spark.manifest import Manifest, ManifestFile
+from chasquimq.spark.table_schemas import TABLES
+from chasquimq.spark.table_shape import Column, Table
+from support.rows import DAY, attempt, batch, dated
+
+TABLE = "bronze_attempts"
+ONCE = Once("reader", 0)
+
+
+@pytest.fixture
+def lake(tmp_path) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    lake.create_missing()
+    return lake
+
+
+def write(lake: Lake, *rows, table: str = TABLE) -> Change:
+    return Change(table=table, adds=write_table(lake.path, table, batch(table, *rows), "test"))
+
+
+def row_count(lake: Lake, table: str = TABLE) -> int:
+    return lake.table(table).count()
+
+
+def test_every_table_is_there_from_the_start(lake):
+    assert {name: lake.table(name).count() for name in TABLES} == dict.fromkeys(TABLES, 0)
+
+
+def test_rows_count_only_once_they_are_committed(lake):
+    change = write(lake, attempt())
+
+    before = row_count(lake)
+    lake.commit(change, ONCE)
+
+    assert (before, row_count(lake)) == (0, 1)
+
+
+def test_a_change_is_made_once(lake):
+    answers = [lake.commit(write(lake, attempt()), ONCE) for _ in range(3)]
+
+    assert answers == [True, False, False]
+    assert row_count(lake) == 1
+
+
+def test_a_change_with_a_lower_number_was_made_before(lake):
+    lake.commit(write(lake, attempt()), Once("reader", 7))
+
+    assert lake.is_done(TABLE, Once("reader", 6))
+    assert not lake.is_done(TABLE, Once("reader", 8))
+    assert not lake.is_done(TABLE, Once("another", 0))
+
+
+def test_each_table_has_its_own_count_of_changes(lake):
+    lake.commit(write(lake, attempt()), ONCE)
+
+    assert not lake.is_done("silver_attempts", ONCE)
+
+
+def test_files_join_and_leave_at_the_same_moment(lake):
+    lake.commit(write(lake, attempt(job_id="old")))
+    old = lake.relative(TABLE, lake.files(TABLE))
+
+    change = write(lake, attempt(job_id="new"))
+    lake.commit(Change(table=TABLE, adds=change.adds, removes=old))
+
+    assert lake.rows(TABLE, ["job_id"]).to_pylist() == [{"job_id": "new"}]
+
+
+def test_days_have_files_of_their_own(lake):
+    yesterday = DAY - timedelta(days=1)
+    lake.commit(write(lake, attempt(), dated(attempt(), yesterday), attempt()))
+
+    assert lake.days(TABLE) == [yesterday.isoformat(), DAY.isoformat()]
+    assert lake.rows(TABLE, ["job_id"], DAY.isoformat()).num_rows == 2
+    assert len(lake.files(TABLE, yesterday.isoformat())) == 1
+
+
+def test_other_readers_see_the_same_rows(lake):
+    lake.commit(write(lake, attempt(queue="a b/ü"), attempt(queue="mail")))
+    files = list(map(str, lake.files(TABLE)))
+
+    by_duckdb = duckdb.sql("select queue, event_date from read_parquet($1)", params=[files])
+    by_polars = pl.scan_delta(str(lake.path / TABLE)).collect()
+
+    assert sorted(by_duckdb.fetchall()) == [("a b/ü", DAY), ("mail", DAY)]
+    assert sorted(by_polars["queue"]) == ["a b/ü", "mail"]
+    assert set(by_polars["event_date"]) == {DAY}
+
+
+def test_a_lake_may_have_a_space_in_its_name(tmp_path):
+    lake = Lake(tmp_path / "my lake")
+    lake.create_missing()
+    lake.commit(write(lake, attempt()))
+
+    assert [path.exists() for path in lake.files(TABLE)] == [True]
+    assert lake.rows(TABLE, ["queue"]).num_rows == 1
+
+
+def test_a_manifest_is_committed_to_every_table_once_whoever_was_killed(lake, tmp_path):
+    pending = ManifestFile(tmp_path / "pending.manifest")
+    changes = [
+        write(lake, attempt()),
+        write(lake, {"queue": "q", "event_date": DAY}, table="gold_slo"),
+    ]
+    pending.write(Manifest(once=ONCE, changes=changes))
+    # The first table was committed when the writer was killed.
+    lake.commit(changes[0], ONCE)
+
+    settled = [pending.settle(Lake(lake.path)) is not None for _ in range(2)]
+
+    assert settled == [True, False]
+    assert (row_count(lake), row_count(lake, "gold_slo")) == (1, 1)
+
+
+def test_a_draft_of_a_manifest_counts_for_nothing(lake, tmp_path):
+    (tmp_path / "pending.draft").write_bytes(b"{half")
+
+    assert ManifestFile(tmp_path / "pending.manifest").settle(lake) is None
+
+
+def test_a_column_that_came_later_is_empty_in_older_rows(lake, monkeypatch):
+    lake.commit(write(lake, attempt()))
+    wider = Table(TABLE, (*TABLES[TABLE].columns, Column("region", "string")))
+    monkeypatch.setitem(TABLES, TABLE, wider)
+
+    newer = Lake(lake.path)
+    newer.create_missing()
+    newer.commit(write(newer, attempt(region="eu")))
+
+    assert sorted(map(str, newer.rows(TABLE, ["region"]).column("region").to_pylist())) == [
+        "None",
+        "eu",
+    ]
+
+
+def test_a_table_of_a_later_version_takes_rows_of_this_one(lake, monkeypatch):
+    wider = Table(TABLE, (*TABLES[TABLE].columns, Column("region", "string")))
+    with monkeypatch.context() as later:
+        later.setitem(TABLES, TABLE, wider)
+        Lake(lake.path).create_missing()
+
+    lake.create_missing()
+    lake.commit(write(lake, attempt()))
+
+    assert row_count(lake) == 1
+
+
+def test_vacuum_deletes_what_no_table_has(lake):
+    kept = write(lake, attempt())
+    lake.commit(kept)
+    orphan = lake.path / TABLE / write(lake, attempt()).adds[0].path
+
+    lake.vacuum(after_hours=0)
+
+    assert not orphan.exists()
+    assert row_count(lake) == 1
+
+
+def test_vacuum_spares_a_young_file(lake):
+    orphan = lake.path / TABLE / write(lake, attempt()).adds[0].path
+
+    lake.vacuum()
+
+    assert orphan.exists()
+
+
+def test_vacuum_spares_what_a_batch_has_decided_to_commit(lake):
+    change = write(lake, attempt())
+    pending = Checkpoint(lake.path, "history").pending
+    pending.write(Manifest(once=ONCE, changes=[change]))
+
+    lake.vacuum(after_hours=0)
+    pending.settle(lake)
+
+    assert row_count(lake) == 1
+    assert lake.rows(TABLE, ["job_id"]).num_rows == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to_is_refused_in_a_sentence(tmp_path):
+    tmp_path.chmod(0o500)
+
+    with pytest.raises(SettingsError, match="lake must be a folder to write to"):
+        Lake(tmp_path / "lake").create_missing()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "lake").write_text("no folder")
+
+    with pytest.raises(SettingsError, match="lake must be a folder to write to"):
+        Lake(tmp_path / "lake").create_missing()
+
+
+def test_a_second_pipeline_on_a_lake_is_refused(tmp_path):
+    refused = pytest.raises(SettingsError, match="one pipeline at a time")
+    with only_pipeline(tmp_path), refused, only_pipeline(tmp_path):
+        pass
+
+    with only_pipeline(tmp_path):
+        pass
+
+
+def test_whoever_begins_anew_counts_under_another_name(tmp_path):
+    checkpoint = Checkpoint(tmp_path, "history")
+    first = checkpoint.app_id()
+    offsets = Path(checkpoint.location) / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("{}")
+
+    assert checkpoint.app_id() == checkpoint.app_id() != ""
+    (offsets / "0").unlink()
+    assert checkpoint.app_id() != first
+
+
+def test_small_files_say_what_they_hold(lake):
+    (facts,) = write(lake, attempt(queue="b"), attempt(queue="a")).adds
+
+    assert facts.row_count == 2
+    assert '"minValues": {"queue": "a"' in facts.stats
+    assert '"maxValues": {"queue": "b"' in facts.stats
+
+
+def test_no_rows_make_no_file(lake):
+    assert write_table(lake.path, TABLE, TABLES[TABLE].arrow.empty_table(), "test") == []
