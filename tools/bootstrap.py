@@ -12,6 +12,9 @@ from stamps import is_ready, venv_python
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TESTER_COMMANDS = ("test", "gate", "setup")
+SPARK_COMMANDS = ("demo", "pipeline", "spark")
+# With these nothing of Spark is needed, which takes minutes to fetch.
+LIGHT_OPTIONS = ("--quick", "--no-spark", "--help", "-h")
 PARALLEL_TESTS = ("-n", "4")
 IMPORT_LINTER = "from importlinter.cli import lint_imports_command as lint; lint()"
 GATE = (
@@ -24,9 +27,12 @@ GATE = (
 
 def main(argv: list[str]) -> int:
     command, rest = (argv[0], argv[1:]) if argv else ("", [])
-    level = "test" if command in TESTER_COMMANDS else "run"
+    level = level_of(command, rest)
     if not is_ready(ROOT, level, current_version()):
         exit_code = set_up(level)
+        if exit_code == 1 and command == "demo":
+            # The demo can do without, and says so.
+            exit_code = set_up("run")
         if exit_code:
             return exit_code
     if command == "test":
@@ -37,6 +43,14 @@ def main(argv: list[str]) -> int:
         return 0
     # Without -P a click.py in the caller's directory would be imported instead of the real one.
     return become(["-P", "-m", "chasquimq", *argv])
+
+
+def level_of(command: str, rest: list[str]) -> str:
+    """What must be installed for a command."""
+    if command in TESTER_COMMANDS:
+        return "test"
+    is_light = any(option in rest for option in LIGHT_OPTIONS)
+    return "spark" if command in SPARK_COMMANDS and not is_light else "run"
 
 
 def current_version() -> str:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -77,9 +78,10 @@ def _find_pip(root: str) -> list[str]:
 
 
 def _install(root: str, level: str, pip: list[str]) -> None:
-    _say("installing the pinned packages (once) …")
+    extent = "" if level == "run" else ", with Spark: half a gigabyte, minutes"
+    _say(f"installing the pinned packages (once{extent}) …")
     pins = os.path.join(root, "requirements", PINS[level][-1])
-    done = _run([*pip, "install", "--no-input", "--disable-pip-version-check", "-r", pins])
+    done = _watched([*pip, "install", "--no-input", "--disable-pip-version-check", "-r", pins])
     if done.returncode:
         log_path = _in_venv(root, "chasqui-setup.log")
         with open(log_path, "w", encoding="utf-8") as log:
@@ -100,8 +102,8 @@ def _make_source_importable(root: str) -> None:
 
 def _write_stamps(root: str, level: str) -> None:
     version = _venv_version(root)
-    done = ("run", "test") if level == "test" else ("run",)
-    for name in done:
+    levels = list(PINS)
+    for name in levels[: levels.index(level) + 1]:
         with open(stamp_path(root, name), "w", encoding="utf-8") as stamp:
             stamp.write(wanted_stamp(root, name, version))
 
@@ -178,6 +180,28 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         errors="replace",
         check=False,
     )
+
+
+def _watched(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run it; a terminal sees how long it takes so far."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        with subprocess.Popen(
+            command, env=_environment(), stdin=subprocess.DEVNULL, stdout=said,
+            stderr=subprocess.STDOUT,
+        ) as process:  # fmt: skip
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(1)
+                _tick(f"{time.monotonic() - started:.0f} s")
+        _tick("")
+        said.seek(0)
+        return subprocess.CompletedProcess(command, process.returncode, said.read())
+
+
+def _tick(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _environment() -> dict[str, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+# Each level holds all that the levels before it hold.
 PINS = {
     "run": ("core.txt", "run.txt"),
-    "test": ("core.txt", "run.txt", "test.txt"),
+    "spark": ("core.txt", "run.txt", "spark.txt"),
+    "test": ("core.txt", "run.txt", "spark.txt", "test.txt"),
 }
 
 

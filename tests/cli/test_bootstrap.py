@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +31,13 @@ def environment(stamps: ModuleType) -> ModuleType:
     import environment
 
     return environment
+
+
+@pytest.fixture
+def bootstrap(stamps: ModuleType) -> ModuleType:
+    import bootstrap
+
+    return bootstrap
 
 
 @pytest.fixture
@@ -113,6 +121,42 @@ def test_the_tools_of_tests_are_not_installed_for_a_demo(stamps: ModuleType, pin
     write_stamp(stamps, pinned_tree, "run")
 
     assert not stamps.is_ready(str(pinned_tree), "test", "3.11")
+
+
+def test_spark_is_not_installed_for_what_does_not_need_it(stamps: ModuleType, pinned_tree: Path):
+    write_stamp(stamps, pinned_tree, "run")
+
+    assert not stamps.is_ready(str(pinned_tree), "spark", "3.11")
+
+
+def test_what_tests_need_holds_all_that_spark_needs(stamps: ModuleType):
+    levels = list(stamps.PINS.values())
+
+    assert [set(less) < set(more) for less, more in pairwise(levels)] == [True, True]
+    assert (ROOT / "requirements" / "test.txt").read_text().count("-r spark.txt\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [
+        ("demo", "spark"),
+        ("demo --jobs 1000", "spark"),
+        ("demo --quick", "run"),
+        ("demo --jobs 1000 --no-spark", "run"),
+        ("pipeline once", "spark"),
+        ("pipeline --help", "run"),
+        ("spark worker", "spark"),
+        ("inspect demo", "run"),
+        ("--version", "run"),
+        ("", "run"),
+        ("test", "test"),
+        ("gate", "test"),
+    ],
+)
+def test_a_command_asks_for_what_it_needs(bootstrap: ModuleType, words: str, level: str):
+    command, *rest = words.split() or [""]
+
+    assert bootstrap.level_of(command, rest) == level
 
 
 def test_what_would_lead_pip_out_of_the_environment_is_left_out(

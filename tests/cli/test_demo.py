@@ -1,4 +1,4 @@
-"""`chasqui demo` reads well everywhere, tells the truth, and leaves when asked."""
+"""`chasqui demo --quick` reads well everywhere, tells the truth, and leaves when asked."""
 
 import json
 import os
@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "chasquimq", "demo"]
+COMMAND = [sys.executable, "-m", "chasquimq", "demo", "--quick"]
+# Stands where a package stood, and is not there.
+WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from chasquimq.cli.main import main; sys.exit(main())"
 FEW = ["--jobs", "1000"]
 COLUMNS_MAX = 80
 RUN_S_MAX = 15
@@ -65,6 +67,7 @@ def test_the_report_tells_what_became_of_the_second_half(piped):
     assert re.search(r"results +prices of three orders.*: 1: 5.00, 2: 10.00, 3: 15.00", text)
     assert re.search(r"replayed +40 of the DLQ .*: 40 completed, 0 dead again", text)
     assert re.search(r"left +80 in the DLQ", text)
+    assert re.search(r"killed +a worker with 8 jobs in hand, all of them run by another", text)
 
 
 def test_it_is_over_soon():
@@ -99,6 +102,27 @@ def test_json_tells_of_delays_fires_results_and_the_replay(answer):
     assert answer["replayed"] == {
         "reason": "retries_exhausted", "jobs": 2, "completed": 2, "dead": 0, "left_in_dlq": 4,
     }  # fmt: skip
+
+
+def test_json_tells_of_the_killed_worker_and_of_no_tables(answer):
+    assert answer["killed"]["taken_over"] == 8
+    assert answer["killed"]["after_ms"] >= 500
+    assert answer["tables"] is None
+
+
+def test_where_spark_is_missing_one_sentence_says_so_and_the_rest_is_shown(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, "demo", *FEW],
+        env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0
+    assert done.stderr == (
+        "pyspark not installed, so this is the demo without Spark; "
+        "pip install 'chasquimq-py[spark]' brings the rest\n"
+    )
+    assert "What became of the jobs" in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_terminal_sees_a_bar_that_goes_and_tables_that_fit():

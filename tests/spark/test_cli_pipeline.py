@@ -208,7 +208,7 @@ def test_the_report_in_json_has_what_the_page_shows(pipeline, lake):
     ).json
 
     assert facts["queues"] == ["shop"]
-    assert facts["last_at"].startswith("2026-11-14T13:59:00")
+    assert facts["last_at"].startswith("2026-11-14T13:58:00")
     assert facts["figures"]["completeness"] == "100 %"
     (table,) = facts["sections"]["throughput"]["tables"]
     assert {row["name"] for row in table["rows"]} == {"charge-card", "import-row"}

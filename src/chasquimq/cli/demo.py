@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING
 import click
 
 from chasquimq.cli.demo_jobs import HANDLERS, demo_jobs
+from chasquimq.cli.demo_killed import demonstrate_takeover
 from chasquimq.cli.demo_later import ADDED_COUNT, demonstrate_later
-from chasquimq.cli.demo_report import Pace, Report, print_json, print_report
+from chasquimq.cli.demo_report import Pace, Report, print_report, report_facts
+from chasquimq.cli.demo_tables_report import print_next_steps
 from chasquimq.cli.demo_tally import Tally
+from chasquimq.cli.progress import behind_bar
+from chasquimq.cli.render import emit_json, talk
 from chasquimq.errors import ServerUnreachable, StoreError
 
 if TYPE_CHECKING:
+    from chasquimq.cli.demo_tables import Tables
     from chasquimq.queue import Queue
 
 QUEUE_NAME = "demo"
@@ -40,22 +45,68 @@ Advance = Callable[[int], None]
     show_default=True,
     help="How many jobs to add.",
 )
+@click.option(
+    "--quick",
+    "--no-spark",
+    "is_quick",
+    is_flag=True,
+    help="Only the queue, without Spark and its tables: seconds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
-def demo(job_count: int, as_json: bool) -> None:
-    """Watch jobs run, with nothing to set up.
+def demo(job_count: int, is_quick: bool, as_json: bool) -> int:
+    """Watch jobs run, with nothing to set up, and see their history become answers.
 
     Starts a private server, adds jobs of four kinds, runs them with one worker, and tells
     what became of them: some are retried, some end in the dead letter queue (DLQ). Then come
-    delayed jobs, a job that repeats, results that are waited for, and a replay of what lay in
-    the DLQ. Nothing is left behind.
+    delayed jobs, a job that repeats, results that are waited for, a replay of what lay in the
+    DLQ, and a worker that is killed. In the end Spark carries the history of all that into
+    tables, and a report is made of them, in .chasqui/demo. Exit code 1 when the report does
+    not say what the workers counted.
     """
     from chasquimq.server import SessionServer
 
+    has_spark = not is_quick and _has_spark()
     if not as_json:
         click.echo(f"A private server, {job_count:,} jobs of four kinds, one worker.\n")
-    with SessionServer(binary=_binary()) as server, _runner() as runner:
-        report = runner.run(_demonstrate(server.url, job_count))
-    (print_json if as_json else print_report)(report)
+    with SessionServer(binary=_binary()) as server:
+        with _runner() as runner:
+            report = runner.run(_demonstrate(server.url, job_count))
+        if not as_json:
+            print_report(report)
+        tables = _tables(server.url, report, as_json=as_json) if has_spark else None
+    if as_json:
+        _print_json(report, tables)
+    else:
+        print_next_steps(tables)
+    return 0 if tables is None or tables.is_true else 1
+
+
+def _has_spark() -> bool:
+    from chasquimq.cli.pipeline_needs import missing_modules
+
+    missing = missing_modules()
+    if missing:
+        talk(
+            f"{' and '.join(missing)} not installed, so this is the demo without Spark; "
+            "pip install 'chasquimq-py[spark]' brings the rest"
+        )
+    return not missing
+
+
+def _tables(url: str, report: Report, *, as_json: bool) -> Tables:
+    from chasquimq.cli.demo_tables import demonstrate_tables
+    from chasquimq.cli.demo_tables_report import print_tables
+
+    tables = demonstrate_tables(url, QUEUE_NAME, report.tallies)
+    if not as_json:
+        print_tables(tables)
+    return tables
+
+
+def _print_json(report: Report, tables: Tables | None) -> None:
+    from chasquimq.cli.demo_tables_report import tables_facts
+
+    emit_json(report_facts(report) | {"tables": tables and tables_facts(tables)})
 
 
 async def _demonstrate(url: str, job_count: int) -> Report:
@@ -71,8 +122,9 @@ async def _demonstrate(url: str, job_count: int) -> Report:
         _refuse_losses(tally)
         with _progress_bar("later  ", ADDED_COUNT) as advance_to:
             later = await demonstrate_later(queue, url, advance_to)
+        takeover = await behind_bar("killing a worker", demonstrate_takeover(queue, url))
     loop_module = type(asyncio.get_running_loop()).__module__
-    return Report(tally, adding, running, later, loop_module.partition(".")[0])
+    return Report(tally, adding, running, later, takeover, loop_module.partition(".")[0])
 
 
 async def _add_all(queue: Queue, job_count: int, tally: Tally, advance_to: Advance) -> Pace:

@@ -30,6 +30,7 @@ _POLL_S = 0.02
 class Later(NamedTuple):
     """What became of the second half."""
 
+    tally: Tally
     late_ms: list[float]
     fired_count: int
     gaps_ms: list[float]
@@ -60,6 +61,7 @@ async def demonstrate_later(queue: Queue, url: str, advance_to: Callable[[int], 
         redis_url=url,
         store_results=True,
         on_completed=tally.note_completed,
+        on_failed=tally.note_failed,
         on_dead=tally.note_dead,
     )
     worker.state.update(late_ms=[], fired_at_s=[], warehouse_is_open=True)
@@ -100,6 +102,7 @@ async def _summary(
 ) -> Later:
     fired_at_s: list[float] = state["fired_at_s"]
     return Later(
+        tally=tally,
         late_ms=state["late_ms"],
         fired_count=len(fired_at_s),
         gaps_ms=[(after_s - before_s) * 1000 for before_s, after_s in pairwise(fired_at_s)],

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from chasquimq.cli.demo_jobs import REMIND_WITHIN_MS
+from chasquimq.cli.demo_killed import Takeover
 from chasquimq.cli.demo_later import PLAN_EVERY_MS, PLAN_NAME, REPLAYED_REASON, Later
 from chasquimq.cli.demo_tally import Tally
-from chasquimq.cli.render import emit_json, emit_table
-
-NEXT_STEPS = (
-    ("docs/tutorial/first-queue.md", "write a queue and a worker of your own"),
-    ("{chasqui} server start", "keep a server for this directory"),
-    ("{chasqui} bench --quick", "measure this machine"),
-)
-NEXT_STEP_CHARS = max(len(what) for what, _ in NEXT_STEPS)
+from chasquimq.cli.render import emit_table
 
 
 class Pace(NamedTuple):
@@ -38,33 +31,41 @@ class Report(NamedTuple):
     adding: Pace
     running: Pace
     later: Later
+    takeover: Takeover
     loop: str
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """What every worker counted by itself."""
+        return self.tally, self.later.tally, self.takeover.tally
 
 
 def print_report(report: Report) -> None:
     """Print it for people."""
     _print_paces(report)
     click.echo("\nWhat became of the jobs")
-    emit_table(_table_by_name(report.tally))
+    emit_table(right_aligned(_rows_by_name(report.tally)))
     click.echo("\nWhat went to the DLQ, and why")
-    emit_table(_table_of_graves(report.tally))
+    emit_table(right_aligned(_graves(report.tally)))
     click.echo("\nAnd then, with a second worker")
     _print_later(report.later)
-    _print_next_steps()
+    _print_takeover(report.takeover)
 
 
-def print_json(report: Report) -> None:
-    """Print it for programs."""
-    emit_json(
-        {
-            "loop": report.loop,
-            "adding": _pace_facts(report.adding),
-            "running": _pace_facts(report.running),
-            "by_name": _counts_by_name(report.tally),
-            "dlq": _graves(report.tally),
-            **_later_facts(report.later),
-        }
-    )
+def report_facts(report: Report) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "loop": report.loop,
+        "adding": _pace_facts(report.adding),
+        "running": _pace_facts(report.running),
+        "by_name": _counts_by_name(report.tally),
+        "dlq": _graves(report.tally),
+        **_later_facts(report.later),
+        "killed": {
+            "taken_over": report.takeover.tally.completed.total(),
+            "after_ms": round(report.takeover.after_s * 1000),
+        },
+    }
 
 
 def _print_paces(report: Report) -> None:
@@ -88,6 +89,12 @@ def _print_later(later: Later) -> None:
     }
     for what, line in lines.items():
         click.echo(f"{what:8}  {line}")
+
+
+def _print_takeover(takeover: Takeover) -> None:
+    held = takeover.tally.completed.total()
+    after = f"all of them run by another after {takeover.after_s:.1f} s"
+    click.echo(f"{'killed':8}  a worker with {held} jobs in hand, {after}")
 
 
 def _later_facts(later: Later) -> dict[str, Any]:
@@ -115,14 +122,6 @@ def _later_facts(later: Later) -> dict[str, Any]:
     }
 
 
-def _print_next_steps() -> None:
-    # In a checkout the command is a file of it, and not on PATH.
-    chasqui = "./chasqui" if Path("chasqui").is_file() else "chasqui"
-    click.echo("\nTry next")
-    for what, why in NEXT_STEPS:
-        click.echo(f"  {what.format(chasqui=chasqui):{NEXT_STEP_CHARS}}  {why}")
-
-
 def _pace_text(pace: Pace) -> str:
     return f"{pace.job_count:,} jobs in {pace.elapsed_s:.2f} s: {pace.jobs_per_s:,} jobs/s"
 
@@ -145,25 +144,21 @@ def _counts_by_name(tally: Tally) -> list[dict[str, Any]]:
     ]
 
 
-def _table_by_name(tally: Tally) -> list[dict[str, str]]:
+def _rows_by_name(tally: Tally) -> list[dict[str, Any]]:
     rows = _counts_by_name(tally)
     counted = [column for column in rows[0] if column != "name"]
     total = {"name": "all", **{column: sum(row[column] for row in rows) for column in counted}}
-    return _right_aligned([*rows, total])
-
-
-def _table_of_graves(tally: Tally) -> list[dict[str, str]]:
-    return _right_aligned(_graves(tally))
+    return [*rows, total]
 
 
 def _graves(tally: Tally) -> list[dict[str, Any]]:
     return [{"jobs": count, **grave._asdict()} for grave, count in tally.graves.most_common()]
 
 
-def _right_aligned(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+def right_aligned(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     """The rows with numbers, and the names of their columns, moved to the right."""
     texts = [{column: _text(value) for column, value in row.items()} for row in rows]
-    counted = [column for column, value in rows[0].items() if isinstance(value, int)]
+    counted = [column for column, value in rows[0].items() if isinstance(value, int | float)]
     widths = {column: max(len(column), *(len(row[column]) for row in texts)) for column in counted}
     return [
         {column.rjust(widths.get(column, 0)): text.rjust(widths.get(column, 0))
@@ -172,5 +167,5 @@ def _right_aligned(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     ]  # fmt: skip
 
 
-def _text(value: str | int) -> str:
-    return f"{value:,}" if isinstance(value, int) else value
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

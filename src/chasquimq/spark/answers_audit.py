@@ -14,12 +14,13 @@ class Completeness(NamedTuple):
     """What is in the tables, and what is missing from them.
 
     `is_proven`: the server's own counters say so; else it is what the channels say of themselves,
-    and more may be missing.
+    and more may be missing. `is_settled`: nothing ran any more when they were compared.
     """
 
     rows: int
     missing: int
     is_proven: bool
+    is_settled: bool
     unknown_gaps: int = 0
 
     @property
@@ -30,7 +31,8 @@ class Completeness(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        return self.is_proven and not (self.missing or self.unknown_gaps)
+        has_loss = self.missing or self.unknown_gaps
+        return self.is_proven and self.is_settled and not has_loss
 
     def sentence(self) -> str:
         """How far an answer that rests on this can be trusted."""
@@ -42,6 +44,8 @@ class Completeness(NamedTuple):
             return f"{share_text(self.share)}, {_lack(self.missing)} missing"
         if self.unknown_gaps:
             return f"not known, {count_text(self.unknown_gaps)} gaps are of unknown size"
+        if self.is_proven:
+            return "nothing is missing so far, but jobs still ran when it was counted"
         return f"no loss is known, but nothing else counted the {count_text(self.rows)} attempts"
 
 
@@ -74,6 +78,7 @@ def completeness(answers: Answers, scope: Scope) -> Completeness:
         rows=sum(row["rows_finished"] or 0 for row in audited),
         missing=sum(map(_missing, audited)),
         is_proven=bool(audited) and all(row["server_finished"] is not None for row in audited),
+        is_settled=all(row["is_settled"] for row in audited),
         unknown_gaps=sum(row["unknown"] for row in ledger),
     )
 

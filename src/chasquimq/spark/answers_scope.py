@@ -9,11 +9,9 @@ from typing import Final, NamedTuple
 from chasquimq.spark.answers import Answers
 
 # Where the tables say that something happened; the newest of all is the lake's own now.
-MOMENTS: Final = {
-    "silver_attempts": "ended_at",
-    "gold_minute": "window_start",
-    "gold_backlog": "sampled_at",
-}
+MOMENTS: Final = {"silver_attempts": "ended_at", "gold_backlog": "sampled_at"}
+# Minutes know no better, so they are asked only where there is nothing else.
+ROUNDED: Final = {"gold_minute": "window_start"}
 
 
 class Scope(NamedTuple):
@@ -41,15 +39,12 @@ class Scope(NamedTuple):
 
 def newest_at(answers: Answers, queues: Sequence[str] = ()) -> datetime | None:
     """When the last thing happened that the lake knows of."""
-    scope = Scope(tuple(queues))
-    found = [_edge(answers, scope, "max", table, moment) for table, moment in MOMENTS.items()]
-    return max((moment for moment in found if moment), default=None)
+    return max(_edges(answers, Scope(tuple(queues)), "max"), default=None)
 
 
 def oldest_at(answers: Answers, scope: Scope) -> datetime | None:
     """When the first thing happened that lies in the scope."""
-    found = [_edge(answers, scope, "min", table, moment) for table, moment in MOMENTS.items()]
-    return min((moment for moment in found if moment), default=None)
+    return min(_edges(answers, scope, "min"), default=None)
 
 
 def scope_of(answers: Answers, queues: Sequence[str], last: timedelta | None) -> Scope:
@@ -61,13 +56,21 @@ def scope_of(answers: Answers, queues: Sequence[str], last: timedelta | None) ->
 
 def known_queues(answers: Answers) -> list[str]:
     """Every queue of which the lake has a row."""
-    sql = " union ".join(f"select queue from {table}" for table in MOMENTS)  # noqa: S608
+    sql = " union ".join(f"select queue from {table}" for table in MOMENTS | ROUNDED)  # noqa: S608
     return [row["queue"] for row in answers.ask(f"{sql} order by queue")]
 
 
-def _edge(
-    answers: Answers, scope: Scope, which: str, table: str, moment: str
-) -> datetime | None:  # fmt: skip
+def _edges(answers: Answers, scope: Scope, which: str) -> list[datetime]:
+    """The first or last moments of the tables that know one."""
+    for tables in (MOMENTS, ROUNDED):
+        found = [_edge(answers, scope, which, *named) for named in tables.items()]
+        known = [moment for moment in found if moment]
+        if known:
+            return known
+    return []
+
+
+def _edge(answers: Answers, scope: Scope, which: str, table: str, moment: str) -> datetime | None:
     sql = f"select {which}({moment}) as edge from {table} where {scope.where(moment)}"  # noqa: S608
     return answers.ask(sql)[0]["edge"]
 

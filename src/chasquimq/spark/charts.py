@@ -117,7 +117,7 @@ def _draw_bars(axes: Axes, drawing: Bars, is_narrow: bool) -> None:
 
 
 def _draw_spans(axes: Axes, drawing: Spans, is_narrow: bool) -> None:
-    floor_ms = 0.01
+    floor_ms = 0.001
     p50, p90, p99 = (
         [max(floor_ms, value) for value in values]
         for values in (drawing.p50_ms, drawing.p90_ms, drawing.p99_ms)

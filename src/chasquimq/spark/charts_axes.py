@@ -12,6 +12,9 @@ from chasquimq.spark.report_shape import Series
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# How long a stretch of time may be to be told in seconds, and in times of day.
+_SECONDS_SHOWN_DAYS: Final = 10 / 1_440
+_TIMES_SHOWN_DAYS: Final = 2.0
 LABEL_CHARS: Final = 30
 LABEL_CHARS_NARROW: Final = 20
 
@@ -27,12 +30,12 @@ def stack(series: Sequence[Series]) -> Iterator[tuple[Series, list[float]]]:
 
 def finish_time(axes: Axes, unit: str, is_narrow: bool) -> None:
     """Time along the bottom, counts up the side, the legend above."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.dates import AutoDateLocator, DateFormatter
     from matplotlib.ticker import MaxNLocator
 
-    locator = AutoDateLocator(maxticks=4 if is_narrow else 9)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    first, last = axes.get_xlim()
+    axes.xaxis.set_major_locator(AutoDateLocator(minticks=3, maxticks=4 if is_narrow else 8))
+    axes.xaxis.set_major_formatter(DateFormatter(_time_format(last - first)))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_formatter(_count_tick)
     axes.set_ylim(bottom=0)
@@ -79,6 +82,12 @@ def _finish(axes: Axes) -> None:
     axes.figure.legend(
         loc="outside upper left", ncols=4, borderaxespad=0.2, handlelength=1.2, columnspacing=1.4
     )
+
+
+def _time_format(days: float) -> str:
+    if days < _SECONDS_SHOWN_DAYS:
+        return "%H:%M:%S"
+    return "%H:%M" if days < _TIMES_SHOWN_DAYS else "%d %b"
 
 
 def _count_tick(value: float, _at: int) -> str:

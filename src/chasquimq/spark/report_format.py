@@ -42,7 +42,7 @@ def share_text(share: float) -> str:
         return "< 0.1 %"
     if 99.9 < percent < 100:
         return "> 99.9 %"
-    return f"{percent:.1f} %" if percent % 1 else f"{percent:.0f} %"
+    return f"{percent:.1f}".removesuffix(".0") + " %"
 
 
 def ms_text(ms: float) -> str:

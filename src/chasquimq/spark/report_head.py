@@ -24,7 +24,7 @@ def figures_of(traffic: Traffic, whole: Completeness) -> list[Figure]:
         Figure("attempts", count_text(ended)),
         Figure("completed", count_text(completed)),
         _failed(retried + dead, ended),
-        Figure("dead jobs", count_text(dead), "bad" if dead else "good"),
+        Figure("buried", count_text(dead), "bad" if dead else "good"),
         Figure("wait p99", text_of(overall["wait_p99_ms"], "ms")),
         Figure("run p99", text_of(overall["run_p99_ms"], "ms")),
         _complete(whole),
@@ -46,6 +46,8 @@ def _failed(failed: int, ended: int) -> Figure:
 def _complete(whole: Completeness) -> Figure:
     if whole.share is None:
         return Figure("completeness", text_of(None, "share"))
-    if not whole.is_proven and whole.share == 1:
+    if whole.share == 1 and not whole.is_proven:
         return Figure("completeness", "not proven", "fair")
+    if whole.share == 1 and not whole.is_settled:
+        return Figure("completeness", "100 % so far", "fair")
     return Figure("completeness", share_text(whole.share), "good" if whole.is_whole else "bad")
