@@ -1,0 +1,43 @@
+"""A day that is made again from bronze is the same as before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from chasquimq.spark.lake import Lake
+from support.attempts import failed
+
+RETRIED = 1
+QUESTIONS = [
+    "select * from silver_attempts order by job_id, attempt",
+    "select * from silver_jobs order by job_id",
+    "select * exclude (run_kll, wait_kll) from gold_minute order by all",
+    "select kll_sketch_get_n_double(run_kll) n from gold_minute order by all",
+    "select * from gold_failures order by all",
+    "select * from gold_slo order by all",
+    "select * from gold_retries order by all",
+]
+
+
+def test_a_day_that_is_made_again_is_the_same(feed, pipeline, ask):
+    feed.rows([("a", 1, RETRIED, failed()), ("a", 2, 0, None), ("b", 1, 0, None)])
+    feed.attempts(40)
+    pipeline().once()
+    before = [ask(question) for question in QUESTIONS]
+
+    run = pipeline().backfill(datetime.now(UTC).date())
+
+    assert run.rows == 43
+    assert [ask(question) for question in QUESTIONS] == before
+
+
+def test_a_day_that_was_damaged_is_whole_again(feed, pipeline, settings, ask):
+    feed.attempts(12)
+    pipeline().once()
+    before = [ask(question) for question in QUESTIONS]
+    Lake(settings.lake).table("silver_attempts").delete()
+    Lake(settings.lake).table("gold_minute").delete()
+
+    pipeline().backfill(datetime.now(UTC).date())
+
+    assert [ask(question) for question in QUESTIONS] == before
