@@ -58,9 +58,7 @@ async def handler(job):
         raise RetryLater(10_000_000)
 
 
-async def test_a_completed_job_leaves_a_row_in_server_time(
-    queue, url, queue_name, attempts, raw, monkeypatch
-):
+async def test_a_completed_job_leaves_a_row_in_server_time(queue, url, queue_name, attempts, raw):
     job = await queue.add("slow", 1)
     await work(url, queue_name, handler)
 
@@ -181,20 +179,26 @@ async def test_rows_are_there_soon_while_the_worker_goes_on(queue, running_worke
 async def test_rows_are_there_only_once_their_jobs_are_done(queue, running_worker, attempts):
     gate = asyncio.Event()
 
-    async def wait(job):
-        await gate.wait()
+    async def wait_or_not(job):
+        if job.name == "long":
+            await gate.wait()
 
-    running = await running_worker(wait)
-    await queue.add("long", 1)
-    await eventually(lambda: running.worker.health().running == 1)
-    await asyncio.sleep(0.6)
-    before = await attempts()
+    running = await running_worker(wait_or_not)
+    await queue.add_bulk([{"name": "long", "data": 1}] * 20)
+    await eventually(lambda: running.worker.health().running == 20)
+    # As many as are written at once, and added after the others had begun.
+    await queue.add_bulk([{"name": "short", "data": 1}] * 20)
+
+    async def names():
+        return {row.name for _, row in await attempts()}
+
+    await eventually(names, within_s=5)
+    before = await names()
     gate.set()
-    await eventually(lambda: running.worker.health().completed == 1)
     await running.stop()
 
-    assert before == []
-    assert len(await attempts()) == 1
+    assert before == {"short"}
+    assert len(await attempts()) == 40
 
 
 async def test_a_history_that_is_switched_off_is_not_written(queue, url, queue_name, raw):
@@ -301,10 +305,63 @@ async def test_a_history_that_is_refused_keeps_nobody_from_leaving(queue, runnin
 async def test_the_servers_clock_counts_not_the_workers(
     queue, url, queue_name, attempts, monkeypatch
 ):
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+    real_ns = time.time_ns
     await queue.add("one", 1)
+    monkeypatch.setattr(time, "time", lambda: real_ns() / 1e9 + 86_400)
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 86_400 * 10**9)
     await work(url, queue_name, handler)
 
     ((_, row),) = await attempts()
-    assert abs(row.started_at_us / 1e6 - real()) < 60
+    assert abs(row.started_at_us / 1e6 - real_ns() / 1e9) < 60
+
+
+@pytest.mark.parametrize("cut_after_ms", [0, 1, 2, 3, 5, 8])
+async def test_a_cut_while_leaving_costs_no_row_and_no_lock(
+    queue, url, queue_name, history, raw, cut_after_ms
+):
+    async with FaultProxy(url) as proxy:
+        worker = Worker(queue_name, handler, redis_url=proxy.url, shutdown_deadline_ms=5_000)
+        running = asyncio.create_task(worker.run())
+        await queue.add_bulk([{"name": "a", "data": 1}] * 5)
+        await eventually(lambda: worker.health().completed == 5)
+        asyncio.get_running_loop().call_later(cut_after_ms / 1000, proxy.cut)
+        await worker.close()
+        await running
+
+    entries = await history()
+    assert sum(entry.row_count for entry in entries) == 5
+    assert [entry.is_last for entry in entries][-1:] == [True]
+    assert sum(entry.is_last for entry in entries) == 1
+    assert await raw("EXISTS", raw.keys.promoter_lock, raw.keys.scheduler_lock) == 0
+
+
+async def test_rows_of_many_errors_leave_in_entries_of_about_a_megabyte(
+    queue, url, queue_name, history, raw
+):
+    async def fail(job):
+        raise UnrecoverableError("ж" * 600 + str(job.data))
+
+    await queue.add_bulk([{"name": "a", "data": at} for at in range(900)])
+    await work(url, queue_name, fail, events="off")
+
+    sizes = [sum(map(len, fields)) for _, fields in await raw("XRANGE", raw.keys.history, "-", "+")]
+    assert sum(entry.row_count for entry in await history()) == 900
+    assert max(sizes) <= 1.1 * MIB
+
+
+async def test_a_due_time_that_no_clock_shows_costs_no_row(queue, url, queue_name, attempts, raw):
+    await queue.add_bulk([{"name": "a", "data": 1}] * 3)
+    ((_, fields), *_) = await raw("XRANGE", raw.keys.stream, "-", "+")
+    await raw("XADD", raw.keys.stream, "*", *fields, "due", "9" * 20)
+    await work(url, queue_name, handler)
+
+    rows = await attempts()
+    assert [row.due_ms for _, row in rows] == [None] * 4
+
+
+async def test_the_marker_of_a_run_that_ended_goes_soon(queue, url, queue_name, raw):
+    await queue.add("one", 1)
+    await work(url, queue_name, handler)
+
+    (marker,) = await raw("KEYS", raw.keys.token("history:*"))
+    assert 0 < await raw("TTL", marker) <= 120

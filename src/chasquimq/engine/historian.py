@@ -78,6 +78,10 @@ class Historian(Listener):
         if not self._store.is_untouched:
             await self._store.flush(is_last=True)
 
+    def give_up(self) -> None:
+        """Count what could not be written; there is no later."""
+        self._store.give_up()
+
     def _is_due(self) -> bool:
         if self._store.row_count >= _COMPANY:
             return True

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.charger import Charger
 from chasquimq.engine.claimer import Claimer
+from chasquimq.engine.farewell import take_leave
+from chasquimq.engine.hand_back import HandBack
 from chasquimq.engine.holdings import Holdings
 from chasquimq.engine.lease import Lease
 from chasquimq.engine.outcomes import Outcomes
@@ -77,6 +79,7 @@ class Pipeline:
         self.outcomes = Outcomes(
             store, self.holdings, policy, settings, encode=encode, listener=listener
         )
+        self._hand_back = HandBack(store, self.holdings, self.outcomes.counters)
         self._charger = Charger(store, self.holdings, settings.lease.uncharge_after_ms)
         self.runners = Runners(
             self.holdings, begin, self.outcomes, self.spawn,
@@ -95,7 +98,7 @@ class Pipeline:
         self.lease.pulse = self._pulse
         self.reader = Reader(
             store, self.holdings, intake, Claimer(store, settings.lease.lease_ms), self._pulse,
-            self._give_back_unseen, settings.read.block_ms, listener,
+            self._hand_back.give_unseen, settings.read.block_ms, listener,
         )  # fmt: skip
 
     async def start(self) -> None:
@@ -141,7 +144,8 @@ class Pipeline:
         for part in (self._charger, self.upkeep, self._timekeeper):
             part.stop()
         await self._within(limit_s, self._end_reading())
-        await self._within(limit_s, self._hand_back(_uncharged(self.holdings.take_all())))
+        unstarted = _uncharged(self.holdings.take_all())
+        await self._within(limit_s, take_leave(lambda: self._hand_back.give(unstarted)))
 
     async def _end_reading(self) -> None:
         """Hear the answer to a read under way: what it brings would else be ours for a lease."""
@@ -168,12 +172,14 @@ class Pipeline:
         await self._gone("chasqui-acker", "chasqui-retrier", "chasqui-burier")
 
     async def _leave(self) -> None:
-        await self._hand_back(self.outcomes.interrupted_counts)
-        await self._hand_back(await self._unknown())
-        await self.store.remove_consumer()
-        await self.upkeep.release()
-        # Last: a history that is refused must not keep others from leading.
-        await self._end_history()
+        give = self._hand_back
+        await take_leave(
+            lambda: give.give(self.outcomes.interrupted_counts),
+            give.give_unstarted,
+            self.store.remove_consumer,
+            self.upkeep.release,
+            self._end_history,
+        )
 
     async def _end_history(self) -> None:
         if self._historian is not None:
@@ -181,40 +187,14 @@ class Pipeline:
             await self._gone("chasqui-historian")
             await self._historian.end()
 
-    async def _give_back_unseen(self) -> None:
-        """What an answer brought that never arrived would else be ours for a whole lease."""
-        self.store.has_gap = False
-        held = set(self.holdings.ids())
-        try:
-            pending = await self.store.pending()
-            unseen = [(one, max(0, count - 1)) for one, count in pending if one not in held]
-            await self._hand_back(unseen)
-        except StoreError:
-            self.store.has_gap = True
-            raise
-
-    async def _unknown(self) -> list[tuple[bytes, int]]:
-        """What the server gave us and never started here; those still running stay leased."""
-        counts: list[tuple[bytes, int]] = []
-        for entry_id, count in await self.store.pending():
-            delivery = self.holdings.get(entry_id)
-            if delivery is None:
-                counts.append((entry_id, max(0, count - 1)))
-            elif not delivery.started_ns:
-                counts.append((entry_id, delivery.earlier))
-        return counts
-
-    async def _hand_back(self, counts: list[tuple[bytes, int]]) -> None:
-        if counts:
-            self.outcomes.counters.handed_back += await self.store.hand_back(counts)
-            self.holdings.release([entry_id for entry_id, _ in counts])
-
     async def _end(self) -> None:
         self.lease.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=_LAST_WAIT_S)
+        if self._historian is not None:
+            self._historian.give_up()
         await self.store.close()
 
     async def _gone(self, *names: str) -> None:

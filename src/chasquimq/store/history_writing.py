@@ -27,6 +27,10 @@ _ROWS_PER_ENTRY = 1_000
 _ROWS_MAX = 20_000
 # Longer than any outage that a worker sits out with an entry in its hands.
 _MARKER_TTL_S = 24 * 3_600
+# Nothing follows the last entry but a resend of itself.
+_LAST_MARKER_TTL_S = 120
+# Errors may be long, and no call should carry much more than a megabyte.
+_FAILURES_PER_ENTRY = 200
 
 
 class HistoryStore:
@@ -41,11 +45,13 @@ class HistoryStore:
         self._clock = clock
         self._cap = HistoryCap(max_bytes)
         self._run = secrets.token_hex(6)
+        self._is_ended = False
         self._rows = HistoryRows()
         self._seq = 0
         self._lost = 0
         # Packed and perhaps sent: it keeps its number until the server has answered.
         self._under_way: list[bytes] = []
+        self._under_way_rows = 0
         self.dropped_count = 0
 
     @property
@@ -96,12 +102,19 @@ class HistoryStore:
         """
         if self._under_way:
             await self._write()
+        if self._is_ended:
+            return
         is_busy = self.is_full
         while self.is_full:
             await self._pack_and_write()
         # On a busy queue the rest is a whole entry soon.
         if is_last or (not is_busy and (len(self._rows) or self._lost)):
-            await self._pack_and_write(is_last=is_last)
+            await self._write_rest(is_last=is_last)
+
+    def give_up(self) -> None:
+        """Count rows that the server did not confirm as dropped; nobody will send them now."""
+        self._drop(len(self._rows) + self._under_way_rows)
+        self._rows, self._under_way, self._under_way_rows = HistoryRows(), [], 0
 
     def _add(
         self,
@@ -127,16 +140,29 @@ class HistoryStore:
         self._lost += count
         self.dropped_count += count
 
+    async def _write_rest(self, *, is_last: bool) -> None:
+        while self._rows_of_entry() < len(self._rows):
+            await self._pack_and_write()
+        await self._pack_and_write(is_last=is_last)
+
     async def _pack_and_write(self, *, is_last: bool = False) -> None:
-        rows = self._rows.take(_ROWS_PER_ENTRY)
+        rows = self._rows.take(self._rows_of_entry())
         self._seq += 1
+        self._is_ended = is_last
         try:
             self._under_way = self._spell(rows, is_last=is_last)
         except EncodeError:
             self._drop(len(rows))
             self._under_way = self._spell(HistoryRows(), is_last=is_last)
-        self._lost = 0
+        self._lost, self._under_way_rows = 0, len(rows)
         await self._write()
+
+    def _rows_of_entry(self) -> int:
+        """A whole entry, or as many as bring along all the errors that fit into one."""
+        failures = self._rows.failures[:_ROWS_PER_ENTRY]
+        if len(failures) - failures.count(None) <= _FAILURES_PER_ENTRY:
+            return _ROWS_PER_ENTRY
+        return [at for at, one in enumerate(failures) if one is not None][_FAILURES_PER_ENTRY]
 
     def _spell(self, rows: HistoryRows, *, is_last: bool) -> list[bytes]:
         return encode_history(
@@ -147,14 +173,15 @@ class HistoryStore:
     async def _write(self) -> None:
         connection = await self._link.connection()
         keys = [self._keys.history, self._keys.token(f"history:{self._run}")]
-        args = (self._seq, self._cap.len_max, _MARKER_TTL_S, *self._under_way)
+        ttl_s = _LAST_MARKER_TTL_S if self._is_ended else _MARKER_TTL_S
+        args = (self._seq, self._cap.len_max, ttl_s, *self._under_way)
         try:
             await script.run(connection, "record", keys, *args)
         except StoreError as error:
             self._link.heed(error)
             raise
         self._cap.wrote(sum(map(len, self._under_way)))
-        self._under_way = []
+        self._under_way, self._under_way_rows = [], 0
         if self._cap.is_look_due:
             await self._look()
 

@@ -108,7 +108,7 @@ class HistoryRows:
         self.names += [one.name for one in batch]
         self.enqueued_ms += _sane([one.created_at_ms for one in batch])
         self.ready_ms += _sane(ready_times_ms(batch))
-        self.due_ms += [one.due_ms for one in batch]
+        self.due_ms += _sane_dues([one.due_ms for one in batch])
         self.durations_us += [one.duration_us for one in batch]
 
 
@@ -117,3 +117,9 @@ def _sane(times_ms: list[int]) -> list[int | None]:
     if max(times_ms) <= _TIME_MS_MAX:
         return cast("list[int | None]", times_ms)
     return [ms if ms <= _TIME_MS_MAX else None for ms in times_ms]
+
+
+def _sane_dues(times_ms: list[int | None]) -> list[int | None]:
+    if times_ms.count(None) == len(times_ms):
+        return times_ms
+    return [ms if ms is not None and ms <= _TIME_MS_MAX else None for ms in times_ms]
