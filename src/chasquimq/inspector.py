@@ -33,9 +33,17 @@ from chasquimq.store.reading import ReadStore
 from chasquimq.store.scanning import Advance, KeyScan
 from chasquimq.wire.codec import decode_payload, split_envelope
 from chasquimq.wire.keys import QueueKeys
-from chasquimq.wire.names import check_group_name
+from chasquimq.wire.names import check_group_name, check_queue_name
 
-__all__ = ["Advance", "Contents", "Inspector", "Survey", "open_envelope"]
+__all__ = [
+    "Advance",
+    "Contents",
+    "Inspector",
+    "Survey",
+    "check_group_name",
+    "check_queue_name",
+    "open_envelope",
+]
 
 DEFAULT_GROUP = "default"
 LEASE_MS = LeaseSettings().lease_ms
@@ -59,7 +67,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(NamedTuple):
-    """Snapshots of many queues, the keys that kept others from being looked at, and those others."""
+    """Snapshots of many queues, keys that kept others from being looked at, and those others."""
 
     snapshots: list[Snapshot]
     broken: list[WrongType]

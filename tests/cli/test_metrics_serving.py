@@ -25,6 +25,23 @@ async def test_a_scrape_reads_the_server_anew(running, queue, queue_name):
     assert (after["chasquimq_up"], after["chasquimq_queue_ready"]) == (1, 1)
 
 
+async def test_scrapes_at_once_share_one_look_also_at_a_server_with_a_name(
+    running, queue, queue_name, url
+):
+    await queue.add("a", 1)
+    async with FaultProxy(url) as proxy:
+        named = proxy.url.replace("127.0.0.1", "localhost")
+        port = await _served(running("metrics", queue_name, "--port", "0", CHASQUI_REDIS_URL=named))
+        await _scrape(port)
+        dials_before, proxy.latency_s = proxy.accept_count, 0.05
+
+        async with asyncio.timeout(4):
+            found = await asyncio.gather(*(_scrape(port) for _ in range(16)))
+
+    assert [(one["chasquimq_up"], one["chasquimq_queue_ready"]) for one in found] == [(1, 1)] * 16
+    assert proxy.accept_count - dials_before < 16
+
+
 async def test_queues_that_appear_later_are_served_where_none_was_named(running, queue, queue_name):
     port = await _served(running("metrics", "--port", "0"))
     await queue.add("a", 1)

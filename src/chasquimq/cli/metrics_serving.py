@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from chasquimq.cli.metrics import exposition
 from chasquimq.cli.render import clean, mask_secrets
+from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.errors import ChasquiError
 from chasquimq.telemetry.http import MetricsServer
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from chasquimq.cli.endpoint import Endpoint
     from chasquimq.inspector import Inspector, Survey
 
-EXIT_INTERRUPTED = 130
 # Prometheus gives up after ten seconds by default; it should hear `up 0` before.
 SCRAPE_S_MAX = 8.0
 
@@ -30,7 +29,7 @@ class MetricsService:
         self._queues = list(dict.fromkeys(queues))
         self._group = group
         self._url = url
-        self._loop = asyncio.get_running_loop()
+        self._look: asyncio.Task[str] | None = None
         self._is_up = True
         self._signal: int | None = None
         self._stopped = asyncio.Event()
@@ -39,11 +38,11 @@ class MetricsService:
         """Answer scrapers until a signal; the answer is the exit code.
 
         Raises:
-            SettingsError: a name cannot be that of a queue or a group.
+            SettingsError: a name cannot be that of a queue or a group, or the URL that of a server.
             StoreError: nobody can listen there.
         """
         self._check_names()
-        self._hear_signals()
+        hear_signals(self._stop)
         server = await self._listening(endpoint)
         try:
             url = f"http://{endpoint.shown_host}:{server.port}/metrics"
@@ -51,7 +50,16 @@ class MetricsService:
             await self._stopped.wait()
         finally:
             await server.stop()
-        return EXIT_INTERRUPTED if self._signal == signal.SIGINT else 0
+            if self._look is not None:
+                self._look.cancel()
+        return exit_code_of(self._signal)
+
+    async def shared_page(self) -> bytes:
+        """The page of the look that is under way; scrapes at once cost the server one look."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self.page(), name="chasqui-look")
+        # A scraper that leaves must not end the look of the others.
+        return (await asyncio.shield(self._look)).encode()
 
     async def page(self) -> str:
         """What a scraper reads now; a server that does not answer is `chasquimq_up 0`."""
@@ -68,15 +76,13 @@ class MetricsService:
         return scrape_page(None, self._group)
 
     def _check_names(self) -> None:
-        from chasquimq.upkeep import Upkeep
+        from chasquimq.inspector import check_group_name, check_queue_name
 
-        # A name that can never be is refused now, not at every scrape; nothing is run by this.
-        for queue in self._queues or ["any"]:
-            Upkeep(queue, redis_url=self._url, group=self._group)
-
-    def _hear_signals(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._stop, number)
+        # What can never be is refused now, not at every scrape.
+        self._new_inspector()
+        check_group_name(self._group)
+        for queue in self._queues:
+            check_queue_name(queue)
 
     def _stop(self, number: int) -> None:
         self._signal = number
@@ -85,7 +91,7 @@ class MetricsService:
     async def _listening(self, endpoint: Endpoint) -> MetricsServer:
         # Ready even while the server is down: only who is scraped can tell that it is.
         server = MetricsServer(
-            self._page,
+            self.shared_page,
             is_healthy=lambda: True,
             is_ready=lambda: True,
             host=endpoint.host,
@@ -93,10 +99,6 @@ class MetricsService:
         )
         await endpoint.start(server)
         return server
-
-    def _page(self) -> bytes:
-        # Pages are drawn in a thread; the server is read in the loop that can stop the reading.
-        return asyncio.run_coroutine_threadsafe(self.page(), self._loop).result().encode()
 
     def _new_inspector(self) -> Inspector:
         from chasquimq.inspector import Inspector

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import NotSupportedError
@@ -29,7 +31,7 @@ class WorkerPages:
             StoreError: nobody can listen there.
         """
         server = MetricsServer(
-            lambda: self._page(worker),
+            partial(self._page, worker),
             # Alive while this loop turns: a server that is down heals without a restart.
             is_healthy=lambda: True,
             is_ready=lambda: worker.health().is_ok,
@@ -39,10 +41,11 @@ class WorkerPages:
         await endpoint.start(server)
         return server
 
-    def _page(self, worker: Worker) -> bytes:
-        # Told each second too, but whoever asks should see how it is now.
+    async def _page(self, worker: Worker) -> bytes:
+        # Told each second too, but whoever asks should see how it is now. What the loop changes
+        # is read on the loop; sums have a lock, and drawing them takes a thread's time.
         self.sink.worker_health(worker.health().record)
-        return self._prometheus.exposition()
+        return await asyncio.to_thread(self._prometheus.exposition)
 
 
 def _new_prometheus_sink() -> PrometheusSink:

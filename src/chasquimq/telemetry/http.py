@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
 from types import TracebackType
@@ -20,6 +21,7 @@ CONNECTIONS_MAX = 32
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT_TYPE = "text/plain; charset=utf-8"
 _METHODS = ("GET", "HEAD")
+Page = Callable[[], bytes] | Callable[[], Awaitable[bytes]]
 
 
 class Answer(NamedTuple):
@@ -33,13 +35,14 @@ class Answer(NamedTuple):
 class MetricsServer:
     """Serves until it is stopped; reachable from this machine only, unless `host` says otherwise.
 
-    `metrics` draws the page and may take its time: it runs in a thread. `is_healthy` False asks
-    for a restart of the process, `is_ready` False says that it consumes nothing now.
+    `metrics` draws the page and may take its time: a coroutine function runs on this loop, any
+    other in a thread. `is_healthy` False asks for a restart of the process, `is_ready` False says
+    that it consumes nothing now.
     """
 
     def __init__(
         self,
-        metrics: Callable[[], bytes],
+        metrics: Page,
         *,
         is_healthy: Callable[[], bool],
         is_ready: Callable[[], bool],
@@ -141,10 +144,18 @@ class MetricsServer:
 
     async def _page(self, path: str) -> Answer:
         if path == "/metrics":
-            return Answer(HTTPStatus.OK, await asyncio.to_thread(self._metrics), METRICS_TYPE)
+            return Answer(HTTPStatus.OK, await _drawn(self._metrics), METRICS_TYPE)
         if self._probes[path]():
             return Answer(HTTPStatus.OK, b"ok\n")
         return _plain(HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+async def _drawn(page: Page) -> bytes:
+    if inspect.iscoroutinefunction(page):
+        return await page()
+    drawn = await asyncio.to_thread(page)
+    assert isinstance(drawn, bytes), "a page that is drawn in a thread is there at once"
+    return drawn
 
 
 async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str]:

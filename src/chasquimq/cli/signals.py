@@ -1,0 +1,22 @@
+"""The signals that end a command which runs for long, and the exit code that they leave."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+EXIT_INTERRUPTED = 130
+
+
+def hear_signals(stop: Callable[[int], None]) -> None:
+    """Let the running loop call `stop` with the number of each signal that asks for the end."""
+    import asyncio  # late, because commands that only print do without it
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+
+
+def exit_code_of(number: int | None) -> int:
+    """What a command answers that this signal ended; None is one that ended by itself."""
+    return EXIT_INTERRUPTED if number == signal.SIGINT else 0

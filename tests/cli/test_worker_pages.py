@@ -1,0 +1,60 @@
+"""The pages of a worker are drawn from what its own loop sees, and ask for no needless restart."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import ClassVar
+
+import pytest
+
+from chasquimq import Worker
+from chasquimq.cli.endpoint import LOOPBACK, Endpoint
+from chasquimq.cli.worker_pages import WorkerPages
+
+
+class Watched(Worker):
+    """Notes which threads ask how it is."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def health(self):
+        self.threads.add(threading.get_ident())
+        return super().health()
+
+
+@pytest.fixture
+async def get():
+    """A page of a worker that does not run."""
+    pages = WorkerPages("q")
+    worker = Watched("q", _nothing, redis_url="redis://127.0.0.1:1", metrics=pages.sink)
+    server = await pages.open(worker, Endpoint(LOOPBACK, 0))
+
+    async def ask(path: str) -> bytes:
+        reader, writer = await asyncio.open_connection(LOOPBACK, server.port)
+        writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    yield ask
+    await server.stop()
+    pages._prometheus.close()
+
+
+async def test_health_is_read_on_the_loop_that_changes_it(get):
+    Watched.threads.clear()
+
+    page = await get("/metrics")
+
+    assert b'chasquimq_worker_consuming{queue="q"} 0.0\n' in page
+    assert Watched.threads == {threading.get_ident()}
+
+
+async def test_a_worker_that_consumes_nothing_is_not_ready_and_asks_for_no_restart(get):
+    assert (await get("/readyz")).startswith(b"HTTP/1.1 503 ")
+    assert (await get("/healthz")).startswith(b"HTTP/1.1 200 ")
+
+
+async def _nothing(job) -> None:
+    return
