@@ -19,7 +19,8 @@ async def test_every_depth_is_a_sample_with_queue_and_group(chasqui, queue, queu
     }
     assert samples.pop("chasquimq_queue_oldest_delayed_lag_seconds") > 1_000_000
     assert samples == {
-        "chasquimq_queue_up": 1, "chasquimq_queue_ready": 1, "chasquimq_queue_pending": 0, "chasquimq_queue_delayed": 1,
+        "chasquimq_queue_up": 1, "chasquimq_queue_ready": 1, "chasquimq_queue_pending": 0,
+        "chasquimq_queue_delayed": 1,
         "chasquimq_queue_dlq": 0, "chasquimq_queue_repeatable": 0,
         "chasquimq_queue_added_total": 1, "chasquimq_queue_left_total": 0,
     }  # fmt: skip
@@ -44,6 +45,18 @@ async def test_a_file_is_replaced_in_one_step(chasqui, queue, queue_name, tmp_pa
     assert "# TYPE chasquimq_queue_ready gauge\n" in (tmp_path / "page.prom").read_text()
     assert nowhere.code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["page.prom"]
+
+
+async def test_a_file_below_a_file_is_refused_in_one_line(chasqui, queue, queue_name, tmp_path):
+    await queue.add("a", 1)
+    (tmp_path / "page.prom").write_text("old")
+
+    said = await chasqui("metrics", queue_name, "--output", "page.prom/page")
+
+    assert said.code == 1
+    assert said.err.startswith("error: page.prom/page must be a file that can be written: ")
+    assert len(said.err.splitlines()) == 1
+    assert (tmp_path / "page.prom").read_text() == "old"
 
 
 async def test_json_has_the_facts_of_inspect(chasqui, queue, queue_name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -182,8 +183,9 @@ def _replace(output: Path, page: str) -> None:
         draft.write_text(page, encoding="utf-8")
         draft.replace(output)
     except OSError as error:
+        # Where nothing can be written, there may be nothing to clear away either.
+        with suppress(OSError):
+            draft.unlink()
         raise StoreError(
             f"{output} must be a file that can be written: {error.strerror}"
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)
