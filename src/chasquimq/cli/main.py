@@ -14,12 +14,12 @@ from typing import NamedTuple
 import click
 
 from chasquimq.cli.render import mask_secrets, talk
+from chasquimq.cli.signals import EXIT_INTERRUPTED
 from chasquimq.errors import ChasquiError, NotSupportedError
 
 PROGRAM = "chasqui"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 COMPLETION_VARIABLE = "_CHASQUI_COMPLETE"
 

@@ -32,11 +32,11 @@ from chasquimq.cli.pipeline_options import (
 from chasquimq.cli.pipeline_talk import BatchTeller, run_facts, run_text, working
 from chasquimq.cli.render import clean, emit_json, emit_json_line
 from chasquimq.cli.server_choice import running_server
+from chasquimq.cli.signals import exit_code_of
 
 if TYPE_CHECKING:
     from chasquimq.spark.pipeline_settings import PipelineRun, PipelineSettings
 
-EXIT_INTERRUPTED = 130
 ROWS_PER_BATCH = 500_000
 
 rows_option = click.option(
@@ -91,12 +91,13 @@ def run(
     )  # fmt: skip
     for complaint in unknown_queues(url, queues):
         click.echo(f"warning: {clean(complaint)}; waiting for it", err=True)
-    with _until_signal() as stop, spark_session(master, conf) as session, working("reading") as say:
+    # Spark hears Ctrl+C, too, and would drop the batch under way: whoever listens last is heard.
+    with spark_session(master, conf) as session, _until_signal() as stop, working("reading") as say:
         from chasquimq.spark.pipeline import Pipeline
 
         done = Pipeline(session, settings).run(stop, BatchTeller(say, as_json=as_json).note)
     _sum_up(done, as_json=as_json, is_line=True)
-    return EXIT_INTERRUPTED if stop.number == signal.SIGINT else 0
+    return exit_code_of(stop.number)
 
 
 @click.command()

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from chasquimq.cli.logs import LEVELS, start_logging
 from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option
 from chasquimq.cli.server_choice import any_server
+from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
-
-if TYPE_CHECKING:
-    from chasquimq.upkeep import Upkeep
-
-EXIT_INTERRUPTED = 130
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +38,15 @@ async def _run(queues: Sequence[str], group: str, url: str) -> int:
 
     crews = [Upkeep(queue, redis_url=url, group=group) for queue in queues]
     await refuse_wrong_types(queues, url)
-    signals: list[int] = []
-    _hear_signals(crews, signals)
-    logger.info("keeping up", extra={"queues": ", ".join(queues)})
-    await asyncio.gather(*(crew.run() for crew in crews))
-    return EXIT_INTERRUPTED if signal.SIGINT in signals else 0
+    ended_by: int | None = None
 
-
-def _hear_signals(crews: Sequence[Upkeep], signals: list[int]) -> None:
     def stop(number: int) -> None:
-        signals.append(number)
+        nonlocal ended_by
+        ended_by = number
         for crew in crews:
             crew.request_stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    hear_signals(stop)
+    logger.info("keeping up", extra={"queues": ", ".join(queues)})
+    await asyncio.gather(*(crew.run() for crew in crews))
+    return exit_code_of(ended_by)

@@ -9,8 +9,9 @@ import random
 import signal
 from collections.abc import Callable, Sequence
 
+from chasquimq.cli.signals import EXIT_INTERRUPTED, exit_code_of, hear_signals
+
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 RESTART_MS_MIN = 200
 RESTART_MS_MAX = 30_000
 # A child that lived this long died of something new.
@@ -45,15 +46,13 @@ class WorkerFleet:
 
     async def run(self) -> int:
         """Run until every child has ended after a signal; the answer is the exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._forward, number)
+        hear_signals(self._forward)
         async with asyncio.TaskGroup() as keeping:
             for number in range(self._size):
                 keeping.create_task(self._keep(number), name=f"chasqui-child-{number}")
         if self._exit_code:
             return self._exit_code
-        return EXIT_INTERRUPTED if self._signal == signal.SIGINT else 0
+        return exit_code_of(self._signal)
 
     async def _keep(self, number: int) -> None:
         loop, deaths = asyncio.get_running_loop(), 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
 from chasquimq.cli.worker_target import is_worker, load_target, refusal
 from chasquimq.errors import SettingsError
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from chasquimq.cli.worker_pages import WorkerPages
     from chasquimq.worker import Worker
 
-EXIT_INTERRUPTED = 130
 READY_POLL_S = 0.02
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class WorkerRun:
         # Not closed: closing waits for handlers that ignore their cancellation, and the
         # process is about to leave without them.
         _runner().run(self._run(worker))
-        return EXIT_INTERRUPTED if self._signal == signal.SIGINT else 0
+        return exit_code_of(self._signal)
 
     def _worker(self, found: Any) -> Worker:
         if is_worker(found):
@@ -95,7 +95,7 @@ class WorkerRun:
             raise refusal(str(refused)) from None
 
     async def _run(self, worker: Worker) -> None:
-        self._hear_signals(worker)
+        hear_signals(partial(self._stop, worker))
         self._watch_lifeline(worker)
         async with self._served(worker):
             telling = asyncio.create_task(_tell_when_ready(worker), name="chasqui-ready")
@@ -116,11 +116,6 @@ class WorkerRun:
             yield
         finally:
             await server.stop()
-
-    def _hear_signals(self, worker: Worker) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop, worker, number)
 
     def _stop(self, worker: Worker, number: int) -> None:
         is_first, self._signal = self._signal is None, number
