@@ -17,6 +17,7 @@ from chasquimq.wire.codec import encode_envelope, read_extras
 from support.waiting import eventually
 
 SOON = RetrySettings(initial_backoff_ms=1, max_backoff_ms=1, jitter_ms=0)
+LATE_NS = 100_000_000
 
 
 class Spans:
@@ -173,15 +174,21 @@ async def test_a_run_lasts_as_long_as_its_handler(traced, running_worker, spans)
 
     async def sleeps(job):
         started_ns = time.monotonic_ns()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         took_ns.append(time.monotonic_ns() - started_ns)
+        # The outcome is known later than this in any case.
+        asyncio.get_running_loop().call_soon(time.sleep, LATE_NS / 1e9)
 
-    await running_worker(sleeps, tracing=spans.tracing)
-    await traced.add("mail", 1)
+    await running_worker(sleeps, tracing=spans.tracing, concurrency=1)
+    await traced.add_bulk([{"name": "mail", "data": at} for at in range(5)])
 
-    (run,) = await spans.some_runs(1)
+    runs = await spans.some_runs(5)
 
-    assert 0 <= run.end_time - run.start_time - took_ns[0] < 20_000_000
+    longer_ns = [
+        run.end_time - run.start_time - took for run, took in zip(runs, took_ns, strict=True)
+    ]
+    # On a busy machine some are held up, not all of them.
+    assert 0 <= min(longer_ns) < LATE_NS
 
 
 async def test_a_run_cut_short_by_the_deadline_is_told_when_the_worker_ends(
@@ -308,15 +315,25 @@ async def test_a_name_that_nobody_handles_is_no_run(traced, raw, running_worker,
     assert run.attributes["chasquimq.job.name"] == "known"
 
 
-async def test_a_tracer_that_raises_harms_no_job(url, queue_name, running_worker, spans):
-    class Broken(SpanProcessor):
-        def on_start(self, span, parent_context=None):
-            raise OSError("no collector")
+class GivesUp(BaseException):
+    """What no `except Exception` stops."""
 
-    spans.provider.add_span_processor(Broken())
+
+@pytest.mark.parametrize("moment", ["on_start", "on_end"])
+@pytest.mark.parametrize("error", [OSError, asyncio.CancelledError, GivesUp])
+async def test_a_tracer_that_raises_harms_no_job(
+    url, queue_name, running_worker, spans, error, moment
+):
+    def breaks(*_, **__):
+        raise error("no collector")
+
+    broken = SpanProcessor()
+    setattr(broken, moment, breaks)
+    spans.provider.add_span_processor(broken)
     running = await running_worker(noop, tracing=spans.tracing)
     async with Queue(queue_name, redis_url=url, tracing=spans.tracing) as queue:
         await queue.add("mail", 1)
+        await eventually(lambda: running.worker.health().completed == 1)
         await queue.add_bulk([{"name": "mail", "data": 1}])
 
     await eventually(lambda: running.worker.health().completed == 2)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from chasquimq.errors import SettingsError
-from chasquimq.telemetry.pace import Pace
+from chasquimq.model.pace import Pace
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -132,7 +132,9 @@ class Tracing:
     def _safely(self, act: Callable[[], Answer], otherwise: Answer) -> Answer:
         try:
             return act()
-        except Exception:  # a tracer is somebody else's code, and its trouble is never the job's
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a tracer's error, even a cancel, is never the job's
             if self._pace.allows():
                 untold = self._pace.take_held_back()
                 logger.warning("a tracer raised", exc_info=True, extra={"untold": untold})
