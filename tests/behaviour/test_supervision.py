@@ -19,7 +19,7 @@ class Flapping:
 
     name = "flapping"
 
-    def __init__(self, error: Exception, run_s: float = UP_S + 0.05) -> None:
+    def __init__(self, error: BaseException, run_s: float = UP_S + 0.05) -> None:
         self._error = error
         self._run_s = run_s
         self.runs = 0
@@ -82,6 +82,34 @@ async def test_a_bug_in_a_loop_is_told_at_once_and_not_at_every_turn(keep, caplo
         await eventually(lambda: loop.runs >= 5)
 
     assert told(caplog) == [("ERROR", "a loop failed and is started again")]
+
+
+class GivesUp(BaseException):
+    """What no `except Exception` stops."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GivesUp("for good")], ids=repr)
+async def test_a_loop_that_ends_by_a_cancel_nobody_asked_for_is_started_again(keep, caplog, error):
+    loop = Flapping(error, run_s=0)
+    supervisor = keep(loop)
+
+    await eventually(lambda: supervisor.loops_down, within_s=8)
+
+    assert loop.runs >= 5
+    assert supervisor.loops_down == {"flapping": str(error) or "CancelledError"}
+    assert told(caplog)[0] == ("ERROR", "a loop failed and is started again")
+
+
+async def test_a_loop_that_is_cancelled_ends(caplog):
+    loop = Flapping(ValueError("never"), run_s=60)
+    kept = asyncio.create_task(Supervisor().keep(loop))
+    await eventually(lambda: loop.runs)
+
+    kept.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(kept, 5)
+    assert told(caplog) == []
 
 
 async def test_a_loop_that_was_down_says_when_it_is_up(keep, caplog):

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from chasquimq.errors import StoreError
 from chasquimq.model.outcome import Door
 
 
@@ -76,8 +75,8 @@ class DoorLoop(Generic[Move]):
                 self._under_way = self._take()
             doors = await self._pass(self._under_way)
             moves, self._under_way = self._under_way, []
-            self._settle(moves, doors, self._was_sent)
-            self._was_sent = False
+            was_sent, self._was_sent = self._was_sent, False
+            self._settle(moves, doors, was_sent)
         if not self._is_stopping:
             self._is_awake = False
             self._wake.clear()
@@ -92,6 +91,6 @@ class DoorLoop(Generic[Move]):
     async def _pass(self, moves: list[Move]) -> list[Door]:
         try:
             return await self._send(moves)
-        except StoreError:
+        except BaseException:
             self._was_sent = True
             raise

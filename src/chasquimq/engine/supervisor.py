@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, StoreError
-from chasquimq.telemetry.pace import Pace
+from chasquimq.model.pace import Pace
 
 if TYPE_CHECKING:
     from chasquimq.engine.loop import Loop
@@ -58,7 +58,9 @@ class Supervisor:
                 return await self._run(loop)
             except StoreError as error:
                 self._note(loop.name, error)
-            except Exception as error:  # noqa: BLE001 - a bug in a loop must not stop the worker
+            except BaseException as error:  # a bug in a loop must not stop the worker
+                if _is_asked_for(error):
+                    raise
                 self._note(loop.name, error)
                 self._tell_bug(loop.name, error)
             failures = 1 if time.monotonic() - started_s > _DOWN_S else failures + 1
@@ -73,16 +75,16 @@ class Supervisor:
         finally:
             recovery.cancel()
 
-    def _note(self, name: str, error: Exception) -> None:
+    def _note(self, name: str, error: BaseException) -> None:
         trouble = self._troubles.setdefault(name, _Trouble(time.monotonic()))
-        trouble.error = str(error)
+        trouble.error = str(error) or type(error).__name__
         # The link says once that the server is away; a line for each loop would say no more.
         trouble.is_told |= isinstance(error, ConnectionLost)
         if name in self.loops_down and not trouble.is_told_down:
             trouble.is_told = trouble.is_told_down = True
             logger.error("a loop has been down", extra=_about(name, trouble))
 
-    def _tell_bug(self, name: str, error: Exception) -> None:
+    def _tell_bug(self, name: str, error: BaseException) -> None:
         self._troubles[name].is_told = True
         if self._paces[name, type(error).__name__].allows():
             logger.error("a loop failed and is started again", exc_info=error, extra={"loop": name})
@@ -95,6 +97,17 @@ class Supervisor:
             logger.info("a loop is up again", extra=_about(name, trouble))
         elif not trouble.is_told and self._paces[name, ""].allows():
             logger.warning("a loop had failed and is up again", extra=_about(name, trouble))
+
+
+def _is_asked_for(error: BaseException) -> bool:
+    """Whether somebody wants the end: who cancelled our task, or the interpreter.
+
+    A cancel that nobody asked for comes from something that was waited for, and is a bug.
+    """
+    if not isinstance(error, asyncio.CancelledError):
+        return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _about(name: str, trouble: _Trouble) -> dict[str, str]:
