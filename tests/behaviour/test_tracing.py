@@ -337,3 +337,28 @@ async def test_a_tracer_that_raises_harms_no_job(
         await queue.add_bulk([{"name": "mail", "data": 1}])
 
     await eventually(lambda: running.worker.health().completed == 2)
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+async def test_a_listener_that_raises_costs_no_other_its_outcomes(
+    queue, running_worker, spans, caplog, error
+):
+    class BrokenSpan:
+        def end(self, outcome, **_):
+            raise error(outcome)
+
+    class BrokenTracing(Tracing):
+        def start_run(self, *_):
+            return BrokenSpan()
+
+    told = []
+    running = await running_worker(
+        noop, tracing=BrokenTracing(spans.provider), on_completed=lambda job: told.append(job.data)
+    )
+    for at in range(3):
+        await queue.add("mail", at)
+        await eventually(lambda at=at: len(told) == at + 1)
+
+    assert told == [0, 1, 2]
+    assert running.worker.health().completed == 3
+    assert caplog.text.count("a listener raised") == 1

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from chasquimq.telemetry.pace import Pace
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
     from chasquimq.model.outcome import Burying, Retrying
+
+logger = logging.getLogger(__name__)
+Hear = Callable[..., None]
+_HAPPENINGS = (
+    "started", "completed", "retried", "buried", "lease_lost", "drained", "read", "disputed",
+)  # fmt: skip
 
 
 class Listener:
@@ -39,46 +49,63 @@ class Listener:
 
 
 class Chorus(Listener):
-    """Tells several listeners, one after the other."""
+    """Tells several listeners, one after the other; what one of them raises harms nobody else."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._listeners = tuple(listeners)
+        self._hearers = {one: _hearers(listeners, one) for one in _HAPPENINGS}
+        # One for each listener and kind of error.
+        self._paces: defaultdict[tuple[str, str], Pace] = defaultdict(Pace)
 
     def started(self, delivery: Delivery) -> None:
-        for listener in self._listeners:
-            listener.started(delivery)
+        self._tell("started", delivery)
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
-        for listener in self._listeners:
-            listener.completed(deliveries)
+        self._tell("completed", deliveries)
 
     def retried(self, moves: Sequence[Retrying]) -> None:
-        for listener in self._listeners:
-            listener.retried(moves)
+        self._tell("retried", moves)
 
     def buried(self, moves: Sequence[Burying]) -> None:
-        for listener in self._listeners:
-            listener.buried(moves)
+        self._tell("buried", moves)
 
     def drained(self) -> None:
-        for listener in self._listeners:
-            listener.drained()
+        self._tell("drained")
 
     def read(self, size: int, reclaimed: int) -> None:
-        for listener in self._listeners:
-            listener.read(size, reclaimed)
+        self._tell("read", size, reclaimed)
 
     def lease_lost(self) -> None:
-        for listener in self._listeners:
-            listener.lease_lost()
+        self._tell("lease_lost")
 
     def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
-        for listener in self._listeners:
-            listener.disputed(moves, is_unproven=is_unproven)
+        self._tell("disputed", moves, is_unproven=is_unproven)
+
+    def _tell(self, happening: str, *about: Any, **more: Any) -> None:
+        for hear in self._hearers[happening]:
+            try:
+                hear(*about, **more)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - the job is done, whatever its listeners do
+                self._note(hear, error)
+
+    def _note(self, hear: Hear, error: BaseException) -> None:
+        name = hear.__qualname__
+        pace = self._paces[name, type(error).__name__]
+        if pace.allows():
+            logger.error(
+                "a listener raised, and has not heard of some jobs", exc_info=error,
+                extra={"listener": name, "untold": pace.take_held_back()},
+            )  # fmt: skip
 
 
 def one_of(listeners: Sequence[Listener]) -> Listener | None:
     """What the engine talks to; None when nobody listens, so that it costs nothing."""
-    if not listeners:
-        return None
-    return listeners[0] if len(listeners) == 1 else Chorus(listeners)
+    return Chorus(listeners) if listeners else None
+
+
+def _hearers(listeners: Sequence[Listener], happening: str) -> tuple[Hear, ...]:
+    """The methods of those who do not leave it at doing nothing."""
+    nothing = getattr(Listener, happening)
+    hearing = [one for one in listeners if getattr(type(one), happening) is not nothing]
+    return tuple([getattr(one, happening) for one in hearing])
