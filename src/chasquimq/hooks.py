@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from chasquimq.engine.listening import Listener
 from chasquimq.job import DeliveredJob, Job, enter_job
 from chasquimq.model.delivery import Delivery
+from chasquimq.model.pace import Pace
 from chasquimq.store.payloads import decode
-from chasquimq.telemetry.pace import Pace
 
 if TYPE_CHECKING:
     from chasquimq.model.outcome import Burying, Retrying

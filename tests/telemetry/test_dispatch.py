@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from chasquimq.model.pace import Pace
 from chasquimq.telemetry.burden import Burden
 from chasquimq.telemetry.dispatch import SafeSink
-from chasquimq.telemetry.pace import Pace
 from chasquimq.telemetry.sink import JobOutcome, MetricsSink, ReaderBatch
 
 OK = JobOutcome("ok", 1, 5, "mail")

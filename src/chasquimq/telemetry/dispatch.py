@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chasquimq.errors import SettingsError
+from chasquimq.model.pace import Pace
 from chasquimq.telemetry.burden import Burden
-from chasquimq.telemetry.pace import Pace
 from chasquimq.telemetry.sink import BATCHES, HAPPENINGS, MetricsSink, is_inherited, listens
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from chasquimq.errors import SettingsError
-from chasquimq.telemetry.pace import Pace
+from chasquimq.model.pace import Pace
 
 logger = logging.getLogger(__name__)
 REQUEST_BYTES_MAX = 8_192

@@ -1,33 +1,5 @@
-"""Lets a message through at once, then ever less often, however often it is asked for."""
+"""Where Pace was."""
 
-from __future__ import annotations
+from chasquimq.model.pace import Pace
 
-import time
-from collections.abc import Callable
-
-_QUIET_S_MIN = 60.0
-_QUIET_S_MAX = 3_600.0
-
-
-class Pace:
-    """Ask before each message; `held_back` counts the refusals since the last one let through."""
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self._quiet_s = _QUIET_S_MIN / 2
-        self._quiet_until_s = float("-inf")
-        self.held_back = 0
-
-    def allows(self) -> bool:
-        now_s = self._now_s()
-        if now_s < self._quiet_until_s:
-            self.held_back += 1
-            return False
-        self._quiet_s = min(self._quiet_s * 2, _QUIET_S_MAX)
-        self._quiet_until_s = now_s + self._quiet_s
-        return True
-
-    def take_held_back(self) -> int:
-        """How many were refused; counting starts again."""
-        held_back, self.held_back = self.held_back, 0
-        return held_back
+__all__ = ["Pace"]
