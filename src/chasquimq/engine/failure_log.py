@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,14 @@ _AGAIN_S = 60.0
 _KINDS_MAX = 1_000
 
 
+@dataclass(slots=True)
+class _Told:
+    """When a kind was told, and how often it was not since."""
+
+    at_s: float
+    untold_count: int = 0
+
+
 class FailureLog:
     """A kind of failure is a job name and an error type.
 
@@ -24,26 +33,37 @@ class FailureLog:
 
     def __init__(self, *, tells_messages: bool = True) -> None:
         self._format = traceback.format_exception if tells_messages else _frames
-        self._told_s: dict[tuple[str, str], float] = {}
-        self._untold: dict[tuple[str, str], int] = {}
+        # Those told longest ago come first.
+        self._told: dict[tuple[str, str], _Told] = {}
+
+    @property
+    def kind_count(self) -> int:
+        """How many kinds are remembered, a thousand at most."""
+        return len(self._told)
 
     def note(self, delivery: Delivery, error: BaseException, failure: Failure, fate: str) -> None:
         """Log a failure, unless one of its kind was logged a moment ago."""
         kind = (delivery.name, failure.error_type)
         now_s = time.monotonic()
-        if now_s - self._told_s.get(kind, -_AGAIN_S) < _AGAIN_S:
-            self._untold[kind] = self._untold.get(kind, 0) + 1
+        told = self._told.get(kind)
+        if told is not None and now_s - told.at_s < _AGAIN_S:
+            told.untold_count += 1
             return
-        if len(self._told_s) >= _KINDS_MAX:
-            self._told_s.clear()
-        self._told_s[kind] = now_s
+        self._remember(kind, now_s)
         logger.warning(
             "a handler failed: %s\n%s", failure.text, self._trace(error),
             extra={
                 "job_name": delivery.name, "job_id": delivery.job_id, "fate": fate,
-                "run_number": delivery.run_number, "untold": self._untold.pop(kind, 0),
+                "run_number": delivery.run_number, "untold": told.untold_count if told else 0,
             },
         )  # fmt: skip
+
+    def _remember(self, kind: tuple[str, str], now_s: float) -> None:
+        self._told.pop(kind, None)
+        # Names may be made up by whoever adds jobs.
+        if len(self._told) >= _KINDS_MAX:
+            del self._told[next(iter(self._told))]
+        self._told[kind] = _Told(now_s)
 
     def _trace(self, error: BaseException) -> str:
         """The traceback in characters that any log can carry, whatever the error is made of."""
