@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.telemetry.pace import Pace
+from chasquimq.model.pace import Pace
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
