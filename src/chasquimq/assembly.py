@@ -11,7 +11,7 @@ from chasquimq.engine.historian import Historian
 from chasquimq.engine.listening import Listener, one_of
 from chasquimq.engine.meter import Meter
 from chasquimq.engine.pipeline import Pipeline
-from chasquimq.engine.reporter import Channel, Dropping, Reporter
+from chasquimq.engine.reporter import Loss, Reporter
 from chasquimq.engine.runner import Begin
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.hooks import Hooks
@@ -56,29 +56,31 @@ class Assembly:
             settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
         )  # fmt: skip
         events, historian = self._events(store), self._historian(store)
+        upkeep = UpkeepStore(
+            self.queue, store.writes, waiting_events_max=settings.events.waiting_max
+        )
         return Pipeline(
             store,
             LeaseStore(
                 self.queue, self.group, self.consumer, self.connection, settings.lease.beat_ms
             ),
-            self._upkeep(store),
+            self._upkeep(upkeep, store),
             self._begin(execute),
             settings,
             encode=self.encode,
             listener=one_of(self._listeners(store, events, historian)),
             historian=historian,
-            reporter=self._reporter(events, historian),
+            reporter=self._reporter(_losses(events, upkeep, historian)),
             on_lease_lost=self.hooks.lease_lost(self.state),
         )
 
-    def _upkeep(self, store: ConsumerStore) -> UpkeepLoops:
-        link, settings = store.writes, self.settings
+    def _upkeep(self, upkeep: UpkeepStore, store: ConsumerStore) -> UpkeepLoops:
         return UpkeepLoops(
-            UpkeepStore(self.queue, link, waiting_events_max=settings.events.waiting_max),
-            FiringStore(self.queue, link),
-            JanitorStore(self.queue, self.group, link),
+            upkeep,
+            FiringStore(self.queue, store.writes),
+            JanitorStore(self.queue, self.group, store.writes),
             self.consumer,
-            settings.upkeep,
+            self.settings.upkeep,
             self.sink,
         )
 
@@ -96,15 +98,10 @@ class Assembly:
             return None
         return EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)
 
-    def _reporter(self, events: EventStore | None, historian: Historian | None) -> Reporter | None:
+    def _reporter(self, losses: list[Loss]) -> Reporter | None:
         if self.sink is None or not Reporter.is_heard_by(self.sink):
             return None
-        writers: list[tuple[Channel, Dropping]] = []
-        if events is not None:
-            writers.append(("events", events))
-        if historian is not None:
-            writers.append(("history", historian))
-        return Reporter(self.sink, self.health, writers)
+        return Reporter(self.sink, self.health, losses)
 
     def _listeners(
         self, store: ConsumerStore, events: EventStore | None, historian: Historian | None
@@ -122,6 +119,18 @@ class Assembly:
     def _begin(self, execute: Execute) -> Begin:
         begin = _begin(execute, self.state)
         return begin if self.spans is None else self.spans.around(begin)
+
+
+def _losses(
+    events: EventStore | None, upkeep: UpkeepStore, historian: Historian | None
+) -> list[Loss]:
+    losses: list[Loss] = [("events", lambda: upkeep.dropped_count)]
+    if events is not None:
+        losses.append(("events", lambda: events.dropped_count))
+        losses.append(("events_unproven", lambda: events.unproven_count))
+    if historian is not None:
+        losses.append(("history", lambda: historian.dropped_count))
+    return losses
 
 
 def _begin(execute: Execute, state: dict[str, Any]) -> Begin:

@@ -56,8 +56,11 @@ class Upkeep:
             ),
             name="chasqui-upkeep",
         )
+        self._store = UpkeepStore(
+            self.name, self._link, waiting_events_max=EventSettings().waiting_max
+        )
         self._loops = UpkeepLoops(
-            UpkeepStore(self.name, self._link, waiting_events_max=EventSettings().waiting_max),
+            self._store,
             FiringStore(self.name, self._link),
             JanitorStore(self.name, check_group_name(group), self._link),
             self.holder,
@@ -80,6 +83,11 @@ class Upkeep:
     def loops_down(self) -> dict[str, str]:
         """Loops that have been failing for more than five seconds, with their last error."""
         return self._supervisor.loops_down
+
+    @property
+    def events_dropped_count(self) -> int:
+        """`waiting` events that the server refused; their jobs were promoted all the same."""
+        return self._store.dropped_count
 
     async def run(self) -> None:
         """Run until closed; raises ServerUnreachable when the first dial fails."""

@@ -137,6 +137,33 @@ async def test_an_event_that_is_refused_is_no_concern_of_the_add(telling, raw):
     assert await telling.counts()
 
 
+async def test_events_that_are_refused_are_counted_and_logged_once(telling, raw, caplog):
+    await raw("SET", raw.keys.events, "not a stream")
+
+    for data in (1, 2):
+        await telling.add("later", data, delay_ms=60_000)
+    await eventually(lambda: telling.events_dropped_count == 2)
+
+    (line,) = [one for one in caplog.records if "events of delayed adds" in one.getMessage()]
+    assert (line.levelname, line.queue, line.count) == ("WARNING", telling.name, 1)
+    assert telling.events_unproven_count == 0
+
+
+async def test_events_whose_reply_was_lost_are_no_loss(url, queue_name, raw):
+    async with (
+        FaultProxy(url) as proxy,
+        Queue(queue_name, redis_url=proxy.url, events_enabled=True) as queue,
+    ):
+        await queue.add("later", 1, delay_ms=60_000)
+        # The event leaves in the tick after the answer to the add.
+        proxy.drop_replies()
+        await told(raw)
+        proxy.cut()
+        await eventually(lambda: queue.events_unproven_count == 1)
+
+        assert queue.events_dropped_count == 0
+
+
 def test_a_stream_without_room_is_refused():
     with pytest.raises(SettingsError, match="events_max_stream_len"):
         ProducerSettings(events_max_stream_len=0)

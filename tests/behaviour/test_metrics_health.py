@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
-from chasquimq import InMemorySink, MetricsSink, NoopSink, QueueLabeled
+from chasquimq import InMemorySink, MetricsSink, NoopSink, QueueLabeled, Worker
 from chasquimq.telemetry.sink import WorkerHealth
+from support.faultproxy import FaultProxy
 from support.waiting import eventually
+from support.workers import RunningWorker
 
 QUIET = {"events": "off", "history": False}
 
@@ -62,6 +64,49 @@ async def test_events_that_the_server_refuses_are_told_as_dropped(queue, raw, ru
 
     assert running.worker.health().completed == 7
     assert (sink.events_dropped(), sink.history_rows_dropped()) == (7, 0)
+
+
+async def test_waiting_events_that_the_server_refuses_are_told_as_dropped(
+    queue, raw, running_worker
+):
+    sink = InMemorySink()
+    await raw("SET", raw.keys.events, "no stream")
+    await queue.add_bulk([{"name": "n", "data": at, "delay_ms": 1} for at in range(50)])
+    running = await running_worker(noop, metrics=sink, events="full")
+
+    await eventually(lambda: running.worker.health().completed == 50)
+    await running.stop()
+
+    # Each was made ready, started and completed; now and then the queue was told to be drained.
+    assert 150 <= sink.events_dropped() < 200
+
+
+async def test_events_whose_reply_was_lost_are_told_as_unproven(url, queue, queue_name, raw):
+    gate, sink = asyncio.Event(), InMemorySink()
+
+    async with FaultProxy(url) as proxy:
+
+        async def waits(job):
+            # The start is announced right after this.
+            proxy.drop_replies()
+            await gate.wait()
+
+        worker = Worker(queue_name, waits, redis_url=proxy.url, metrics=sink, history=False)
+        running = RunningWorker(worker)
+        await running.until_consuming()
+        await queue.add("n", 1)
+
+        async def is_written():
+            return await raw("XLEN", raw.keys.events) == 1
+
+        await eventually(is_written)
+        proxy.cut()
+        proxy.thaw()
+        gate.set()
+        await eventually(lambda: worker.health().completed == 1)
+        await running.stop()
+
+    assert (sink.events_unproven(), sink.events_dropped()) == (1, 0)
 
 
 async def test_history_that_cannot_be_written_is_told_as_dropped(queue, raw, running_worker):

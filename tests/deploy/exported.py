@@ -71,7 +71,7 @@ def tell_everything(sink: MetricsSink) -> None:
     sink.dlq_routed(DlqRouted(DlqReason.UNRECOVERABLE, 1, "charge"))
     sink.lease_lost(LeaseLost(1))
     sink.stale_outcomes(StaleOutcomes(1, 1))
-    sink.rows_dropped(RowsDropped(1, 1))
+    sink.rows_dropped(RowsDropped(1, 1, 1))
     sink.worker_health(WorkerHealth(is_consuming=True, has_trusted_leases=True))
 
 

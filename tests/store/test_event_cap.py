@@ -6,6 +6,7 @@ from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.link import Link
 from chasquimq.store.recording import EventStore
+from support.faultproxy import FaultProxy
 from support.waiting import eventually
 
 CAP = 1_000
@@ -32,6 +33,36 @@ async def test_a_busy_writer_keeps_the_stream_short(url, queue_name, raw):
     assert store.dropped_count == 0
     assert max(lengths) <= 2 * CAP + 200
     assert lengths[-1] >= CAP
+
+
+async def test_events_whose_reply_was_lost_are_unproven_and_not_dropped(url, queue_name, raw):
+    async with FaultProxy(url) as proxy:
+        link = Link(ConnectionSettings(url=proxy.url))
+        await link.connection()
+        store = EventStore(queue_name, "w", CAP, link)
+        proxy.drop_replies()
+        store.started(deliveries(5))
+
+        async def are_written():
+            return await raw("XLEN", raw.keys.events) == 5
+
+        await eventually(are_written)
+        proxy.cut()
+        await eventually(lambda: store.unproven_count == 5)
+        await link.close()
+
+    assert store.dropped_count == 0
+
+
+async def test_events_that_were_never_sent_are_dropped_and_not_unproven(url, queue_name):
+    link = Link(ConnectionSettings(url=url))
+    await link.connection()
+    store = EventStore(queue_name, "w", CAP, link)
+    await link.close()
+
+    store.started(deliveries(5))
+
+    assert (store.dropped_count, store.unproven_count) == (5, 0)
 
 
 async def test_a_stream_that_was_left_too_long_is_cut_by_the_first_event(url, queue_name, raw):

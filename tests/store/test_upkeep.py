@@ -45,3 +45,21 @@ async def test_a_full_page_says_that_more_may_be_due(upkeep, raw, page_max, is_f
     await raw("ZADD", raw.keys.delayed, 1, b"\0\0\0\0a", 2, b"\0\0\0\0b")
 
     assert (await upkeep.promote(page_max)).is_full is is_full
+
+
+@pytest.mark.parametrize("name", ["", "n"])
+async def test_waiting_events_that_are_refused_are_counted_and_keep_no_job_back(
+    url, queue_name, raw, name
+):
+    link = Link(ConnectionSettings(url=url))
+    upkeep = UpkeepStore(queue_name, link, waiting_events_max=100)
+    await raw("SET", raw.keys.events, "no stream")
+    for job_id in "abc":
+        member = encode_member(name, encode_envelope(job_id, b"\x01", 1))
+        await raw("ZADD", raw.keys.delayed, 1, member)
+
+    promoted = await upkeep.promote(256)
+    await link.close()
+
+    assert (promoted.moved, upkeep.dropped_count) == (3, 3)
+    assert await raw("XLEN", raw.keys.stream) == 3

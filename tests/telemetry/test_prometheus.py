@@ -166,7 +166,7 @@ def test_reads_losses_and_drops_are_counted(sink):
     sink.reader_batch(ReaderBatch(size=7, reclaimed=2))
     sink.lease_lost(LeaseLost(3))
     sink.stale_outcomes(StaleOutcomes(stale=1, unproven=2))
-    sink.rows_dropped(RowsDropped(events=4, history=5))
+    sink.rows_dropped(RowsDropped(events=4, history=5, events_unproven=6))
 
     assert value(sink, "chasquimq_consumer_batch_size_sum") == 7
     assert value(sink, "chasquimq_consumer_reclaimed_total") == 2
@@ -174,6 +174,7 @@ def test_reads_losses_and_drops_are_counted(sink):
     assert value(sink, "chasquimq_stale_outcomes_total") == 1
     assert value(sink, "chasquimq_unproven_outcomes_total") == 2
     assert value(sink, "chasquimq_events_dropped_total") == 4
+    assert value(sink, "chasquimq_events_unproven_total") == 6
     assert value(sink, "chasquimq_history_rows_dropped_total") == 5
 
 

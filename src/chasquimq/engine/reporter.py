@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from chasquimq.engine.loop import Ticker
 from chasquimq.telemetry.sink import RowsDropped, WorkerHealth, listens
@@ -11,15 +12,10 @@ from chasquimq.telemetry.sink import RowsDropped, WorkerHealth, listens
 if TYPE_CHECKING:
     from chasquimq.telemetry.sink import MetricsSink
 
-Channel = Literal["events", "history"]
+# Fields of RowsDropped, each with somebody's count of what was lost since the start.
+Channel = Literal["events", "history", "events_unproven"]
+Loss = tuple[Channel, Callable[[], int]]
 _PAUSE_MS = 1_000
-
-
-class Dropping(Protocol):
-    """A writer that gives rows up rather than let a job wait, and counts them."""
-
-    @property
-    def dropped_count(self) -> int: ...
 
 
 class Reporter:
@@ -31,12 +27,12 @@ class Reporter:
         self,
         sink: MetricsSink,
         health: Callable[[], WorkerHealth],
-        writers: Sequence[tuple[Channel, Dropping]],
+        losses: Sequence[Loss],
     ) -> None:
         self._sink = sink
         self._health = health
-        self._writers = writers
-        self._told: dict[Channel, int] = {"events": 0, "history": 0}
+        self._losses = losses
+        self._told: Counter[Channel] = Counter()
         self._ticker = Ticker()
 
     @staticmethod
@@ -55,11 +51,11 @@ class Reporter:
     def run_once(self) -> None:
         """Tell how things are, and what was dropped since the last time."""
         self._sink.worker_health(self._health())
-        events, history = self._fresh("events"), self._fresh("history")
-        if events or history:
-            self._sink.rows_dropped(RowsDropped(events, history))
-
-    def _fresh(self, channel: Channel) -> int:
-        dropped = sum(writer.dropped_count for name, writer in self._writers if name == channel)
-        fresh, self._told[channel] = dropped - self._told[channel], dropped
-        return fresh
+        lost: Counter[Channel] = Counter()
+        for channel, count in self._losses:
+            lost[channel] += count()
+        fresh, self._told = lost - self._told, lost
+        if fresh:
+            self._sink.rows_dropped(
+                RowsDropped(fresh["events"], fresh["history"], fresh["events_unproven"])
+            )

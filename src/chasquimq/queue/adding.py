@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
@@ -14,6 +13,7 @@ from chasquimq.queue.bulk_plans import BulkPlans, in_order, plain_in, plans_in, 
 from chasquimq.queue.opening import DurabilityLike
 from chasquimq.queue.repeating import MissedFiresLike, RepeatLike
 from chasquimq.store.add_write import AddMark
+from chasquimq.store.wall_clock import wall_ms
 from chasquimq.wire.job_id import new_job_id, new_job_ids
 from chasquimq.wire.new_job import JobSpec, NewJob
 
@@ -70,7 +70,7 @@ class Adding(BulkPlans):
         options = (delay_ms, delay, attempts, backoff, job_id, expires_ms, timeout_ms)
         if options != _NO_OPTIONS:
             spec.update(zip(_OPTIONS, options, strict=True))
-        now_ms = _now_ms()
+        now_ms = wall_ms()
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
         new = self._speller().spell(spec, new_job_id(now_ms), now_ms)
@@ -130,7 +130,7 @@ class Adding(BulkPlans):
         writes, so an error may come after some were added: its `job_ids` names the others.
         A job with `repeat` is planned, as by `add`; plans are written after the jobs.
         """
-        now_ms = _now_ms()
+        now_ms = wall_ms()
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
         _check_mappings(jobs)
@@ -198,7 +198,3 @@ def _raise_conflicts(
         return
     pairs = zip(jobs, marks, strict=True)
     raise IdConflict([job.job_id for job, mark in pairs if mark is AddMark.CONFLICT])
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

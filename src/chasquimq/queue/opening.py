@@ -86,6 +86,16 @@ class Opening:
     def is_closed(self) -> bool:
         return self._is_closed
 
+    @property
+    def events_dropped_count(self) -> int:
+        """How many `delayed` events of `events_enabled` are missing in the events stream."""
+        return sum(store.events_dropped_count for store in self._opened.values())
+
+    @property
+    def events_unproven_count(self) -> int:
+        """How many more may be missing, because the link broke before they were confirmed."""
+        return sum(store.events_unproven_count for store in self._opened.values())
+
     async def __aenter__(self) -> Self:
         return self
 

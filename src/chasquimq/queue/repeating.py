@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from chasquimq.repeat import (
 )
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.repeating import ListedSpec, RepeatStore
+from chasquimq.store.wall_clock import wall_ms
 from chasquimq.wire.codec import decode_payload
 from chasquimq.wire.job_id import new_job_id
 from chasquimq.wire.names import check_spec_key
@@ -62,7 +62,7 @@ class Repeating(Opening):
         bounds = Bounds(limit=limit, start_after_ms=start_after_ms, end_before_ms=end_before_ms)
         new = self._new_plan(name, data, repeat, missed_fires, attempts, backoff, key, bounds)
         upserted = await self._repeats().upsert(new)
-        return Job(new.key, name, data, 0, _now_ms(), self, not upserted.was_written)
+        return Job(new.key, name, data, 0, wall_ms(), self, not upserted.was_written)
 
     async def get_repeatable_jobs(self, limit: int = 100) -> list[RepeatableMeta]:
         """The plans that fire next, soonest first; those that cannot be read are left out."""
@@ -87,7 +87,7 @@ class Repeating(Opening):
         if stored is None:
             hint = "get_repeatable_jobs() lists the keys"
             raise SettingsError("key", key, "the key of a repeatable job", hint=hint)
-        now_ms = _now_ms()
+        now_ms = wall_ms()
         job_id = new_job_id(now_ms)
         job = NewJob(job_id, stored.spec.job_name, stored.envelope(job_id, now_ms))
         await self._store().add(job, self._settings.unique_for_ms)
@@ -189,7 +189,3 @@ def _decoded(payload: bytes) -> Any:
     except DecodeError:
         # Native producers may store any bytes; their consumers get them as they are.
         return payload
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

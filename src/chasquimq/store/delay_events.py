@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from chasquimq.model.pace import Pace
 from chasquimq.store.add_write import AddMark
-from chasquimq.store.recording import EventStore
+from chasquimq.store.event_lines import EventLines
+from chasquimq.store.wall_clock import wall_ms
+from chasquimq.wire.event_command import EventSpeller
+from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from chasquimq.model.options import Wait
@@ -16,29 +20,51 @@ if TYPE_CHECKING:
     from chasquimq.wire.new_job import NewJob
 
 
-class DelayEvents(EventStore):
+logger = logging.getLogger(__name__)
+
+
+class DelayEvents:
     """The `delayed` events of one producer; those of a loop tick leave in one write."""
 
     def __init__(self, queue: str, max_len: int, link: Link) -> None:
-        super().__init__(queue, "", max_len, link)
-        self._lines: list[bytes] = []
+        self._queue = queue
+        self._spell = EventSpeller(QueueKeys(queue).events, max_len, worker="")
+        self._lines = EventLines(link, self._spell.trim, on_drop=self._tell_drop)
+        self._gathered: list[bytes] = []
+        self._pace = Pace()
+
+    @property
+    def dropped_count(self) -> int:
+        """Events that are not in the stream."""
+        return self._lines.dropped_count
+
+    @property
+    def unproven_count(self) -> int:
+        """Events whose reply was lost, so that nobody knows whether they are in the stream."""
+        return self._lines.unproven_count
 
     def added(self, jobs: Sequence[NewJob], marks: Sequence[AddMark]) -> None:
         """A write was confirmed; jobs that were there before, or were due at once, are not told."""
-        now_ms, delayed = time.time_ns() // 1_000_000, self._spell.delayed
+        now_ms, delayed = wall_ms(), self._spell.delayed
         lines = [
             delayed(job.job_id, job.name, now_ms, *_wait(job.wait, now_ms))
             for job, mark in zip(jobs, marks, strict=True)
             if mark is AddMark.ADDED and job.wait is not None and _is_ahead(job.wait, now_ms)
         ]
-        if lines and not self._lines:
+        if lines and not self._gathered:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._lines += lines
+        self._gathered += lines
 
     def flush(self) -> None:
         """Send what was gathered in this tick."""
-        lines, self._lines = self._lines, []
-        self._send(lines)
+        lines, self._gathered = self._gathered, []
+        self._lines.send(lines)
+
+    def _tell_drop(self, count: int) -> None:
+        # A producer has no sink that could show the count.
+        if self._pace.allows():
+            about = {"queue": self._queue, "count": count, "held_back": self._pace.take_held_back()}
+            logger.warning("events of delayed adds were dropped; the jobs were added", extra=about)
 
 
 def _is_ahead(wait: Wait, now_ms: int) -> bool:

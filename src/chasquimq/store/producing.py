@@ -186,6 +186,16 @@ class ProducerStore:
         assert cap is not None, "only a capped queue can be full"
         raise QueueFull(self.queue, cap, _ids(write.jobs))
 
+    @property
+    def events_dropped_count(self) -> int:
+        """`delayed` events that are not in the events stream."""
+        return 0 if self._delay_events is None else self._delay_events.dropped_count
+
+    @property
+    def events_unproven_count(self) -> int:
+        """`delayed` events whose reply was lost."""
+        return 0 if self._delay_events is None else self._delay_events.unproven_count
+
     async def close(self) -> None:
         """Close the connection; what was not confirmed hears that its outcome is unknown."""
         if self._delay_events is not None:

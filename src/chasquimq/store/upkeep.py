@@ -39,6 +39,8 @@ class UpkeepStore:
         self._keys = QueueKeys(queue)
         self._waiting_events_max = waiting_events_max
         self._link = link
+        # `waiting` events that the server refused; their jobs were promoted all the same.
+        self.dropped_count = 0
 
     async def acquire_lock(self, holder: str, ttl_s: int) -> bool:
         return await self._run("acquire_lock", [self._keys.promoter_lock], holder, ttl_s) == 1
@@ -49,13 +51,14 @@ class UpkeepStore:
     async def promote(self, page_max: int) -> Promoted:
         """Move due jobs to the stream, at most a page."""
         keys = self._keys
-        moved, depth, lag_ms, bad, job_ids = await self._run(
+        moved, depth, lag_ms, bad, job_ids, untold = await self._run(
             "promote_due",
             [keys.delayed, keys.stream, keys.dlq, keys.dix, keys.events],
             page_max,
             _BYTES_PER_PAGE_MAX,
             self._waiting_events_max,
         )
+        self.dropped_count += untold
         # Made of bytes, because a stranger's id need not be text.
         prefix = keys.didx("").encode()
         indexes = [prefix + job_id for job_id in job_ids if job_id]

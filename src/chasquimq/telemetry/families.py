@@ -203,6 +203,12 @@ EVENTS_DROPPED = Family(
     "Lines of the events stream that were given up.",
     unit="rows",
 )
+EVENTS_UNPROVEN = Family(
+    "chasquimq_events_unproven_total",
+    "counter",
+    "Lines of the events stream that may be missing: the link broke before they were confirmed.",
+    unit="rows",
+)
 HISTORY_DROPPED = Family(
     "chasquimq_history_rows_dropped_total",
     "counter",

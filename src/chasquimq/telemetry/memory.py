@@ -104,6 +104,10 @@ class InMemorySink(MetricsSink):
     def events_dropped(self, **labels: str) -> int:
         return self._total("events_dropped", labels=labels)
 
+    def events_unproven(self, **labels: str) -> int:
+        """Events that may be missing, because nobody heard whether they were written."""
+        return self._total("events_unproven", labels=labels)
+
     def history_rows_dropped(self, **labels: str) -> int:
         return self._total("history_dropped", labels=labels)
 
@@ -135,7 +139,12 @@ class InMemorySink(MetricsSink):
         self._note(outcomes, {"stale": outcomes.stale, "unproven": outcomes.unproven})
 
     def rows_dropped(self, rows: RowsDropped) -> None:
-        self._note(rows, {"events_dropped": rows.events, "history_dropped": rows.history})
+        counts = {
+            "events_dropped": rows.events,
+            "events_unproven": rows.events_unproven,
+            "history_dropped": rows.history,
+        }
+        self._note(rows, counts)
 
     def worker_health(self, health: WorkerHealth) -> None:
         self._note(health, {})

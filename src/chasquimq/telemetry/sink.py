@@ -136,10 +136,15 @@ class StaleOutcomes(_Counts, frozen=True, gc=False):
 
 
 class RowsDropped(_Counts, frozen=True, gc=False):
-    """Lines of the events stream and rows of the history that were given up, not written."""
+    """Lines of the events stream and rows of the history that were given up, not written.
+
+    `events_unproven` counts other lines: the link broke before their reply, so that nobody can
+    tell whether they were written.
+    """
 
     events: int
     history: int
+    events_unproven: int = 0
 
 
 class WorkerHealth(msgspec.Struct, frozen=True, gc=False, kw_only=True):

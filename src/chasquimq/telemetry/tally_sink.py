@@ -97,6 +97,7 @@ class TallySink(MetricsSink, Generic[H]):
     def rows_dropped(self, rows: RowsDropped) -> None:
         with self._lock:
             self._tally.count(f.EVENTS_DROPPED, rows.events)
+            self._tally.count(f.EVENTS_UNPROVEN, rows.events_unproven)
             self._tally.count(f.HISTORY_DROPPED, rows.history)
 
     def worker_health(self, health: WorkerHealth) -> None:

@@ -2,7 +2,7 @@
 -- KEYS     1 delayed (zset)   2 stream   3 dlq   4 dix (hash: job id -> due ms)   5 events
 -- ARGV     1 page_max   2 bytes_max   3 events_max (0: no events)
 -- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs, of pages that dix did not know
---          as a whole, ...}}
+--          as a whole, ...}, untold}; untold counts events that the server refused.
 -- SETTLES  two promoters at once: whoever removes a member moves it.
 local byte, sub = string.byte, string.sub
 local function name_and_envelope(member)
@@ -34,15 +34,19 @@ local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now_ms)
 local page_max, bytes_max, events_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local moved, bad, bytes, unknown = 0, 0, 0, {}
+local moved, bad, bytes, unknown, untold = 0, 0, 0, {}, 0
 
+-- An event that cannot be written must not keep its job back.
 local function announce(id, name)
+  local told
   if name == '' then
-    redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*', 'e', 'waiting', 'id', id, 'ts', now_text)
+    told = redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*',
+      'e', 'waiting', 'id', id, 'ts', now_text)
   else
-    redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*',
+    told = redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*',
       'e', 'waiting', 'id', id, 'ts', now_text, 'n', name)
   end
+  if type(told) == 'table' and told.err then untold = untold + 1 end
 end
 
 local function bury(member)
@@ -101,4 +105,4 @@ end
 local lag_ms, oldest = 0, redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 -- A score may be minus infinity, which no whole number can tell.
 if oldest[2] then lag_ms = math.max(0, now_ms - math.max(0, tonumber(oldest[2]))) end
-return {moved, redis.call('ZCARD', KEYS[1]), math.floor(lag_ms), bad, unknown}
+return {moved, redis.call('ZCARD', KEYS[1]), math.floor(lag_ms), bad, unknown, untold}
