@@ -28,22 +28,28 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.05
 RUNNING_MAX = 1_000
 WAITING_MAX = 10_000
+WAITING_BYTES_MAX = 64 * 1024 * 1024
 
 
 class HookCalls:
-    """Hooks under way, each in a task of its own; those beyond a number wait for their turn."""
+    """Hooks under way, each in a task of its own; those beyond a number wait for their turn.
+
+    Those who wait keep their jobs in memory, so both have a maximum: they and their bytes.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: deque[tuple[JobHook, Job]] = deque()
+        self._waiting: deque[tuple[JobHook, DeliveredJob]] = deque()
+        self._waiting_bytes = 0
         self._pace = Pace()
 
-    def start(self, hook: JobHook, job: Job) -> None:
+    def start(self, hook: JobHook, job: DeliveredJob) -> None:
         """Call the hook soon; a job never waits for it, and where too many wait it is left out."""
         if len(self._tasks) < RUNNING_MAX:
             self._call(hook, job)
-        elif len(self._waiting) < WAITING_MAX:
+        elif len(self._waiting) < WAITING_MAX and self._waiting_bytes < WAITING_BYTES_MAX:
             self._waiting.append((hook, job))
+            self._waiting_bytes += _held_bytes(job)
         elif self._pace.allows():
             logger.warning(
                 "hooks are slower than jobs, and calls are left out",
@@ -59,7 +65,7 @@ class HookCalls:
         for task in self._tasks:
             task.cancel()
 
-    def _call(self, hook: JobHook, job: Job) -> None:
+    def _call(self, hook: JobHook, job: DeliveredJob) -> None:
         loop = asyncio.get_running_loop()
         task = loop.create_task(_call_for_job(hook, job), name="chasqui-hook")
         self._tasks.add(task)
@@ -68,7 +74,9 @@ class HookCalls:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._waiting:
-            self._call(*self._waiting.popleft())
+            hook, job = self._waiting.popleft()
+            self._waiting_bytes -= _held_bytes(job)
+            self._call(hook, job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +158,10 @@ class HookListener(Listener):
         job.error = failure.text if failure else ""
         job.reason = str(reason)
         return job
+
+
+def _held_bytes(job: DeliveredJob) -> int:
+    return len(job.delivery.payload) + len(job.delivery.envelope)
 
 
 async def _call_for_job(hook: JobHook, job: Job) -> None:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from chasquimq import UnrecoverableError, Worker, current_job
+from chasquimq import UnrecoverableError, Worker, current_job, hooks
 from chasquimq.errors import RetryLater
 from chasquimq.hooks import RUNNING_MAX, WAITING_MAX
 from chasquimq.settings import RetrySettings
@@ -253,3 +253,35 @@ async def test_hooks_that_never_end_are_left_out_beyond_a_limit_and_told_once(
 
     assert gated.ended == RUNNING_MAX + WAITING_MAX
     assert caplog.text.count("hooks are slower than jobs, and calls are left out") == 1
+
+
+async def test_hooks_that_wait_with_much_data_are_left_out_beyond_a_limit_and_told_once(
+    queue, running_worker, caplog, monkeypatch
+):
+    monkeypatch.setattr(hooks, "RUNNING_MAX", 5)
+    monkeypatch.setattr(hooks, "WAITING_BYTES_MAX", 1024 * 1024)
+    gated = Gated()
+    running = await running_worker(noop, on_completed=gated.hook)
+
+    await queue.add_bulk([{"name": "n", "data": b"x" * 64 * 1024} for _ in range(40)])
+    await eventually(lambda: running.worker.health().completed == 40)
+    gated.gate.set()
+    await running.stop()
+
+    # A job that waits is kept with its payload and its envelope, which holds the payload again.
+    assert gated.ended == 5 + 8
+    assert caplog.text.count("hooks are slower than jobs, and calls are left out") == 1
+
+
+async def test_hooks_that_had_to_wait_leave_room_for_others(queue, running_worker, monkeypatch):
+    monkeypatch.setattr(hooks, "RUNNING_MAX", 1)
+    monkeypatch.setattr(hooks, "WAITING_BYTES_MAX", 256 * 1024)
+    gated = Gated()
+    running = await running_worker(noop, on_completed=gated.hook)
+
+    for count in (3, 6):
+        gated.gate.clear()
+        await queue.add_bulk([{"name": "n", "data": b"x" * 64 * 1024} for _ in range(3)])
+        await eventually(lambda count=count: running.worker.health().completed == count)
+        gated.gate.set()
+        await eventually(lambda count=count: gated.ended == count)
