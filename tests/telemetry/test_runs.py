@@ -33,6 +33,14 @@ def test_records_and_columns_of_a_run_agree():
     assert (len(runs), runs[1].name, [run.name for run in runs[:1]]) == (2, "sms", ["mail"])
 
 
+def test_one_record_is_made_without_the_others():
+    runs = CompletedRuns([delivery(), None, delivery("sms")], OFFSET_US)
+
+    assert (runs[0].name, runs[-1].name) == ("mail", "sms")
+    with pytest.raises(IndexError):
+        runs[3]
+
+
 def test_a_start_before_the_job_was_ready_waited_for_no_time():
     early = delivery(started_ns=1_000)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.listening import Listener
-from chasquimq.model.delivery import Arrival, Delivery
+from chasquimq.model.delivery import Delivery
 from chasquimq.model.outcome import Burying, Completing, Retrying
 from chasquimq.model.verdict import ready_ms
-from chasquimq.telemetry.runs import CompletedRuns
 from chasquimq.telemetry.sink import (
+    CompletedRuns,
     DlqRouted,
     JobOutcome,
     LeaseLost,
@@ -108,9 +108,5 @@ def _kind(move: Move) -> OutcomeKind:
 
 def _run_of(move: Move) -> Delivery | None:
     """The delivery whose handler was called; None where none was."""
-    entry = move if isinstance(move, Delivery) else _entry_of(move)
+    entry = move if isinstance(move, Delivery) else move.entry
     return entry if isinstance(entry, Delivery) and entry.started_ns else None
-
-
-def _entry_of(move: Completing | Retrying | Burying) -> Delivery | Arrival:
-    return move.entry if isinstance(move, Burying) else move.delivery

@@ -27,6 +27,10 @@ class Completing(msgspec.Struct, frozen=True, gc=False):
     result: bytes | None
 
     @property
+    def entry(self) -> Delivery:
+        return self.delivery
+
+    @property
     def entry_id(self) -> bytes:
         return self.delivery.entry_id
 
@@ -39,6 +43,10 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
     spent: int
     extras: dict[str, Any] | None
     failure: Failure | None = None
+
+    @property
+    def entry(self) -> Delivery:
+        return self.delivery
 
     @property
     def entry_id(self) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
 from chasquimq.model.delivery import ready_times_ms
-from chasquimq.telemetry.sink import JobOutcome
+from chasquimq.telemetry.records import JobOutcome
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class CompletedRuns(Sequence[JobOutcome]):
     """A batch of runs: records for whoever looks at them one by one, columns for whoever counts.
 
+    It holds the deliveries themselves, so it should not outlive the call that it is given to.
     `offset_us` is the server's clock minus our monotonic one.
     """
 
@@ -38,7 +39,10 @@ class CompletedRuns(Sequence[JobOutcome]):
     @overload
     def __getitem__(self, at: slice) -> list[JobOutcome]: ...
     def __getitem__(self, at: int | slice) -> JobOutcome | list[JobOutcome]:
-        return list(self)[at]
+        if isinstance(at, slice):
+            return list(CompletedRuns(self._deliveries[at], self._offset_us))
+        (run,) = CompletedRuns([self._deliveries[at]], self._offset_us)
+        return run
 
     @property
     def names(self) -> list[str]:

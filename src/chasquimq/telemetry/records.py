@@ -1,0 +1,172 @@
+"""The records of metrics: one for each happening, plain values that nothing can change.
+
+Records describe runs of handlers, not jobs added. A run gives one `JobOutcome`; one that fails
+gives a `RetryScheduled` or a `DlqRouted` too, once the server confirmed it. What no handler ever
+saw gives no `JobOutcome`, and when it is buried a `DlqRouted` with attempt 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from chasquimq.model.reason import DlqReason
+
+U32_MAX = 2**32 - 1
+U64_MAX = 2**64 - 1
+
+LockRole = Literal["promoter", "scheduler"]
+OutcomeKind = Literal["ok", "err", "panic", "snoozed"]
+
+
+def saturate(number: int, ceiling: int = U64_MAX) -> int:
+    """The number, moved into the range of an unsigned integer: clocks may disagree."""
+    return min(max(number, 0), ceiling)
+
+
+class _Counts(msgspec.Struct, frozen=True, gc=False):
+    """A record of plain counts, none of which is below zero or above 64 bits."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            number = getattr(self, field)
+            if not 0 <= number <= U64_MAX:
+                force_setattr(self, field, saturate(number))
+
+
+class PromoterTick(_Counts, frozen=True, gc=False):
+    """A leader looked at the delayed set.
+
+    `depth` is what stays there after `promoted` jobs left. `oldest_pending_lag_ms` is how late the
+    first of them is: 0 unless one that is due was left behind.
+    """
+
+    promoted: int
+    depth: int
+    oldest_pending_lag_ms: int
+
+
+class LockOutcome(msgspec.Struct, frozen=True, gc=False):
+    """A leader's lock changed hands, seen from this process; staying is not told."""
+
+    role: LockRole
+    is_acquired: bool
+
+
+class ReaderBatch(_Counts, frozen=True, gc=False):
+    """A read that brought something: `size` entries as they came, the broken ones too.
+
+    `reclaimed` of them had been delivered before, to a worker that died or went silent.
+    """
+
+    size: int
+    reclaimed: int
+
+
+class JobOutcome(msgspec.Struct, frozen=True, gc=False):
+    """A handler ran: it returned, it raised, or the process it ran in died ("panic").
+
+    One that asked to come back, by `RetryLater`, has neither completed nor failed: "snoozed".
+    `attempt` counts from 1. The duration is wall-clock time, waiting included. `wait_us` runs from
+    the moment the job was ready until its start; None where nobody knows. An empty name stays one.
+    """
+
+    kind: OutcomeKind
+    attempt: int
+    handler_duration_us: int
+    name: str = ""
+    wait_us: int | None = None
+
+    def __post_init__(self) -> None:
+        # Spelled out and not looped over: this is the one record made for every job.
+        wait_us = self.wait_us
+        if wait_us is not None and not 0 <= wait_us <= U64_MAX:
+            force_setattr(self, "wait_us", saturate(wait_us))
+        if not 0 <= self.handler_duration_us <= U64_MAX:
+            force_setattr(self, "handler_duration_us", saturate(self.handler_duration_us))
+        if not 0 <= self.attempt <= U32_MAX:
+            force_setattr(self, "attempt", saturate(self.attempt, U32_MAX))
+
+
+class RetryScheduled(msgspec.Struct, frozen=True, gc=False):
+    """A job waits for its next run; `attempt` is the number that run will have.
+
+    It failed, it asked to come back, or nobody here has a handler of its name.
+    """
+
+    attempt: int
+    backoff_ms: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "attempt", saturate(self.attempt, U32_MAX))
+        force_setattr(self, "backoff_ms", saturate(self.backoff_ms))
+
+
+class DlqRouted(msgspec.Struct, frozen=True, gc=False):
+    """A job lies in the DLQ; `attempt` is the run that gave up, 0 where no handler saw it."""
+
+    reason: DlqReason
+    attempt: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "attempt", saturate(self.attempt, U32_MAX))
+
+
+class LeaseLost(_Counts, frozen=True, gc=False):
+    """Others may run `count` jobs that are held or running here."""
+
+    count: int
+
+
+class StaleOutcomes(_Counts, frozen=True, gc=False):
+    """Outcomes that changed nothing.
+
+    `stale`: another outcome of the job came first. `unproven`: the link broke, and whether ours
+    was the first cannot be told any more.
+    """
+
+    stale: int
+    unproven: int
+
+
+class RowsDropped(_Counts, frozen=True, gc=False):
+    """Lines of the events stream and rows of the history that were given up, not written.
+
+    `events_unproven` counts other lines: the link broke before their reply, so that nobody can
+    tell whether they were written.
+    """
+
+    events: int
+    history: int
+    events_unproven: int = 0
+
+
+class WorkerHealth(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How a worker is doing at one moment; `loops_down` counts loops that keep failing."""
+
+    is_consuming: bool
+    has_trusted_leases: bool
+    loops_down: int = 0
+    waiting: int = 0
+    running: int = 0
+    unconfirmed: int = 0
+    last_read_age_ms: int = 0
+    lease_beat_age_ms: int = 0
+
+
+Record = (
+    PromoterTick
+    | LockOutcome
+    | ReaderBatch
+    | JobOutcome
+    | RetryScheduled
+    | DlqRouted
+    | LeaseLost
+    | StaleOutcomes
+    | RowsDropped
+    | WorkerHealth
+)
