@@ -128,6 +128,15 @@ def test_what_cannot_be_an_option_is_wrong_usage(pipeline, options, words):
     assert words in said.err
 
 
+def test_a_day_without_rows_cannot_be_made_again(pipeline, tmp_path):
+    append(tmp_path / "lake", "bronze_attempts", {"queue": "q"})
+
+    said = pipeline("backfill", "2026-01-01", "--lake", "lake")
+
+    assert said.code == 1
+    assert "day must be a day of which bronze has rows (2026-11-14 to 2026-11-14)" in said.err
+
+
 def test_a_lake_that_is_a_file_is_wrong_usage(pipeline, tmp_path):
     (tmp_path / "file").write_text("")
 

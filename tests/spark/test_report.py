@@ -174,6 +174,19 @@ def test_a_count_taken_while_jobs_ran_is_no_proof_yet(tmp_path):
     assert report_of(tmp_path).figures[-1].text == "100 % so far"
 
 
+def test_what_was_not_read_yet_is_on_the_way_and_not_missing(tmp_path):
+    append(tmp_path, "gold_audit", {"queue": "q", "channel": "history", "audited_at": minutes(1),
+           "server_finished": 30, "rows_finished": 10, "missing_proven": 0, "missing_maybe": 20,
+           "rows_lost": 0, "is_settled": False})  # fmt: skip
+
+    report = report_of(tmp_path)
+
+    assert report.figures[-1].text == "100 % so far"
+    assert section(report, "audit").sentences[0] == (
+        "Completeness: nothing is missing so far; 20 attempts are still on the way."
+    )
+
+
 def test_only_the_last_audit_of_a_day_counts(tmp_path):
     row = {"queue": "q", "channel": "history", "missing_maybe": 0, "is_settled": True}
     append(tmp_path, "gold_audit",
@@ -224,6 +237,17 @@ def test_seconds_are_drawn_where_minutes_would_say_nothing(tmp_path):
     assert drawing.width_s == 1
     assert len(drawing.moments) == 30, "moments in which nothing ended are there, too"
     assert drawing.series[0].values[0] == 2
+
+
+def test_waits_that_nobody_knows_are_left_out_and_said(tmp_path):
+    append(tmp_path, "gold_minute", {"queue": "q", "name": "n", "window_start": minutes(0),
+           "started": 1, "completed": 1, "failed": 0, "retried": 0, "dead": 0,
+           "run_kll": sketch(3)})  # fmt: skip
+
+    speed = section(report_of(tmp_path), "speed")
+
+    assert speed.sentences == ["n runs longest (p99 3 ms); how long jobs waited is not known."]
+    assert [drawing.key for drawing in speed.drawings] == ["run"]
 
 
 def test_an_empty_lake_makes_a_page_of_sentences(tmp_path):

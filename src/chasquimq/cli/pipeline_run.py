@@ -33,6 +33,7 @@ from chasquimq.cli.pipeline_talk import BatchTeller, run_facts, run_text, workin
 from chasquimq.cli.render import clean, emit_json, emit_json_line
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.signals import exit_code_of
+from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
     from chasquimq.spark.pipeline_settings import PipelineRun, PipelineSettings
@@ -158,12 +159,26 @@ def backfill(
 ) -> None:
     """Make the silver and gold rows of DAY again from bronze, after a target or a rule has changed."""
     need(RUNNING)
+    chosen = cast("date", day.date())
+    _refuse_absent_day(lake, chosen)
     settings = _settings(None, lake, slo=dict(slo))
     with spark_session(master, conf) as session, working("making the day again"):
         from chasquimq.spark.pipeline import Pipeline
 
-        done = Pipeline(session, settings).backfill(cast("date", day.date()))
+        done = Pipeline(session, settings).backfill(chosen)
     _sum_up(done, as_json=as_json)
+
+
+def _refuse_absent_day(path: Path, day: date) -> None:
+    from chasquimq.spark.answers import refuse_empty
+    from chasquimq.spark.lake import Lake
+
+    refuse_empty(path)
+    lake = Lake(path)
+    days = sorted({*lake.days("bronze_attempts"), *lake.days("bronze_events")})
+    if str(day) not in days:
+        there = f"{days[0]} to {days[-1]}" if days else "none yet"
+        raise SettingsError("day", str(day), f"a day of which bronze has rows ({there})")
 
 
 class _Stop(threading.Event):

@@ -14,13 +14,15 @@ class Completeness(NamedTuple):
     """What is in the tables, and what is missing from them.
 
     `is_proven`: the server's own counters say so; else it is what the channels say of themselves,
-    and more may be missing. `is_settled`: nothing ran any more when they were compared.
+    and more may be missing. `on_the_way`: what had ended and was not read yet when they were
+    compared.
     """
 
     rows: int
     missing: int
     is_proven: bool
     is_settled: bool
+    on_the_way: int = 0
     unknown_gaps: int = 0
 
     @property
@@ -41,12 +43,19 @@ class Completeness(NamedTuple):
         if self.is_whole:
             return f"100 %, all {count_text(self.rows)} attempts that the server counted"
         if self.missing:
-            return f"{share_text(self.share)}, {_lack(self.missing)} missing"
+            return f"{share_text(self.share)}, {_are(self.missing)} missing"
         if self.unknown_gaps:
             return f"not known, {count_text(self.unknown_gaps)} gaps are of unknown size"
-        if self.is_proven:
-            return "nothing is missing so far, but jobs still ran when it was counted"
-        return f"no loss is known, but nothing else counted the {count_text(self.rows)} attempts"
+        return self._unproven()
+
+    def _unproven(self) -> str:
+        if not self.is_proven:
+            return (
+                f"no loss is known, but nothing else counted the {count_text(self.rows)} attempts"
+            )
+        if self.on_the_way:
+            return f"nothing is missing so far; {_are(self.on_the_way)} still on the way"
+        return "nothing is missing so far, but jobs still ran when it was counted"
 
 
 def audits(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
@@ -79,6 +88,7 @@ def completeness(answers: Answers, scope: Scope) -> Completeness:
         missing=sum(map(_missing, audited)),
         is_proven=bool(audited) and all(row["server_finished"] is not None for row in audited),
         is_settled=all(row["is_settled"] for row in audited),
+        on_the_way=sum(map(_on_the_way, audited)),
         unknown_gaps=sum(row["unknown"] for row in ledger),
     )
 
@@ -87,8 +97,16 @@ def _missing(audit: dict[str, Any]) -> int:
     """What the server counted and the tables lack; where it counts nothing, what was lost."""
     if audit["server_finished"] is None:
         return audit["rows_lost"] or 0
-    return (audit["missing_proven"] or 0) + (audit["missing_maybe"] or 0)
+    maybe = 0 if _on_the_way(audit) else audit["missing_maybe"] or 0
+    return (audit["missing_proven"] or 0) + maybe
 
 
-def _lack(count: int) -> str:
+def _on_the_way(audit: dict[str, Any]) -> int:
+    """What may only not have been read yet; known losses are none of it."""
+    if audit["is_settled"] or audit["server_finished"] is None:
+        return 0
+    return max(0, (audit["missing_maybe"] or 0) - (audit["rows_lost"] or 0))
+
+
+def _are(count: int) -> str:
     return "1 attempt is" if count == 1 else f"{count_text(count)} attempts are"

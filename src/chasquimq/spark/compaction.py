@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,18 +14,18 @@ import msgspec
 import pyarrow as pa
 
 from chasquimq.spark.lake import Change, Lake, Once
-from chasquimq.spark.lake_files import write_table
+from chasquimq.spark.lake_files import FileFacts, TableWriter, write_table
+from chasquimq.spark.lake_reading import JOBS_MOVE
 from chasquimq.spark.manifest import Manifest, ManifestFile
 from chasquimq.spark.sketches import MERGE_LIST_SQL, register_functions
 from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS, SILVER_OPEN, TABLES
 from chasquimq.spark.table_shape import PARTITION, Table, merge_sql
 
-# Both job tables are marked with it when parts move; a reader that sees different marks looks again.
-JOBS_MOVE: Final = "chasqui-jobs"
 _TAG: Final = "compact"
-_FILE_BYTES: Final = 128 * 1024 * 1024
+_SMALL_BYTES: Final = 4 * 1024 * 1024
 # Fewer small files than these are not worth a rewrite.
 _FILES_MIN: Final = 4
+_ROWS_AT_ONCE: Final = 65_536
 _REPLACED: Final = frozenset({SILVER_OPEN.name, "gold_audit"})
 
 
@@ -61,16 +62,25 @@ def _compact(lake: Lake, table: Table, pending: ManifestFile) -> Compacted:
 
 
 def _join_files(lake: Lake, table: Table) -> None:
-    """The same rows in fewer files."""
-    from deltalake import WriterProperties
-
-    found = lake.table(table.name)
-    if found is None or table.name in _REPLACED:
+    """The same rows in fewer files; those that are large enough are let be."""
+    if table.name in _REPLACED:
         return
-    days = [day for day in lake.days(table.name) if len(lake.files(table.name, day)) >= _FILES_MIN]
-    properties = WriterProperties(compression="ZSTD", compression_level=1)
-    for day in days:
-        found.optimize.compact([(PARTITION, "=", day)], _FILE_BYTES, writer_properties=properties)
+    for day in lake.days(table.name):
+        paths = lake.files(table.name, day)
+        small = [path for path in paths if path.stat().st_size < _SMALL_BYTES]
+        if len(small) >= _FILES_MIN:
+            adds = _joined(lake, table, small, date.fromisoformat(day))
+            removes = lake.relative(table.name, small)
+            lake.commit(Change(table=table.name, adds=adds, removes=removes, rows_change=False))
+
+
+def _joined(lake: Lake, table: Table, paths: Sequence[Path], day: date) -> list[FileFacts]:
+    writer = TableWriter(lake.path, table, _TAG)
+    stored = pa.schema([field for field in table.arrow if field.name != PARTITION])
+    rows = dataset(paths, schema=stored, format="parquet")
+    for batch in rows.to_batches(batch_size=_ROWS_AT_ONCE):
+        writer.add(batch.append_column(PARTITION, pa.repeat(day, batch.num_rows)))
+    return writer.close()
 
 
 def _merge_days(lake: Lake, table: Table) -> None:

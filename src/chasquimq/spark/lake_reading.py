@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
+from chasquimq.errors import SettingsError
 from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-# Compaction moves parts of jobs to the jobs, and marks both tables with the same number.
+# Both job tables are marked with it when parts move; a reader that sees different marks looks again.
 JOBS_MOVE: Final = "chasqui-jobs"
 _LOOKS_MAX: Final = 5
 _LOOK_AGAIN_S: Final = 0.05
@@ -32,7 +32,11 @@ def open_table(lake: Path, name: str) -> DeltaTable | None:
     from deltalake import DeltaTable
 
     path = lake / name
-    return DeltaTable(path) if (path / "_delta_log").is_dir() else None
+    if not (path / "_delta_log").is_dir():
+        return None
+    table = DeltaTable(path)
+    _refuse_hidden_rows(name, table)
+    return table
 
 
 def file_paths(table: DeltaTable | None) -> list[Path]:
@@ -53,6 +57,15 @@ def open_jobs(lake: Path) -> JobTables:
     return halves._replace(moved=_moved(lake))
 
 
+def _refuse_hidden_rows(name: str, table: DeltaTable) -> None:
+    # Rows that another writer marked as deleted are still in the files, and would be counted.
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return
+    if any(batch.num_rows for batch in table.deletion_vectors()):
+        hint = "rewrite it with REORG TABLE … APPLY (PURGE), or ask it with Spark"
+        raise SettingsError("table", name, "free of deletion vectors", hint=hint)
+
+
 def _open_halves(lake: Path) -> JobTables:
     return JobTables(open_table(lake, SILVER_JOBS.name), open_table(lake, SILVER_JOBS_PARTS.name))
 
@@ -63,10 +76,9 @@ def _mark(table: DeltaTable | None) -> int | None:
 
 def _moved(lake: Path) -> frozenset[Path]:
     """The parts that the move under way takes away."""
-    try:
-        move = json.loads((lake / "_pipeline" / "jobs-move.json").read_text())
-    except FileNotFoundError:
-        return frozenset()
+    from chasquimq.spark.compaction import move_file
+
+    move = move_file(lake).read()
     parts = SILVER_JOBS_PARTS.name
-    removed = [change["removes"] for change in move["changes"] if change["table"] == parts]
-    return frozenset(lake / parts / unquote(path) for paths in removed for path in paths)
+    removed = [one.removes for one in move.changes if one.table == parts] if move else []
+    return frozenset(lake / parts / path for paths in removed for path in paths)

@@ -41,12 +41,17 @@ class ManifestFile:
 
     def settle(self, lake: Lake) -> Manifest | None:
         """Commit what is under way; None where there was nothing."""
-        try:
-            raw = self._path.read_bytes()
-        except FileNotFoundError:
+        manifest = self.read()
+        if manifest is None:
             return None
-        manifest = msgspec.json.decode(raw, type=Manifest)
         for change in manifest.changes:
             lake.commit(change, manifest.once)
         self._path.unlink()
         return manifest
+
+    def read(self) -> Manifest | None:
+        """What is under way; None where there is nothing."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Manifest)
+        except FileNotFoundError:
+            return None

@@ -64,7 +64,14 @@ def speed_section(names: Sequence[Mapping[str, Any]], proof: str) -> Section:
         "Waiting and running",
         sentences=[_slowest_sentence(timed)],
         grids=[grid(timed, *_TIMES, what="names")],
-        drawings=[_spans("wait", "Wait before a start", timed), _spans("run", "Run time", timed)],
+        drawings=[
+            one
+            for one in (
+                _spans("wait", "Wait before a start", timed),
+                _spans("run", "Run time", timed),
+            )
+            if one.labels
+        ],
         completeness=f"{proof}; percentiles are off by 1.4 % of rank at most",
     )
 
@@ -108,15 +115,14 @@ def _width_text(width_s: int) -> str:
 
 
 def _slowest_sentence(timed: Sequence[Mapping[str, Any]]) -> str:
-    waits = max(timed, key=lambda row: row["wait_p99_ms"] or 0.0)
-    runs = max(timed, key=lambda row: row["run_p99_ms"] or 0.0)
-    wait, run = ms_text(waits["wait_p99_ms"] or 0.0), ms_text(runs["run_p99_ms"] or 0.0)
-    if waits is runs:
-        return f"{shown(waits['name'])} waits and runs longest: p99 {wait} and {run}."
-    return (
-        f"{shown(waits['name'])} waits longest (p99 {wait}), "
-        f"{shown(runs['name'])} runs longest (p99 {run})."
-    )
+    """Who waits and who runs longest; from the events of the original no wait is known."""
+    runs = max(timed, key=lambda row: row["run_p99_ms"])
+    run = f"{shown(runs['name'])} runs longest (p99 {ms_text(runs['run_p99_ms'])})"
+    waited = [row for row in timed if row["wait_p99_ms"] is not None]
+    if not waited:
+        return f"{run}; how long jobs waited is not known."
+    waits = max(waited, key=lambda row: row["wait_p99_ms"])
+    return f"{shown(waits['name'])} waits longest (p99 {ms_text(waits['wait_p99_ms'])}), {run}."
 
 
 def _spans(what: str, title: str, timed: Sequence[Mapping[str, Any]]) -> Spans:

@@ -1,0 +1,81 @@
+"""`chasqui pipeline run` fills a lake beside workers, tells of it, and ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from chasquimq import Queue, Worker
+from chasquimq.spark.answers import Answers
+from support.command import PROGRAM, RunningCommand
+
+SOURCES = Path(__file__).parents[2] / "src"
+# A session takes half a minute to start on a busy machine, and its first batch as long.
+START_S_MAX = 150.0
+pytestmark = pytest.mark.timeout(START_S_MAX * 2)
+
+
+@pytest.fixture
+def environ(url) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(SOURCES), "CHASQUI_REDIS_URL": url}
+
+
+@pytest.fixture
+def running(environ, tmp_path):
+    """Start `chasqui pipeline`; it is gone after the test."""
+    started: list[RunningCommand] = []
+
+    def start(*args: str) -> RunningCommand:
+        started.append(RunningCommand(("pipeline", *args), environ, tmp_path))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+async def run_jobs(url: str, queue_name: str, count: int) -> None:
+    async with Queue(queue_name, redis_url=url) as queue:
+        await queue.add_bulk([{"name": "send", "data": number} for number in range(count)])
+    await Worker(queue_name, answer, redis_url=url).run_until_idle()
+
+
+async def answer(job) -> None:
+    if job.data % 10 == 9 and job.attempt == 0:
+        raise TimeoutError("no answer")
+
+
+async def test_a_pipeline_follows_its_queue_until_a_signal_and_keeps_others_from_its_lake(
+    url, queue_name, running, environ, tmp_path
+):
+    await run_jobs(url, queue_name, 100)
+    command = ("run", "--queue", queue_name, "--lake", "lake", "--slo", "send=60000", "--json")
+    following = running(*command)
+    await following.until(lambda: following.out.count("\n") == 1, "a batch", START_S_MAX)
+    await run_jobs(url, queue_name, 50)
+    await following.until(lambda: following.out.count("\n") >= 2, "a second batch", START_S_MAX)
+
+    other = await asyncio.create_subprocess_exec(
+        *PROGRAM, "pipeline", "compact", "--lake", "lake", env=environ, cwd=tmp_path,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, complaint = await other.communicate()
+    code = await following.ended(signal.SIGTERM)
+
+    batches = [json.loads(line) for line in following.out.splitlines()]
+    done = batches.pop()
+    assert (other.returncode, code) == (1, 0)
+    assert b"the lake of one pipeline at a time" in complaint
+    assert sum(batch["rows"] for batch in batches) == done["rows"] == 110 + 55
+    assert done["channels"] == {queue_name: "history"}
+    assert {batch["lost"] for batch in batches} == {0}
+    with Answers(tmp_path / "lake") as answers:
+        kept = answers.sql("select sum(within), sum(breached) from gold_slo").rows
+        ends = answers.sql("select sum(completed), sum(retried) from gold_minute").rows
+    assert kept == [(150, 0)]
+    assert ends == [(150, 15)]
