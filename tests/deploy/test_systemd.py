@@ -85,8 +85,10 @@ def test_a_missing_environment_file_is_an_error(name):
     assert not path.startswith("-")
 
 
-def test_a_worker_without_a_server_is_refused_before_it_starts():
-    (line,) = unit(WORKER)["Service"]["ExecStartPre"]
+def test_a_worker_without_a_server_is_refused_before_it_starts_and_stays_down():
+    # RestartPreventExitStatus is about the main process; only a condition ends without a restart.
+    assert "ExecStartPre" not in unit(WORKER)["Service"]
+    (line,) = unit(WORKER)["Service"]["ExecCondition"]
     shell = words(line, {})
 
     def run(url: str) -> subprocess.CompletedProcess[str]:
@@ -97,6 +99,7 @@ def test_a_worker_without_a_server_is_refused_before_it_starts():
     assert run("redis://127.0.0.1").returncode == 0
     refused = run("")
     assert (refused.returncode, "must be set" in refused.stderr) == (2, True)
+    assert refused.returncode in range(1, 255)
 
 
 @pytest.mark.parametrize("name", ["worker.env.example", "metrics.env.example"])
