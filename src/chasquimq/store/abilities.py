@@ -20,13 +20,9 @@ _TROUBLE = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
 _CLAIMING_READ = ("XREADGROUP", "GROUP", "probe", "probe", "COUNT", 1, "CLAIM", 1, "STREAMS")
 
 
-# In the order in which they are tried.
-ABILITIES = ("ack_delete", "claim_on_read", "idempotent_add")
-
-
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """Each False has a fallback that keeps the same promises."""
+    """Each False has a fallback that keeps the same promises; in the order they are tried."""
 
     ack_delete: bool
     claim_on_read: bool
@@ -60,7 +56,7 @@ async def natives(connection: Connection, keys: QueueKeys) -> dict[str, bool | N
     )
     _raise_trouble(replies)
     answers = (not _is_error(replies[0]), _is_no_group(replies[1]), _is_known(replies[2]))
-    tried = zip(ABILITIES, answers, replies, strict=True)
+    tried = zip(Abilities.__slots__, answers, replies, strict=True)
     return {name: None if _is_forbidden(reply) else answer for name, answer, reply in tried}
 
 
