@@ -101,10 +101,10 @@ def test_every_dependency_is_pinned_within_its_range():
     assert [w.name for w in wanted if not w.specifier.contains(pinned[w.name])] == []
 
 
-@pytest.mark.parametrize("extra", ["embedded", "fast", "prometheus", "otel"])
+@pytest.mark.parametrize("extra", ["embedded", "fast", "prometheus", "otel", "spark"])
 def test_every_extra_is_pinned_within_its_range(extra: str):
     wanted = map(Requirement, PROJECT["optional-dependencies"][extra])
-    pinned = pins("core.txt", "run.txt", "test.txt")
+    pinned = pins("core.txt", "run.txt", "spark.txt", "test.txt")
 
     assert [w.name for w in wanted if not w.specifier.contains(pinned[w.name])] == []
 
