@@ -21,6 +21,8 @@ from chasquimq.spark.sketches import MERGE_LIST_SQL, register_functions
 from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS, SILVER_OPEN, TABLES
 from chasquimq.spark.table_shape import PARTITION, Table, merge_sql
 
+# It has no types, and is used here alone.
+_dataset: Any = import_module("pyarrow.dataset")
 _TAG: Final = "compact"
 _SMALL_BYTES: Final = 4 * 1024 * 1024
 # Fewer small files than these are not worth a rewrite.
@@ -77,7 +79,7 @@ def _join_files(lake: Lake, table: Table) -> None:
 def _joined(lake: Lake, table: Table, paths: Sequence[Path], day: date) -> list[FileFacts]:
     writer = TableWriter(lake.path, table, _TAG)
     stored = pa.schema([field for field in table.arrow if field.name != PARTITION])
-    rows = dataset(paths, schema=stored, format="parquet")
+    rows: Any = _dataset.dataset(paths, schema=stored, format="parquet")
     for batch in rows.to_batches(batch_size=_ROWS_AT_ONCE):
         writer.add(batch.append_column(PARTITION, pa.repeat(day, batch.num_rows)))
     return writer.close()

@@ -47,7 +47,7 @@ class SessionSettings:
     master: str = "local[*]"
     app_name: str = "chasqui"
     # The heap of the JVM; with its own needs and four Python processes it comes to twice this.
-    memory_mb: int = 1_024
+    memory_mb: int = 768
     log_level: str = "OFF"
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
