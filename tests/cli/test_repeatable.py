@@ -39,7 +39,7 @@ async def test_a_plan_that_nobody_fired_is_told_as_late(chasqui, queue, queue_na
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("repeatable", "list"), "nothing repeats"), (("delayed", "list"), "nothing is delayed"),
+    [(("delayed", "list"), "nothing is delayed"),
      (("repeatable", "quarantined"), "nothing is quarantined")],
     ids=" ".join,
 )  # fmt: skip
@@ -51,6 +51,16 @@ async def test_an_empty_list_is_said_on_stderr(chasqui, queue, queue_name, words
 
     assert (plain.code, plain.out, plain.err) == (0, "", f"{said}\n")
     assert (as_json.code, as_json.json, as_json.err) == (0, [], "")
+
+
+async def test_a_queue_without_plans_has_the_empty_row_of_the_original(chasqui, queue, queue_name):
+    await queue.add("a", 1)
+
+    plain = await chasqui("repeatable", "list", queue_name)
+    as_json = await chasqui("repeatable", "list", queue_name, "--json")
+
+    assert (plain.code, plain.rows, plain.err) == (0, [["(empty)", *"-----"]], "")
+    assert (as_json.code, as_json.json) == (0, [])
 
 
 async def test_json_has_the_dict_form_of_each_plan(chasqui, queue, queue_name):

@@ -18,7 +18,7 @@ from chasquimq.cli.options import (
     redis_url_option,
     yes_option,
 )
-from chasquimq.cli.render import emit_json
+from chasquimq.cli.render import emit_json, emit_table
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import Visit, ask
 from chasquimq.errors import SettingsError
@@ -42,10 +42,11 @@ def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
     """List the repeatable jobs of QUEUE, the next to fire first."""
     now_ms, plans = ask(queue, running_server(redis_url), partial(_plans, limit=limit))
     row = partial(_row, queue=queue, now_ms=now_ms)
-    emit_list(
-        plans, as_json, facts=_facts, row=row, nothing="nothing repeats",
-        text=("job_name", "pattern", "tz"), optional=("limit",),
-    )  # fmt: skip
+    if as_json:
+        emit_json([plan.to_dict() for plan in plans])
+        return
+    rows = list(map(row, plans)) or [_empty(queue)]
+    emit_table(rows, text=("job_name", "pattern", "tz"), optional=("limit",))
 
 
 @repeatable.command()
@@ -117,10 +118,6 @@ async def _fire(seen: Visit, key: str) -> Job:
         raise SettingsError("key", key, refused.rule, hint=hint) from None
 
 
-def _facts(plan: RepeatableMeta) -> dict[str, Any]:
-    return plan.to_dict()
-
-
 def _row(plan: RepeatableMeta, queue: str, now_ms: int) -> dict[str, Any]:
     is_cron = plan.pattern.kind == "cron"
     every = f"every {interval_text(plan.pattern.interval_ms or 0)}"
@@ -132,6 +129,11 @@ def _row(plan: RepeatableMeta, queue: str, now_ms: int) -> dict[str, Any]:
         "next fire": _when(plan.next_fire_ms - now_ms),
         "limit": plan.limit,
     }
+
+
+def _empty(queue: str) -> dict[str, Any]:
+    columns = ("job_name", "pattern", "tz", "next fire", "limit")
+    return {f"repeatable: {queue}": "(empty)"} | dict.fromkeys(columns)
 
 
 def _when(ms: int) -> str:
