@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import random
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.errors import StoreError
+from chasquimq.model.dialing import dial_delay_ms
+from chasquimq.queue.end_listener import EndListener
 from chasquimq.store.end_tail import EndTail
 from chasquimq.store.results import Leftovers, ResultStore
 
-logger = logging.getLogger(__name__)
 POLL_S_MAX = 0.25
-# Who waits again this soon finds the tail still running.
-_LINGER_S = 1.0
-_PAUSE_S = 0.2
+# However much of a hurry somebody is in: events tell sooner than this would.
+POLL_S_MIN = 0.02
+# An answer may take this long before anybody calls it missing.
+_ANSWER_S = 0.5
+
+
+class _Wait(NamedTuple):
+    """One who waits, and how often it wants to look."""
+
+    future: asyncio.Future[Leftovers]
+    poll_s: float
 
 
 class ResultWatch:
@@ -22,33 +32,48 @@ class ResultWatch:
 
     def __init__(self, store: ResultStore, new_tail: Callable[[], EndTail]) -> None:
         self._store = store
-        self._waiting: dict[str, list[asyncio.Future[Leftovers]]] = {}
+        self._waiting: dict[str, set[_Wait]] = {}
         self._due: set[str] = set()
         self._wake = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
-        self._poll_s = POLL_S_MAX
         self._poll_at_s = 0.0
+        self._failures = 0
+        self._trouble: StoreError | None = None
+        # Since when the server owes an answer.
+        self._asked_s: float | None = None
         self._ends = EndListener(new_tail, self._ended, self._poll_now)
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def trouble(self) -> str:
+        """Why the server cannot be asked right now; empty: it can."""
+        if self._trouble is not None:
+            return str(self._trouble)
+        is_late = self._asked_s is not None and _now_s() - self._asked_s > _ANSWER_S
+        return "it does not answer" if is_late else ""
 
     def wait(self, job_id: str, poll_s: float) -> asyncio.Future[Leftovers]:
         """What is left of the job, as soon as it has ended."""
         future: asyncio.Future[Leftovers] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(job_id, []).append(future)
+        wait = _Wait(future, max(poll_s, POLL_S_MIN))
+        self._waiting.setdefault(job_id, set()).add(wait)
+        future.add_done_callback(lambda _: self._forget(job_id, wait))
+        self._poll_at_s = min(self._poll_at_s, _now_s() + wait.poll_s)
         self._look_soon([job_id])
-        if self._serving is not None and not self._serving.done():
-            self._poll_s = min(self._poll_s, poll_s)
-            return future
-        self._poll_s = poll_s
-        self._serving = asyncio.create_task(self._serve(), name="chasqui-results")
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve(), name="chasqui-results")
         return future
 
     def fail(self, error: StoreError) -> None:
         """Everyone who waits now hears this error."""
         waiting, self._waiting = self._waiting, {}
-        for futures in waiting.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
+        for waits in waiting.values():
+            for wait in waits:
+                if not wait.future.done():
+                    wait.future.set_exception(error)
 
     async def close(self) -> None:
         """End what runs for those who waited."""
@@ -57,28 +82,33 @@ class ResultWatch:
         await self._ends.close()
 
     async def _serve(self) -> None:
+        self._asked_s = self._trouble = None
+        self._poll_at_s = _now_s() + self._poll_s()
         try:
             await self._look_and_sleep()
+        except StoreError as error:
+            self.fail(error)
         finally:
             self._ends.stop_soon()
 
     async def _look_and_sleep(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._poll_at_s = loop.time() + self._poll_s
         while self._waiting:
-            if loop.time() >= self._poll_at_s:
-                self._forget_the_gone()
+            if _now_s() >= self._poll_at_s:
                 self._due.update(self._waiting)
-                self._poll_at_s = loop.time() + self._poll_s
-            try:
-                await self._look()
-            except StoreError as error:
-                if not self._store.may_heal(error):
-                    self.fail(error)
-                    return
+                self._poll_at_s = _now_s() + self._poll_s()
+            await self._try_to_look()
             if self._waiting:
                 self._ends.start()
-                await self._sleep(self._poll_at_s - loop.time())
+                await self._sleep(self._poll_at_s - _now_s())
+
+    async def _try_to_look(self) -> None:
+        try:
+            await self._look()
+        except StoreError as error:
+            if not self._store.may_heal(error):
+                raise
+            self._trouble = error
+            await self._pause()
 
     async def _look(self) -> None:
         job_ids = [job_id for job_id in self._due if job_id in self._waiting]
@@ -86,12 +116,26 @@ class ResultWatch:
         self._wake.clear()
         if not job_ids:
             return
-        for job_id, found in zip(job_ids, await self._store.leftovers(job_ids), strict=True):
+        for job_id, found in zip(job_ids, await self._ask(job_ids), strict=True):
             if found.outcome is None and found.result is None:
                 continue
-            for future in self._waiting.pop(job_id, []):
-                if not future.done():
-                    future.set_result(found)
+            for wait in self._waiting.pop(job_id, ()):
+                if not wait.future.done():
+                    wait.future.set_result(found)
+
+    async def _ask(self, job_ids: list[str]) -> list[Leftovers]:
+        if self._asked_s is None:
+            self._asked_s = _now_s()
+        found = await self._store.leftovers(job_ids)
+        self._asked_s = self._trouble = None
+        self._failures = 0
+        return found
+
+    async def _pause(self) -> None:
+        # A link that was open before paces its dials itself.
+        if not self._store.was_reached:
+            self._failures += 1
+            await asyncio.sleep(dial_delay_ms(self._failures, random.uniform) / 1000)
 
     async def _sleep(self, at_most_s: float) -> None:
         try:
@@ -104,7 +148,7 @@ class ResultWatch:
         self._look_soon([job_id for job_id in job_ids if job_id in self._waiting])
 
     def _poll_now(self) -> None:
-        self._poll_at_s = asyncio.get_running_loop().time()
+        self._poll_at_s = _now_s()
         self._wake.set()
 
     def _look_soon(self, job_ids: Iterable[str]) -> None:
@@ -112,79 +156,19 @@ class ResultWatch:
         if self._due:
             self._wake.set()
 
-    def _forget_the_gone(self) -> None:
-        for job_id, futures in list(self._waiting.items()):
-            if all(future.done() for future in futures):
-                del self._waiting[job_id]
+    def _poll_s(self) -> float:
+        """As often as the most hurried of those who wait now wants it."""
+        waits = [wait.poll_s for waits in self._waiting.values() for wait in waits]
+        return min(waits, default=POLL_S_MAX)
+
+    def _forget(self, job_id: str, wait: _Wait) -> None:
+        waits = self._waiting.get(job_id)
+        if waits is None:
+            return
+        waits.discard(wait)
+        if not waits:
+            del self._waiting[job_id]
 
 
-class EndListener:
-    """One tail of the events, from the first who waits until shortly after the last.
-
-    Where events are off it hears nothing, and where they may not be read it gives up: the poll
-    does without it.
-    """
-
-    def __init__(
-        self,
-        new_tail: Callable[[], EndTail],
-        ended: Callable[[Iterable[str]], None],
-        settled: Callable[[], None],
-    ) -> None:
-        self._new_tail = new_tail
-        self._ended = ended
-        self._settled = settled
-        self._following: asyncio.Task[None] | None = None
-        self._stopping: asyncio.TimerHandle | None = None
-        self._is_refused = False
-
-    def start(self) -> None:
-        """Listen from now on, if nobody does."""
-        if self._stopping is not None:
-            self._stopping.cancel()
-            self._stopping = None
-        if self._following is None and not self._is_refused:
-            self._following = asyncio.create_task(self._follow(), name="chasqui-result-events")
-
-    def stop_soon(self) -> None:
-        """Nobody waits any more; somebody may do so again in a moment."""
-        if self._following is not None and self._stopping is None:
-            loop = asyncio.get_running_loop()
-            self._stopping = loop.call_later(_LINGER_S, self._stop)
-
-    async def close(self) -> None:
-        following = self._following
-        self._stop()
-        if following is not None:
-            await asyncio.wait([following], timeout=1)
-
-    def _stop(self) -> None:
-        if self._stopping is not None:
-            self._stopping.cancel()
-        if self._following is not None:
-            self._following.cancel()
-        self._following = self._stopping = None
-
-    async def _follow(self) -> None:
-        tail = self._new_tail()
-        try:
-            while True:
-                await self._hear(tail)
-        except ServerRefused as error:
-            self._is_refused = True
-            logger.debug("events may not be read, results are polled for: %s", error)
-        finally:
-            await tail.close()
-
-    async def _hear(self, tail: EndTail) -> None:
-        try:
-            if tail.is_settled:
-                self._ended(await tail.read_ended())
-                return
-            await tail.settle()
-            # What ended before it listened is told by nobody.
-            self._settled()
-        except ServerRefused:
-            raise
-        except StoreError:
-            await asyncio.sleep(_PAUSE_S)
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

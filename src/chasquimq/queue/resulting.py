@@ -34,21 +34,19 @@ class Resulting(Opening):
 
         Raises:
             JobFailed: it ended in the DLQ.
-            StoreError: the queue is closed, or was closed meanwhile.
+            StoreError: the queue is closed, or was closed meanwhile, or no server was ever reached.
             ResultExpired: it completed, but its result is kept no more.
             TimeoutError: its end was not seen in time; is `store_results` on?
         """
         _check_positive("timeout", timeout)
         _check_positive("poll_interval", poll_interval)
-        waiter = self._watch().wait(check_job_id(job_id), min(poll_interval, POLL_S_MAX))
+        watch = self._watch()
+        waiter = watch.wait(check_job_id(job_id), min(poll_interval, POLL_S_MAX))
         try:
             async with asyncio.timeout(timeout):
                 return _value(job_id, await waiter)
         except TimeoutError:
-            raise TimeoutError(
-                f"job {job_id!r} must end within {timeout:g} s and was not seen to; "
-                "does its worker run with store_results=True?"
-            ) from None
+            raise _not_seen(job_id, timeout, watch.trouble) from None
 
     async def close(self) -> None:
         """Close the connections; whoever waits for a result, or calls again, is refused."""
@@ -69,6 +67,15 @@ class Resulting(Opening):
         return self._known_watch
 
     _known_watch: ResultWatch | None = None
+
+
+def _not_seen(job_id: str, timeout_s: float, trouble: str) -> TimeoutError:
+    hint = "does its worker run with store_results=True?"
+    if trouble:
+        hint = f"the server could not be asked: {trouble.rstrip('.')}; is it running?"
+    return TimeoutError(
+        f"job {job_id!r} must end within {timeout_s:g} s and was not seen to; {hint}"
+    )
 
 
 def _value(job_id: str, found: Leftovers) -> Any:

@@ -49,6 +49,11 @@ class Link:
         return self._connection is not None and self._connection.is_open
 
     @property
+    def was_open(self) -> bool:
+        """Whether it ever was, and so dials again by itself."""
+        return self._was_open
+
+    @property
     def current(self) -> Connection | None:
         """The open connection, if there is one right now."""
         if self._connection is None or not self._connection.is_open:

@@ -38,6 +38,10 @@ class ResultStore:
         self._keys = QueueKeys(queue)
         self._link = link
 
+    @property
+    def was_reached(self) -> bool:
+        return self._link.was_open
+
     async def leftovers(self, job_ids: Sequence[str]) -> list[Leftovers]:
         """Outcome and result of each job, in the order of the ids."""
         found: list[Leftovers] = []
@@ -46,9 +50,12 @@ class ResultStore:
         return found
 
     def may_heal(self, error: StoreError) -> bool:
-        """Whether asking again can help."""
+        """Whether asking again can help; where no server was ever found, its lack is told."""
         self._link.heed(error)
-        return action_for(error) is not Action.RAISE
+        action = action_for(error)
+        if action is Action.REDIAL and not self.was_reached:
+            return False
+        return action is not Action.RAISE
 
     async def _some(self, job_ids: Sequence[str]) -> list[Leftovers]:
         outcomes = pack(("MGET", *[self._keys.outcome(job_id) for job_id in job_ids]))
