@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from chasquimq import Queue
 from support.raw import Raw
+from support.waiting import eventually
 
 SOURCE = Path(__file__).parents[2] / "src"
 FLEET = Path(__file__).parent / "fleet"
@@ -109,15 +111,22 @@ async def shared_raw(shared_url, queue_name):
 
 
 @pytest.fixture
-async def count(writer, ours, shared_raw) -> int:
+async def count(writer, ours, shared_raw, shared_url, queue_name) -> int:
     """How many events there are when everything has happened that can."""
     raw = shared_raw
     await raw("XADD", raw.keys.stream, "*", "x", "no payload")
     ours.act("add")
     writer.act("work", RUNS, ENDS)
-    # Nobody writes it yet, but it has its place in the list of both.
-    await raw("XADD", raw.keys.events, "*", "e", "delayed", "id", "j", "ts", "5", "delay_ms", "70")
-    return await raw("XLEN", raw.keys.events)
+    # Only ours writes it, though both read it.
+    before = await raw("XLEN", raw.keys.events)
+    async with Queue(queue_name, redis_url=shared_url, events_enabled=True) as queue:
+        await queue.add("later", 1, delay_ms=3_600_000)
+    await eventually(lambda: _holds(raw, before + 1))
+    return before + 1
+
+
+async def _holds(raw: Raw, event_count: int) -> bool:
+    return await raw("XLEN", raw.keys.events) == event_count
 
 
 def test_both_read_the_same_from_either(original, ours, count):
