@@ -80,12 +80,21 @@ class ProducerStore:
         is_capped = self._settings.max_stream_len is not None
         is_alone = is_capped or bool(job.digest) or job.wait is not None
         if is_alone or self._prepared is None or self.link.current is not self._prepared:
-            # By its name: what a subclass puts around a bulk is not meant for one job.
-            return (await ProducerStore.add_many(self, [job], unique_ms))[0]
+            return (await self._add_all([job], unique_ms))[0]
         return await self._outbox.put(job)
 
     async def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
         """Add jobs in writes of at most a thousand; the marks come in the same order."""
+        return await self._add_all(jobs, unique_ms)
+
+    async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
+        """Remove delayed jobs; True: that job will never run."""
+        marks: list[int] = []
+        for at in range(0, len(job_ids), _CANCELS_PER_CALL_MAX):
+            marks += await self._cancel_some(job_ids[at : at + _CANCELS_PER_CALL_MAX])
+        return [mark == 1 for mark in marks]
+
+    async def _add_all(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
         await self._connect(jobs)
         ready = [job for job in jobs if job.wait is None]
         later = [job for job in jobs if job.wait is not None]
@@ -94,13 +103,6 @@ class ProducerStore:
             return marks
         ready_marks, later_marks = iter(marks[: len(ready)]), iter(marks[len(ready) :])
         return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
-
-    async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
-        """Remove delayed jobs; True: that job will never run."""
-        marks: list[int] = []
-        for at in range(0, len(job_ids), _CANCELS_PER_CALL_MAX):
-            marks += await self._cancel_some(job_ids[at : at + _CANCELS_PER_CALL_MAX])
-        return [mark == 1 for mark in marks]
 
     async def _cancel_some(self, job_ids: Sequence[str]) -> list[int]:
         keys = [self.keys.delayed, self.keys.dix, self.keys.token(secrets.token_hex(12))]
