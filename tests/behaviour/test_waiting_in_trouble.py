@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -25,10 +26,10 @@ class Asked(FaultProxy):
         self.count += chunk.count(b"MGET") // 2
         return await super().request(chunk, pipe)
 
-    async def in_one_second(self) -> int:
-        before = self.count
+    async def per_second(self) -> float:
+        before, began_s = self.count, time.monotonic()
         await asyncio.sleep(1)
-        return self.count - before
+        return (self.count - before) / (time.monotonic() - began_s)
 
 
 @pytest.fixture
@@ -63,13 +64,13 @@ async def test_who_is_in_a_hurry_is_heard_as_long_as_it_waits(far_queue, asked, 
     hurry = waits(far_queue.wait_for_result("hurried", timeout=60, poll_interval=0.001))
     await eventually(lambda: asked.count > 10)
     # Not even then is the server asked without a pause.
-    assert await asked.in_one_second() <= 60
+    assert await asked.per_second() <= 60
 
     hurry.cancel()
     await asyncio.wait([hurry])
     await asyncio.sleep(0.3)
 
-    assert await asked.in_one_second() <= 6
+    assert await asked.per_second() <= 6
 
 
 async def test_waits_that_ended_leave_nothing_behind(far_queue, asked, waits):
@@ -123,7 +124,7 @@ async def test_a_wait_that_outlives_its_server_says_that_it_was_not_answered(
 
 
 async def test_events_that_cannot_be_reached_are_not_dialled_without_end(
-    far_queue, queue_name, asked, waits
+    far_queue, queue_name, waits
 ):
     async with NoServer() as nobody:
         settings = ConnectionSettings(url=nobody.url)
@@ -137,7 +138,6 @@ async def test_events_that_cannot_be_reached_are_not_dialled_without_end(
 
         # The pauses grow from a tenth of a second to six.
         assert nobody.dial_count <= 6
-        assert asked.count <= 35
 
 
 async def test_a_tail_that_ended_by_a_bug_is_told_and_listens_again(
@@ -181,7 +181,7 @@ async def test_a_tail_that_does_not_find_its_place_causes_no_looks(
     waits(watch.wait("j", 0.25))
     await eventually(lambda: asked.count)
 
-    looks = await asked.in_one_second()
+    looks = await asked.per_second()
 
     await watch.close()
     assert looks <= 6
