@@ -74,7 +74,7 @@ def test_help_imports_no_command_no_client_and_no_drawing(environ: dict[str, str
 
     libraries, ours = answer.stdout.splitlines()[-2:]
     assert libraries == "[]"
-    assert ours == "['chasquimq.cli.main', 'chasquimq.cli.render']"
+    assert ours == "['chasquimq.cli.main', 'chasquimq.cli.render', 'chasquimq.cli.signals']"
 
 
 def test_help_is_there_before_a_person_notices(environ: dict[str, str], tmp_path: Path):
