@@ -10,7 +10,7 @@
     │  ├─ DecodeError(ValueError)       bytes are not what the wire says
     │  └─ PayloadTooLarge(ValueError)   a payload is over its cap
     ├─ StoreError(RuntimeError)         the server could not do what was asked
-    │  ├─ ConnectionLost                the link broke; `outcome` says whether the act may have happened
+    │  ├─ ConnectionLost                the link broke; `outcome` says whether the act may be done
     │  ├─ ServerUnreachable             no connection could be opened
     │  ├─ ServerOutOfMemory             the server refuses writes until memory is freed
     │  ├─ QueueFull                     `max_stream_len` is reached
@@ -70,7 +70,7 @@ class WireError(ChasquiError):
 
 
 class EncodeError(WireError, TypeError):
-    """Convert the named value to None, bool, int, float, str, bytes, list or dict before adding it."""
+    """Convert the named value to None, bool, int, float, str, bytes, list or dict before the add."""
 
 
 class DecodeError(WireError, ValueError):

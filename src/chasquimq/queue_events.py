@@ -155,7 +155,9 @@ def _number(text: str) -> int | str:
 
 
 def _checked_id(text: str) -> str:
-    ms, _, seq = text.partition("-") if isinstance(text, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+    # Callers lie.
+    is_text = isinstance(text, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    ms, _, seq = text.partition("-") if is_text else ("", "", "")
     is_id = ms.isascii() and ms.isdigit() and (not seq or (seq.isascii() and seq.isdigit()))
     if text != "$" and not is_id:
         raise SettingsError("last_event_id", text, '"$", "0" or an entry id like "1700000000000-0"')

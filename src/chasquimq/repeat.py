@@ -66,7 +66,9 @@ class MissedFiresPolicy:
     @classmethod
     def fire_all(cls, max_catchup: int) -> MissedFiresPolicy:
         """Each becomes a job, oldest first, at most `max_catchup` of them."""
-        if not isinstance(max_catchup, int) or isinstance(max_catchup, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+        # Callers lie.
+        is_number = isinstance(max_catchup, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_number or isinstance(max_catchup, bool):
             raise KindRefused("max_catchup", max_catchup, "an int")
         if max_catchup < 1:
             raise SettingsError("max_catchup", max_catchup, "at least 1")

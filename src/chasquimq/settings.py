@@ -26,7 +26,9 @@ Settings = TypeVar("Settings")
 
 def at_least(name: str, found: float, floor: float) -> None:
     """Refuse what is no number, and a number below its floor."""
-    if isinstance(found, bool) or not isinstance(found, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+    # Callers lie.
+    is_number = isinstance(found, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(found, bool) or not is_number:
         raise SettingsError(name, found, "a number")
     if found < floor:
         raise LimitExceeded(name, found, f"at least {floor}")
@@ -55,7 +57,7 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbilitySettings:
-    """None lets the probe decide; False forces the fallback, so both can be tested on one server."""
+    """None lets the probe decide; False forces the fallback: one server can be tested both ways."""
 
     ack_delete: bool | None = None
     claim_on_read: bool | None = None

@@ -1,4 +1,4 @@
-"""A client with nothing to it: replies are counted and handed over, nobody waits for one of them."""
+"""A client with nothing to it: replies are counted and handed over, nobody waits for any."""
 
 from __future__ import annotations
 

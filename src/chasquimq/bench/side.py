@@ -1,4 +1,4 @@
-"""One measurement of one side in a process of its own: `python -m chasquimq.bench.side SIDE PLAN`."""
+"""One measurement of one side, in its own process: `python -m chasquimq.bench.side SIDE PLAN`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of a real run of ours, recorded as they leave, so that a bare client can replay them."""
+"""The commands of a real run of ours, recorded as they leave, for a bare client to replay."""
 
 from __future__ import annotations
 

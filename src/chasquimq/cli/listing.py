@@ -1,4 +1,4 @@
-"""Lists of what is on a queue: rows for people, facts for programs, a word where there is nothing."""
+"""Lists of what is on a queue: rows for people, facts for programs, a word for nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command of the pipeline needs before it begins, told in one sentence where it is missing."""
+"""What a command of the pipeline needs before it begins; a sentence where it is missing."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def backfill(
     conf: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Make the silver and gold rows of DAY again from bronze, after a target or a rule has changed."""
+    """Make the silver and gold rows of DAY again from bronze, after a target or rule has changed."""
     need(RUNNING)
     chosen = cast("date", day.date())
     _refuse_absent_day(lake, chosen)
@@ -206,7 +206,7 @@ def _until_signal() -> Generator[_Stop]:
 
 
 def _settings(url: str | None, lake: Path, **more: Any) -> PipelineSettings:
-    """The settings of a pipeline; a lake that cannot be written to is refused before Spark starts."""
+    """The settings of a pipeline; a lake that cannot be written is refused before Spark starts."""
     from chasquimq.settings import ConnectionSettings
     from chasquimq.spark.lake import Lake
     from chasquimq.spark.pipeline_settings import PipelineSettings

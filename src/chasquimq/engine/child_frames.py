@@ -55,7 +55,7 @@ class HandlerError(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """Every frame from a child: the encoded result, or the error; the first one says it is ready."""
+    """Every frame from a child: the encoded result, or the error; the first says it is ready."""
 
     result: bytes = b"\xc0"
     error: HandlerError | None = None

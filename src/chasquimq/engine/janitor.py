@@ -1,4 +1,4 @@
-"""Sweeps up what accidents leave behind: ghosts and empty consumers; the promoter's leader does it."""
+"""Sweeps up what accidents leave behind, ghosts and empty consumers; who leads promotion does."""
 
 from __future__ import annotations
 

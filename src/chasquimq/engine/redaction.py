@@ -26,7 +26,8 @@ class Redaction:
             raise
         except BaseException as error:  # noqa: BLE001 - a user's hook may raise anything
             return self._withhold(f"raised {type(error).__name__}")
-        if not isinstance(redacted, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+        # Callers lie.
+        if not isinstance(redacted, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             return self._withhold(f"returned {type(redacted).__name__}")
         return redacted
 

@@ -65,7 +65,8 @@ class CronPattern:
         Raises:
             ScheduleRefused: naming the field at fault.
         """
-        if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance] user input
+        # Callers lie.
+        if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ScheduleRefused("cron", expression, "a text")
         if len(expression) > EXPRESSION_CHARS_MAX or not expression.isascii():
             rule = f"at most {EXPRESSION_CHARS_MAX} characters, all of them ASCII"

@@ -41,7 +41,9 @@ def parse_durability(text: str | Durability | None) -> Durability:
         return SERVER
     if text == "fsync":
         return Durability(is_on_disk=True)
-    found = _REPLICA.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+    # Callers lie.
+    is_text = isinstance(text, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    found = _REPLICA.fullmatch(text) if is_text else None
     if found is None:
         raise SettingsError("durability", text, _RULE)
     return Durability(replica_count=int(found[1]))

@@ -25,8 +25,9 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a server says of itself; None stands for what it does not tell.
 
     A `version` of None: this user may not ask, and most of the others mean nothing. An ability
-    of None: this user may not try. `clock_ahead_ms` is how far the server's clock is ahead of ours, `rtt_ms` how long one
-    question took. `saves` tells whether snapshots to disk are configured.
+    of None: this user may not try. `clock_ahead_ms` is how far the server's clock is ahead of
+    ours, `rtt_ms` how long one question took. `saves` tells whether snapshots to disk are
+    configured.
     """
 
     kind: str

@@ -177,12 +177,14 @@ def _spell_all(
 
 
 def _check_mappings(jobs: Sequence[JobSpec]) -> None:
-    if not isinstance(jobs, Sequence) or isinstance(jobs, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+    # Callers lie.
+    is_list = isinstance(jobs, Sequence)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_list or isinstance(jobs, str | bytes):
         raise SettingsError("jobs", type(jobs).__name__, "a list of mappings")
     if {type(spec) for spec in jobs} <= {dict}:
         return
     for at, spec in enumerate(jobs):
-        if not isinstance(spec, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+        if not isinstance(spec, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingsError(f"jobs[{at}]", spec, "a mapping with at least name and data")
 
 

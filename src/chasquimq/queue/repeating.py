@@ -157,7 +157,8 @@ def _policy(missed_fires: MissedFiresLike | None) -> MissedFires:
         return MissedFires.skip()
     given = _dict_of("missed_fires", missed_fires, MissedFiresPolicy)
     policy = MissedFiresPolicy.from_dict(given)
-    return MissedFires(policy.kind, policy.max_catchup)  # pyright: ignore[reportArgumentType]  it checks
+    # It checks what it is given.
+    return MissedFires(policy.kind, policy.max_catchup)  # pyright: ignore[reportArgumentType]
 
 
 def _dict_of(what: str, value: Any, kind: type) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""One replay on its way: dead jobs become the next generation of themselves, in chunks, at a pace."""
+"""One replay on its way: dead jobs become their own next generation, in chunks, at a pace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands between the engine and a sink: what the sink raises ends here, and what it takes is seen."""
+"""Stands between engine and sink: what the sink raises ends here, and what it takes is seen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class SafeSink(MetricsSink):
     """
 
     def __init__(self, sink: MetricsSink, *, pace: Pace | None = None) -> None:
-        if not isinstance(sink, MetricsSink):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        # Callers lie.
+        if not isinstance(sink, MetricsSink):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingsError("metrics", sink, "a MetricsSink", hint="subclass it")
         self._sink = sink
         self._raise_pace = pace or Pace()
@@ -48,7 +49,8 @@ class SafeSink(MetricsSink):
                 tell(record)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # noqa: BLE001 - a sink's error, even a cancel, is never the job's
+            # A sink's error, even a cancel, is never the job's.
+            except BaseException as error:  # noqa: BLE001
                 self._note_error(happening, error)
 
         return guarded

@@ -1,4 +1,4 @@
-"""A stored repeat spec as the scheduler needs it, the jobs it becomes, and what is kept of a bad one."""
+"""A stored repeat spec as the scheduler needs it, its jobs, and what is kept of a bad one."""
 
 from __future__ import annotations
 

@@ -13,12 +13,14 @@ if known then
   return marks
 end
 local count = (#ARGV - 3) / 3
-if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR jobs come in threes') end
+if count < 1 or count ~= math.floor(count) then
+  return redis.error_reply('ERR jobs come in threes')
+end
 local cap, unique_ms = tonumber(ARGV[1]), tonumber(ARGV[3])
 if #KEYS > 2 and not (unique_ms and unique_ms >= 1) then
   return redis.error_reply('ERR unique_for_ms must be a time')
 end
--- Everything is read before the first write, so that a key of the wrong type leaves no half of a bulk.
+-- All is read before the first write, so that a key of the wrong type leaves no half of a bulk.
 local backlog = redis.call('XLEN', KEYS[1])
 local marks, markers, taken, fresh, next_key = {}, {}, {}, 0, 3
 for i = 1, count do

@@ -26,7 +26,8 @@ end
 -- A key of the wrong type must fail before the first write.
 redis.call('XLEN', KEYS[2])
 local time = redis.call('TIME')
-local now_ms = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
+local now_ms = string.format('%.0f',
+  tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
 local marks = {}
 for i, from in ipairs(starts) do
   local id, size = ARGV[from], tonumber(ARGV[from + 2])

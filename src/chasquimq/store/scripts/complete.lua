@@ -5,7 +5,9 @@
 -- RETURNS  one mark an entry: 1 done, 0 gone (not pending)
 -- SETTLES  a result without a completion: both happen here or neither does.
 local count = (#ARGV - 3) / 3
-if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR entries come in threes') end
+if count < 1 or count ~= math.floor(count) then
+  return redis.error_reply('ERR entries come in threes')
+end
 if #KEYS ~= 1 + count * 2 then return redis.error_reply('ERR each entry needs two keys') end
 for i = 2, 3 do
   if not string.find(ARGV[i], '^[1-9]%d*$') or #ARGV[i] > 10 then

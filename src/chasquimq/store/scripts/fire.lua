@@ -1,7 +1,8 @@
 -- Turn windows of a repeat spec that have come into jobs, and arm the next one.
 -- KEYS     1 stream   2 repeat (zset)   3 spec hash   then one marker for each fire
 -- ARGV     1 spec key   2 expected score   3 next_fire_ms (0: it is over)   4 limit (0: none)
---          5 end_before_ms (0: none)   6 marker_ttl_ms   7 name   then for each fire: due_ms, envelope
+--          5 end_before_ms (0: none)   6 marker_ttl_ms   7 name
+--          then for each fire: due_ms, envelope
 -- RETURNS  {mark, fired}: 1 armed again, 0 over and removed, -1 moved on: nothing was done
 -- SETTLES  two schedulers at once: only the score that was read may fire, by the server's clock,
 --          and a marker holds each due time to one job.

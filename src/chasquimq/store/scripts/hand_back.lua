@@ -1,6 +1,7 @@
 -- Give entries that never started to the parking consumer, claimable at once and uncharged.
 -- KEYS     1 stream
--- ARGV     1 group   2 consumer   3 parking consumer   4 idle_ms   then for each entry: entry id, delivery count
+-- ARGV     1 group   2 consumer   3 parking consumer   4 idle_ms
+--          then for each entry: entry id, delivery count
 -- RETURNS  how many were handed back
 -- SETTLES  a leaver's leftovers: they wait for nobody's lease, and its consumer can be removed.
 local count = 0

@@ -2,7 +2,7 @@
 -- KEYS     1 stream
 -- ARGV     1 after this id   2 up to this id   3 entries_max   4 rows_max
 --          5 the field with the number of rows, or '' where an entry is a row
--- RETURNS  {last id, entries, rows}, or {} where nothing is left; one entry is taken whatever its rows
+-- RETURNS  {last id, entries, rows}, or {} where nothing is left; one is taken whatever its rows
 -- SETTLES  planning beside reading: only numbers travel twice.
 local entries = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], ARGV[2], 'COUNT', ARGV[3])
 local rows_max = tonumber(ARGV[4])

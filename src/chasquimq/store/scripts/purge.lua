@@ -5,7 +5,9 @@
 -- SETTLES  a resend after a lost reply: it answers what the first send did.
 local known = redis.call('GET', KEYS[2])
 if known then return tonumber(known) end
-if not string.match(ARGV[1], '^[1-9]%d*$') then return redis.error_reply('ERR token_ttl_s must be a time') end
+if not string.match(ARGV[1], '^[1-9]%d*$') then
+  return redis.error_reply('ERR token_ttl_s must be a time')
+end
 if #ARGV < 2 or #ARGV > 1001 then return redis.error_reply('ERR purge 1 to 1000 entries a call') end
 -- The server reads every id before it deletes the first.
 local deleted = redis.call('XDEL', KEYS[1], unpack(ARGV, 2))

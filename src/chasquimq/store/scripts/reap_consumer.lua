@@ -1,7 +1,7 @@
 -- Remove a consumer that holds nothing.
 -- KEYS     1 stream
 -- ARGV     1 group   2 consumer   3 idle_ms_min (0: whatever its idle time)
--- RETURNS  1 removed, 0 it still holds entries or is not idle enough, -1 unknown, or its group is gone
+-- RETURNS  1 removed, 0 it still holds entries or is not idle enough, -1 unknown or no group
 -- SETTLES  removing a consumer with pending entries, which would lose them.
 if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
 local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])

@@ -2,7 +2,8 @@
 -- KEYS     1 dlq   2 stream   3 request token   then one outcome for each entry
 -- ARGV     1 token_ttl_s   then for each entry: dlq entry id, envelope, name
 -- RETURNS  one mark an entry: 1 replayed, 0 it was in the DLQ no more
--- SETTLES  two replays at once: whoever deletes an entry replays it; a resend answers what the first send did.
+-- SETTLES  two replays at once: whoever deletes an entry replays it; a resend answers what the
+--          first send did.
 local known = redis.call('GET', KEYS[3])
 if known then
   local marks = {}
@@ -10,14 +11,22 @@ if known then
   return marks
 end
 local count = (#ARGV - 1) / 3
-if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR entries come in threes') end
-if #KEYS ~= 3 + count then return redis.error_reply('ERR each entry needs a key for its outcome') end
-if not string.match(ARGV[1], '^[1-9]%d*$') then return redis.error_reply('ERR token_ttl_s must be a time') end
+if count < 1 or count ~= math.floor(count) then
+  return redis.error_reply('ERR entries come in threes')
+end
+if #KEYS ~= 3 + count then
+  return redis.error_reply('ERR each entry needs a key for its outcome')
+end
+if not string.match(ARGV[1], '^[1-9]%d*$') then
+  return redis.error_reply('ERR token_ttl_s must be a time')
+end
 -- Keys of the wrong type and ids that are none must fail before the first write.
 redis.call('XLEN', KEYS[2])
 for i = 1, count do
   local id = ARGV[i * 3 - 1]
-  if not string.match(id, '^%d+%-%d+$') then return redis.error_reply('ERR an entry id must be ms-seq') end
+  if not string.match(id, '^%d+%-%d+$') then
+    return redis.error_reply('ERR an entry id must be ms-seq')
+  end
   redis.call('XRANGE', KEYS[1], id, '0-0', 'COUNT', 1)
 end
 local marks = {}

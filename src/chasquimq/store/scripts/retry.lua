@@ -4,7 +4,9 @@
 -- RETURNS  one mark an entry: 1 done, 0 gone (not pending), -1 not owner (somebody else holds it)
 -- SETTLES  a zombie's failure: only the owner may fail an entry, and only once.
 local count = (#ARGV - 2) / 4
-if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR entries come in fours') end
+if count < 1 or count ~= math.floor(count) then
+  return redis.error_reply('ERR entries come in fours')
+end
 for i = 1, count do
   local delay_ms = tonumber(ARGV[i * 4])
   if not delay_ms or not (delay_ms >= 0 and delay_ms < 2 ^ 53) then

@@ -13,10 +13,14 @@ if known then
   return marks
 end
 local count = (#ARGV - 2) / 6
-if count < 1 or count ~= math.floor(count) then return redis.error_reply('ERR jobs come in sixes') end
+if count < 1 or count ~= math.floor(count) then
+  return redis.error_reply('ERR jobs come in sixes')
+end
 for i = 1, count do
   local ms = tonumber(ARGV[1 + i * 6])
-  if not ms or not (ms >= 0 and ms < 2 ^ 53) then return redis.error_reply('ERR ms must be a time') end
+  if not ms or not (ms >= 0 and ms < 2 ^ 53) then
+    return redis.error_reply('ERR ms must be a time')
+  end
 end
 local unique_ms = tonumber(ARGV[2])
 if #KEYS > 4 and not (unique_ms and unique_ms >= 1) then
