@@ -130,7 +130,7 @@ def _targets() -> list[dict[str, Any]]:
 def _forecasts() -> list[dict[str, Any]]:
     rates = {"made_at": minutes(118), "arrival_rate": 30.0, "departure_rate": 28.3}
     return [
-        {**rates, "queue": "mail", "never_clears": True, "workers_needed": 6},
+        {**rates, "queue": "mail", "never_clears": True, "workers_needed": 9},
         {**rates, "queue": "shop", "clears_at": minutes(140), "never_clears": False,
          "arrival_rate": 12.5, "breach_at": minutes(130)},
     ]  # fmt: skip

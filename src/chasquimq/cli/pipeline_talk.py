@@ -31,17 +31,13 @@ def working(what: str) -> Generator[Update]:
 
 
 class BatchTeller:
-    """Tells of each batch that was committed, and sums up."""
+    """Tells of each batch that was committed."""
 
     def __init__(self, update: Update, *, as_json: bool) -> None:
         self._update = update
         self._as_json = as_json
-        self.rows = 0
-        self.lost = 0
 
     def note(self, batch: BatchReport) -> None:
-        self.rows += batch.rows
-        self.lost += batch.lost
         if self._as_json:
             emit_json_line(batch_facts(batch))
             return

@@ -31,11 +31,14 @@ def _clears(row: Mapping[str, Any]) -> str:
 
 
 def _never(row: Mapping[str, Any]) -> str:
-    needed = row["workers_needed"]
-    rates = _rates(row)
-    if not needed:
-        return f"will not clear{rates}"
-    return f"will not clear: needs {needed} more {'worker' if needed == 1 else 'workers'}{rates}"
+    workers = row["consumers"] or 0
+    if not workers:
+        return f"will not clear: no worker is alive{_rates(row)}"
+    if row["workers_needed"] is None:
+        return f"will not clear{_rates(row)}"
+    # As many as keep up do not get ahead of what waits.
+    more = max(1, row["workers_needed"] - workers)
+    return f"will not clear: needs {more} more {'worker' if more == 1 else 'workers'}{_rates(row)}"
 
 
 def _rates(row: Mapping[str, Any]) -> str:

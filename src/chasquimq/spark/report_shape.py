@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -123,4 +123,3 @@ class Report:
     last_at: datetime | None
     figures: Sequence[Figure]
     sections: Sequence[Section]
-    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
