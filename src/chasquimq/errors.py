@@ -70,7 +70,7 @@ class WireError(ChasquiError):
 
 
 class EncodeError(WireError, TypeError):
-    """Convert the named value to None, bool, int, float, str, bytes, list or dict before the add."""
+    """Convert the named value to None, bool, int, float, str, bytes, list or dict, then add it."""
 
 
 class DecodeError(WireError, ValueError):

@@ -1,4 +1,4 @@
-"""The worker that the demo kills: it takes jobs, finishes none, and dies with all of them in hand."""
+"""The worker that the demo kills: it takes jobs, finishes none, and dies with all in hand."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def demonstrate_tables(url: str, queue: str, tallies: Sequence[Tally]) -> Tables
 
 
 def _fresh_folder() -> Path:
-    """A folder that outlives the demo: of this project, or a temporary one where that is refused."""
+    """A folder that outlives the demo: of this project, or a temporary one if that is refused."""
     try:
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True, exist_ok=True)

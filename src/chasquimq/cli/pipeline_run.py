@@ -157,7 +157,7 @@ def backfill(
     conf: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Make the silver and gold rows of DAY again from bronze, after a target or rule has changed."""
+    """Make the silver and gold rows of DAY again from bronze, after a target or rule changed."""
     need(RUNNING)
     chosen = cast("date", day.date())
     _refuse_absent_day(lake, chosen)

@@ -38,7 +38,7 @@ def refuse_empty(lake: Path) -> None:
 
 
 class Answers:
-    """A lake to ask; every question sees the tables as they are when it is first asked about them."""
+    """A lake to ask; every question sees the tables as they are when first asked about them."""
 
     def __init__(self, lake: Path) -> None:
         refuse_empty(lake)

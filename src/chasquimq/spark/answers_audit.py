@@ -1,4 +1,4 @@
-"""How much of the truth the tables hold: rows against the server's own counters, and known losses."""
+"""How much of the truth the tables hold: rows against the server's counters, and known losses."""
 
 # ruff: noqa: S608  the SQL is our own, and names of queues in it are quoted
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far a pipeline has come: rows and newest facts of its tables, and what it has not read yet."""
+"""How far a pipeline has come: rows and newest facts of its tables, and what is not read yet."""
 
 # ruff: noqa: S608  names are our own
 from __future__ import annotations

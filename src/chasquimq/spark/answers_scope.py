@@ -1,4 +1,4 @@
-"""Which part of a lake a report is about: some queues, and a stretch that ends with the newest fact."""
+"""Which part of a lake a report is about: some queues, and a stretch up to the newest fact."""
 
 from __future__ import annotations
 

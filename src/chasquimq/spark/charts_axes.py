@@ -20,7 +20,7 @@ LABEL_CHARS_NARROW: Final = 20
 
 
 def stack(series: Sequence[Series]) -> Iterator[tuple[Series, list[float]]]:
-    """Each series with the height on which it stands; one without a value above zero is left out."""
+    """Each series with the height on which it stands; one with no value above zero is left out."""
     floor = [0.0] * max((len(one.values) for one in series), default=0)
     for one in series:
         if any(one.values):

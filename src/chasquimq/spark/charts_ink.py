@@ -1,4 +1,4 @@
-"""Colours, fonts and ids of drawings: stand-ins while they are made, those of the page afterwards."""
+"""Colours, fonts and ids of drawings: stand-ins while they are made, the page's own afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ink_of(tone: Tone) -> str:
 
 
 def as_page_ink(svg: str, key: str, title: str) -> str:
-    """The drawing as a part of a page: ids of its own, the page's colours, a name for who listens."""
+    """The drawing as a part of a page: own ids, the page's colours, a name for who listens."""
     _, _, body = svg.partition("<svg")
     drawn = _METADATA.sub("", "<svg" + body)
     drawn = _ID.sub(rf'id="{key}-\1"', drawn)

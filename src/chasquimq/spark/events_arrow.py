@@ -16,7 +16,7 @@ from chasquimq.wire.stream_entry import read_text, read_uint
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _NO_EVENT = "an event must have a field e, got none"
-# A foreign entry may be of any size; this much is kept for the eyes of whoever looks for its writer.
+# A foreign entry may be of any size; this much is kept for whoever looks for its writer.
 _EXTRA_FIELDS_MAX = 32
 _EXTRA_CHARS_MAX = 512
 

@@ -1,4 +1,4 @@
-"""Files of tables as DataFrames: those of a table as it is, and those that are not committed yet."""
+"""Files of tables as DataFrames: those of a table as it is, and those not committed yet."""
 
 from __future__ import annotations
 

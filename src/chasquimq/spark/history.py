@@ -36,7 +36,7 @@ class HistorySource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return batch_reader(self._options, HISTORY)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's
         return ChannelStreamReader(self._options, HISTORY)
 
 

@@ -1,4 +1,4 @@
-"""Entries of the history as Arrow batches: column by column, no Python object a row but its values."""
+"""Entries of the history as Arrow batches: by column, no Python object a row but its values."""
 
 from __future__ import annotations
 

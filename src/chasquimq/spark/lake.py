@@ -151,7 +151,7 @@ class Lake:
             return compact(self)
 
     def vacuum(self, after_hours: int = VACUUM_AFTER_HOURS) -> list[str]:
-        """Delete files that no table has had for so long: replaced ones, and those of killed batches."""
+        """Delete files that no table has had for so long: replaced, or of killed batches."""
         # A batch that was decided on and not yet committed needs its files, however old they are.
         is_settled = not any(self.path.glob("_pipeline/**/*.manifest"))
         return [

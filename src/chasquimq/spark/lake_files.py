@@ -23,7 +23,7 @@ from chasquimq.spark.table_shape import PARTITION, Table
 _parquet: Any = import_module("pyarrow.parquet")
 # Rows wait for company: small groups of rows cost every reader time.
 _ROWS_PER_GROUP: Final = 131_072
-# Nearly every row has a value of its own here, and a dictionary of them is only made to be given up.
+# Nearly every row has a value of its own here, and a dictionary is only made to be given up.
 _DISTINCT: Final = frozenset({
     "duration_us", "ended_at", "enqueued_at", "first_active_at", "job_id", "ready_at", "row",
     "run_us", "started_at", "total_ms", "updated_at", "wait_ms",

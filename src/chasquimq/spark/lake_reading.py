@@ -13,7 +13,7 @@ from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-# Both job tables are marked with it when parts move; a reader that sees different marks looks again.
+# Both job tables are marked with it when parts move; who sees different marks looks again.
 JOBS_MOVE: Final = "chasqui-jobs"
 _LOOKS_MAX: Final = 5
 _LOOK_AGAIN_S: Final = 0.05

@@ -92,7 +92,7 @@ def land_events(batches: Iterable[pa.RecordBatch], lake: Path, tag: str, batch_i
 
 
 class FoldedLander:
-    """Writes folded events, as `mapInArrow` hands them over: ended ones to silver, the rest as open.
+    """Writes folded events, as `mapInArrow` hands them over: ended to silver, the rest as open.
 
     The attempts themselves go to `staging`, from where gold is worked out. Starts of the batch that
     are open say that their jobs run; `batch_id` None: those of any batch.

@@ -48,7 +48,7 @@ class LandingSource(DataSource):
     def schema(self) -> str:
         return FACTS_DDL
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's
         return LandingReader(self._options, self._channel, self._lake, self._tag)
 
 
@@ -60,7 +60,10 @@ class LandingReader(ChannelStreamReader):
         self._lake = lake
         self._tag = tag
 
-    def __reduce__(self) -> tuple[type, tuple[SourceOptions, Channel, Path, str]]:  # pyright: ignore[reportIncompatibleMethodOverride]  it has more to carry
+    # It has more to carry.
+    def __reduce__(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+    ) -> tuple[type, tuple[SourceOptions, Channel, Path, str]]:
         return type(self), (self._options, self._channel, self._lake, self._tag)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

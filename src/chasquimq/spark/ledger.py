@@ -24,7 +24,7 @@ _ENTRY_COLUMNS: Final = [
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A known loss: so many units after an entry, noticed at another; None: nobody knows how many."""
+    """A known loss: so many units after an entry, noticed at another; None: nobody knows."""
 
     queue: str
     worker: str | None

@@ -94,7 +94,7 @@ class ChannelQuery:
         )
 
     def _resumed(self, queues: Sequence[str]) -> dict[str, str]:
-        """Where to begin without a checkpoint: behind what the lake has, so that nothing is twice."""
+        """Where to begin without a checkpoint: behind what the lake has, so nothing is twice."""
         if self._checkpoint.has_begun:
             return {}
         known = last_ids(self._lake, self._batches.channel)

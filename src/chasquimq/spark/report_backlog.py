@@ -1,4 +1,4 @@
-"""Sections about what waits and whether it is in time: the backlog with its forecast, and targets."""
+"""Sections about what waits and whether it is in time: backlog with forecast, and targets."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def grid(
     what: str = "rows",
     is_queue_told: bool = False,
 ) -> Grid:
-    """A table of the first rows; the queue is told where there is more than one, or if asked for."""
+    """A table of the first rows; the queue is told where there is more than one, or if asked."""
     are_many = len({row.get("queue") for row in rows}) > 1
     picked = [one for one in columns if one != QUEUE or are_many or is_queue_told]
     left = len(rows) - ROWS_MAX

@@ -1,4 +1,4 @@
-"""The two ways Spark reads a channel: once, or batch after batch; both plan here and read in tasks."""
+"""The two ways Spark reads a channel: once, or in batches; both plan here and read in tasks."""
 
 from __future__ import annotations
 

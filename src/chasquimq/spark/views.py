@@ -1,4 +1,4 @@
-"""The tables of a lake as views of an in-memory database: rows of one key merged, no JVM, no writes."""
+"""The tables of a lake as views of an in-memory database: rows of a key merged, no JVM or writes."""
 
 # ruff: noqa: S608  names and paths are our own, and paths are quoted
 from __future__ import annotations
