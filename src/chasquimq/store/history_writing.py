@@ -91,7 +91,7 @@ class HistoryStore:
         """Attempts whose outcome did not count, or perhaps did."""
         outcome = AttemptOutcome.UNPROVEN if is_unproven else AttemptOutcome.STALE
         for move in moves:
-            entry = move if isinstance(move, Delivery) else _entry_of(move)
+            entry = move if isinstance(move, Delivery) else move.entry
             self._add(entry, outcome, getattr(move, "failure", None))
 
     async def flush(self, *, is_last: bool = False) -> None:
@@ -195,10 +195,6 @@ class HistoryStore:
     def _offset_us(self) -> int:
         """The server's clock minus our monotonic one."""
         return int(self._clock.at_ms(0) * 1_000)
-
-
-def _entry_of(move: Any) -> Delivery | Arrival:
-    return move.entry if hasattr(move, "entry") else move.delivery
 
 
 def _detail(move: Burying) -> str:
