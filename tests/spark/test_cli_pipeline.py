@@ -223,6 +223,13 @@ def test_the_report_in_json_has_what_the_page_shows(pipeline, lake):
     assert {row["name"] for row in table["rows"]} == {"charge-card", "import-row"}
 
 
+def test_the_same_lake_makes_the_same_page_in_every_process(pipeline, lake, tmp_path):
+    for seed in ("1", "2"):
+        pipeline("report", "--lake", lake, "--output", f"{seed}.html", PYTHONHASHSEED=seed)
+
+    assert (tmp_path / "1.html").read_bytes() == (tmp_path / "2.html").read_bytes()
+
+
 def test_a_report_about_a_queue_that_the_lake_does_not_know_names_those_it_does(pipeline, lake):
     said = pipeline("report", "--lake", lake, "--queue", "nobody", "--output", "p.html")
 

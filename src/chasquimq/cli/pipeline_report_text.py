@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
     from chasquimq.spark.report_shape import Column, Grid, Report, Section
 
 # Columns that a narrow terminal may do without, the first first.
-OPTIONAL = ("fingerprint", "first seen", "last seen", "channel", "day")
+OPTIONAL = (
+    "fingerprint", "first seen", "last seen", "outlook", "channel", "day", "oldest waits",
+    "wait p90", "run p90",
+)  # fmt: skip
 WRAPPED = ("error", "outlook", "meaning", "name")
 
 
@@ -49,8 +53,10 @@ def _texts(column: Column, grid: Grid) -> list[str]:
     """The label and the cells of a column; numbers stand at the right."""
     from chasquimq.spark.report_format import text_of
 
-    texts = [column.label, *(text_of(row.get(column.name), column.kind) for row in grid.rows)]
+    texts = [text_of(row.get(column.name), column.kind) for row in grid.rows]
     if column.kind in ("text", "moment"):
-        return texts
-    width = max(map(len, texts))
-    return [text.rjust(width) for text in texts]
+        return [column.label, *texts]
+    # A drawn table may have to wrap its labels, and cells as wide as these would be wrapped, too.
+    label = "" if sys.stdout.isatty() else column.label
+    width = max(map(len, [label, *texts]))
+    return [column.label.rjust(width), *(text.rjust(width) for text in texts)]

@@ -18,10 +18,10 @@ _COUNTS: Final = (
     QUEUE,
     Column("event_date", "day"),
     Column("channel", "channel"),
-    Column("server_finished", "server counted", "count"),
+    Column("server_finished", "counted", "count"),
     Column("rows_finished", "rows", "count"),
     Column("missing_proven", "missing", "count"),
-    Column("missing_maybe", "missing, in a known gap", "count"),
+    Column("missing_maybe", "in a known gap", "count"),
     Column("surplus", "too many", "count"),
     Column("is_settled", "settled"),
 )

@@ -30,9 +30,9 @@ _FAILURES: Final = (
 _WORTH: Final = (
     QUEUE,
     Column("name", "name"),
-    Column("saved", "saved by a retry", "count"),
-    Column("given_up", "dead all the same", "count"),
-    Column("waste_ms", "time burnt by failures", "ms"),
+    Column("saved", "saved", "count"),
+    Column("given_up", "dead anyway", "count"),
+    Column("waste_ms", "time burnt", "ms"),
     Column("delay_ms", "delay added", "ms"),
 )
 _ATTEMPTS: Final = (
