@@ -46,21 +46,30 @@ def spelled(kind, delivery, ts_ms, **fields):
 
 @given(delivery=DELIVERIES, ts_ms=TIMES_MS)
 def test_a_start_has_its_fields_in_order(speller, delivery, ts_ms):
-    assert speller.active(delivery, ts_ms) == spelled(EventKind.ACTIVE, delivery, ts_ms)
+    delivery.started_ns = 5_000_000
+
+    (line,) = speller.actives([delivery], (ts_ms - 5) * 1_000_000)
+
+    assert line == spelled(EventKind.ACTIVE, delivery, ts_ms)
 
 
 @given(delivery=DELIVERIES, ts_ms=TIMES_MS)
 def test_a_completion_has_its_fields_in_order(speller, delivery, ts_ms):
-    assert speller.completed(delivery, ts_ms) == spelled(
-        EventKind.COMPLETED, delivery, ts_ms, duration_us=delivery.duration_us
-    )
+    (line,) = speller.completions([delivery], ts_ms)
+
+    duration_us = delivery.duration_us
+    assert line == spelled(EventKind.COMPLETED, delivery, ts_ms, duration_us=duration_us)
 
 
 def test_names_made_up_per_job_are_spelled_all_the_same(speller):
-    for at in range(600):
-        delivery = Delivery(b"1-1", "j", f"n{at}", b"", NOW_MS, 0, 0, None, None, None, b"")
+    made_up = [
+        Delivery(b"1-1", "j", f"n{at}", b"", NOW_MS, 0, 0, None, None, None, b"")
+        for at in range(600)
+    ]
 
-        assert speller.active(delivery, NOW_MS) == spelled(EventKind.ACTIVE, delivery, NOW_MS)
+    lines = speller.completions(made_up, NOW_MS)
+
+    assert lines == [spelled(EventKind.COMPLETED, one, NOW_MS, duration_us=0) for one in made_up]
 
 
 def test_the_stream_is_kept_short_by_a_command_of_its_own(speller):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chasquimq.wire.event_fields import REASON_CHARS_MAX, EventKind
-from chasquimq.wire.event_template import active_template, completed_template
+from chasquimq.wire.event_template import (
+    DIGIT_MAX,
+    MS_END,
+    MS_MIN,
+    active_template,
+    completed_template,
+)
 from chasquimq.wire.resp import bulk, command
 from chasquimq.wire.stream_entry import safe_text
 
@@ -16,6 +23,8 @@ if TYPE_CHECKING:
 
 # XADD, key, *
 _HEAD_PARTS = 3
+_NS_PER_MS = 1_000_000
+_MS_PER_DECADE = 10 * 365 * 86_400_000
 
 
 class EventSpeller:
@@ -27,31 +36,46 @@ class EventSpeller:
         }
         self._heads = {kind: b"".join(map(bulk, head)) for kind, head in heads.items()}
         self._worker = _field(b"w", worker.encode())
-        self._active = active_template(heads[EventKind.ACTIVE], worker.encode())
-        self._completed = completed_template(heads[EventKind.COMPLETED], worker.encode())
+        self._actives = active_template(heads[EventKind.ACTIVE], worker.encode())
+        self._completions = completed_template(heads[EventKind.COMPLETED], worker.encode())
         # Sent now and then, and not as a part of every XADD: that costs the server less.
         self.trim = command("XTRIM", key, "MAXLEN", "~", max_len)
 
-    def active(self, delivery: Delivery, ts_ms: int) -> bytes:
-        if self._active.fits(delivery, ts_ms):
-            job_id = delivery.job_id.encode()
-            return self._active.of(delivery.name) % (
-                len(job_id), job_id, ts_ms, delivery.spent + delivery.earlier + 1,
-                delivery.created_at_ms, delivery.earlier + 1,
-            )  # fmt: skip
-        own = _number(b"attempt", delivery.run_number)
-        return self._of_delivery(EventKind.ACTIVE, delivery, ts_ms, 1, own)
+    def actives(self, batch: Sequence[Delivery], offset_ns: int) -> list[bytes]:
+        """Starts of handlers; `offset_ns` is the time of day minus the monotonic clock."""
+        # No machine has been up for a decade.
+        first_ms = offset_ns // _NS_PER_MS
+        if not MS_MIN <= first_ms < MS_END - _MS_PER_DECADE:
+            return [self._active(one, (one.started_ns + offset_ns) // _NS_PER_MS) for one in batch]
+        ready_made, learn = self._actives.ready_made, self._actives.learn
+        return [
+            (ready_made.get(one.name) or learn(one.name)) % (
+                len(job_id := one.job_id.encode()), job_id,
+                (one.started_ns + offset_ns) // _NS_PER_MS,
+                one.spent + one.earlier + 1, one.created_at_ms, one.earlier + 1,
+            )
+            if one.due_ms is None and one.spent + one.earlier < DIGIT_MAX
+            and MS_MIN <= one.created_at_ms < MS_END
+            else self._active(one, (one.started_ns + offset_ns) // _NS_PER_MS)
+            for one in batch
+        ]  # fmt: skip
 
-    def completed(self, delivery: Delivery, ts_ms: int) -> bytes:
-        if self._completed.fits(delivery, ts_ms):
-            job_id, duration = delivery.job_id.encode(), b"%d" % delivery.duration_us
-            return self._completed.of(delivery.name) % (
-                len(job_id), job_id, ts_ms, delivery.spent + delivery.earlier + 1,
-                len(duration), duration, delivery.created_at_ms, delivery.earlier + 1,
-            )  # fmt: skip
-        own = _number(b"attempt", delivery.run_number)
-        own += _number(b"duration_us", delivery.duration_us)
-        return self._of_delivery(EventKind.COMPLETED, delivery, ts_ms, 2, own)
+    def completions(self, batch: Sequence[Delivery], ts_ms: int) -> list[bytes]:
+        """Ends of handlers that returned."""
+        if not MS_MIN <= ts_ms < MS_END:
+            return [self._completed(one, ts_ms) for one in batch]
+        ready_made, learn = self._completions.ready_made, self._completions.learn
+        return [
+            (ready_made.get(one.name) or learn(one.name)) % (
+                len(job_id := one.job_id.encode()), job_id, ts_ms, one.spent + one.earlier + 1,
+                len(duration := b"%d" % one.duration_us), duration, one.created_at_ms,
+                one.earlier + 1,
+            )
+            if one.due_ms is None and one.spent + one.earlier < DIGIT_MAX
+            and MS_MIN <= one.created_at_ms < MS_END
+            else self._completed(one, ts_ms)
+            for one in batch
+        ]  # fmt: skip
 
     def failed(self, delivery: Delivery, failure: Failure, ts_ms: int) -> bytes:
         own = b"".join(
@@ -87,6 +111,15 @@ class EventSpeller:
 
     def drained(self, ts_ms: int) -> bytes:
         return self._spell(EventKind.DRAINED, "", "", ts_ms, 1, self._worker)
+
+    def _active(self, delivery: Delivery, ts_ms: int) -> bytes:
+        own = _number(b"attempt", delivery.run_number)
+        return self._of_delivery(EventKind.ACTIVE, delivery, ts_ms, 1, own)
+
+    def _completed(self, delivery: Delivery, ts_ms: int) -> bytes:
+        own = _number(b"attempt", delivery.run_number)
+        own += _number(b"duration_us", delivery.duration_us)
+        return self._of_delivery(EventKind.COMPLETED, delivery, ts_ms, 2, own)
 
     def _of_delivery(
         self, kind: EventKind, delivery: Delivery, ts_ms: int, own_count: int, own: bytes

@@ -9,11 +9,9 @@ from chasquimq.wire.resp import NAMES_CACHED_MAX, bulk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chasquimq.model.delivery import Delivery
-
 # Times between 2001 and 2286 have thirteen digits, and nearly all attempts one.
-_MS_MIN, _MS_END = 10**12, 10**13
-_ATTEMPT_END = 10
+MS_MIN, MS_END = 10**12, 10**13
+DIGIT_MAX = 9
 
 _TEXT = b"$%d\r\n%b\r\n"
 _MS = b"$13\r\n%d\r\n"
@@ -23,38 +21,27 @@ _DIGIT = b"$1\r\n%d\r\n"
 class EventTemplate:
     """Spells `active` or `completed` in a third of the time that putting it together takes.
 
-    Only what `fits` may be spelled here: numbers of the usual length and no due time.
+    Only numbers of the usual length may be filled in, and jobs that had no due time.
     """
 
-    __slots__ = ("_after", "_before", "_templates")
+    __slots__ = ("_after", "_before", "ready_made")
 
     def __init__(self, head: Sequence[bytes], own: Sequence[bytes], worker: bytes) -> None:
         """`head` begins the command and ends with `id`; `own` are fields with their holes."""
         self._before = [*map(_fixed, head), _TEXT, _fixed(b"ts"), _MS]
         tail = [_fixed(b"enq"), _MS, _fixed(b"w"), _fixed(worker), _fixed(b"dc"), _DIGIT]
         self._after = [*own, *tail]
-        self._templates: dict[str, bytes] = {}
+        # Commands for jobs of a name, to be filled by `%`.
+        self.ready_made: dict[str, bytes] = {}
 
-    @staticmethod
-    def fits(delivery: Delivery, ts_ms: int) -> bool:
-        return (
-            delivery.due_ms is None
-            and delivery.spent + delivery.earlier + 1 < _ATTEMPT_END
-            and _MS_MIN <= delivery.created_at_ms < _MS_END
-            and _MS_MIN <= ts_ms < _MS_END
-        )
-
-    def of(self, name: str) -> bytes:
-        """The command for jobs of this name, to be filled by `%`."""
-        return self._templates.get(name) or self._learn(name)
-
-    def _learn(self, name: str) -> bytes:
+    def learn(self, name: str) -> bytes:
+        """Make the command for jobs of this name."""
         # Names made up per job must not fill the memory; forgetting costs a microsecond each.
-        if len(self._templates) >= NAMES_CACHED_MAX:
-            self._templates.clear()
+        if len(self.ready_made) >= NAMES_CACHED_MAX:
+            self.ready_made.clear()
         named = [_fixed(b"n"), _fixed(name.encode())] if name else []
         parts = [*self._before, *named, *self._after]
-        template = self._templates[name] = b"*%d\r\n" % len(parts) + b"".join(parts)
+        template = self.ready_made[name] = b"*%d\r\n" % len(parts) + b"".join(parts)
         return template
 
 
