@@ -102,6 +102,7 @@ def one_round(session, settings: PipelineSettings, number: int, rows: int) -> di
         "batch_rows_per_s": rows / busy_s,
         "java_us_per_row": (after[0] - before[0]) / rows * 1e6,
         "python_us_per_row": (after[1] - before[1]) / rows * 1e6,
+        "server_us_per_row": (after[2] - before[2]) / rows * 1e6,
         "peak_mb": peak.bytes / 1e6,
     }
 
@@ -187,9 +188,9 @@ def event_entries(rows: int) -> Iterator[list[str]]:
 # ── what it costs ────────────────────────────────────────────────────────────────────────────
 
 
-def cpu_s() -> tuple[float, float]:
-    """CPU seconds of the JVM, and of this process and all Python processes under it."""
-    java = python = 0.0
+def cpu_s() -> tuple[float, float, float]:
+    """CPU seconds of the JVM, of this process and all Python processes under it, and of the server."""
+    java = python = server = 0.0
     for pid in family():
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
@@ -200,9 +201,11 @@ def cpu_s() -> tuple[float, float]:
         gone_children = (int(fields[13]) + int(fields[14])) / TICKS
         if name.startswith("java"):
             java += own
+        elif name.startswith(("valkey", "redis")):
+            server += own
         else:
             python += own + (gone_children if pid != os.getpid() else 0.0)
-    return java, python
+    return java, python, server
 
 
 def family() -> list[int]:

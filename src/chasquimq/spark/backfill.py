@@ -13,22 +13,9 @@ from chasquimq.spark.batches import changes_of
 from chasquimq.spark.frames import lake_frame, landed_frame
 from chasquimq.spark.gold import gold_rows
 from chasquimq.spark.lake import Change, Lake, Once
-from chasquimq.spark.land import (
-    FACTS_DDL,
-    FoldedLander,
-    Landed,
-    SilverLander,
-    WaitingLander,
-    read_landed,
-)
+from chasquimq.spark.land import FACTS_DDL, DayLander, Landed, SilverLander, read_landed
 from chasquimq.spark.manifest import Manifest
-from chasquimq.spark.table_schemas import (
-    BRONZE_ATTEMPTS,
-    BRONZE_EVENTS,
-    FOLDED_ATTEMPTS,
-    SILVER_OPEN,
-)
-from chasquimq.spark.tables_events import fold, rejected_entries
+from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS, FOLDED_ATTEMPTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +25,7 @@ if TYPE_CHECKING:
     from chasquimq.spark.pipeline_settings import PipelineSettings
 
 _APP_ID: Final = "chasqui-backfill"
+_EVENTS_PER_PORTION: Final = 250_000
 _REMADE: Final = (
     "silver_attempts", "silver_jobs", "silver_jobs_parts", "gold_minute", "gold_failures",
     "gold_slo", "gold_retries",
@@ -80,38 +68,39 @@ class Backfill:
         if not self._lake.files(BRONZE_ATTEMPTS.name, day):
             return Landed(), {}
         attempts = lake_frame(self._session, self._lake, BRONZE_ATTEMPTS.name, day)
-        landed = _landed(attempts, SilverLander(self._lake.path, self._tag))
+        lander = SilverLander(self._lake.path, self._tag)
+        landed = read_landed(attempts.mapInArrow(lander, FACTS_DDL).toArrow())
         return landed, gold_rows(attempts, self._settings)
 
     def _events(self, day: str) -> tuple[Landed, dict[str, pa.Table]]:
         if not self._lake.files(BRONZE_EVENTS.name, day):
             return Landed(), {}
-        # What began the day before and ended on this one belongs to this one.
         before = (self._day - timedelta(days=1)).isoformat()
-        earlier = lake_frame(self._session, self._lake, BRONZE_EVENTS.name, before)
-        events = lake_frame(self._session, self._lake, BRONZE_EVENTS.name, day)
-        landed = _landed(events, WaitingLander(self._lake.path, self._tag))
-        folded = self._folded(events, earlier)
-        staged = folded.files_of(FOLDED_ATTEMPTS.name)
-        thrown_away = {FOLDED_ATTEMPTS.name, SILVER_OPEN.name}
-        landed.files += [one for one in folded.files if one.table not in thrown_away]
+        frames = [
+            lake_frame(self._session, self._lake, BRONZE_EVENTS.name, one) for one in (before, day)
+        ]
+        landed = self._folded(frames[0].unionByName(frames[1]))
+        staged = landed.files_of(FOLDED_ATTEMPTS.name)
+        landed.files = [one for one in landed.files if one not in staged]
         if not staged:
             return landed, {}
         attempts = landed_frame(self._session, self._checkpoint.staging, FOLDED_ATTEMPTS, staged)
         return landed, gold_rows(attempts, self._settings)
 
-    def _folded(self, events: DataFrame, earlier: DataFrame) -> Landed:
+    def _folded(self, events: DataFrame) -> Landed:
+        """Jobs are folded in portions that a task can hold, all events of a job together."""
         shutil.rmtree(self._checkpoint.staging, ignore_errors=True)
-        of_day = fold(events.unionByName(earlier)).where(F.col("event_date") == F.lit(self._day))
-        rows = of_day.unionByName(rejected_entries(events), allowMissingColumns=True)
-        lander = FoldedLander(self._lake.path, self._checkpoint.staging, self._tag, None)
-        return _landed(rows, lander)
+        portions = max(1, events.count() // _EVENTS_PER_PORTION)
+        portion = F.pmod(F.xxhash64("queue", "job_id"), F.lit(portions)).alias("portion")
+        lander = DayLander(self._lake.path, self._checkpoint.staging, self._tag, self._day)
+
+        # Spark counts the arguments, and would take the method's own for a key.
+        def land(jobs: pa.Table) -> pa.Table:
+            return lander(jobs)
+
+        return read_landed(events.groupBy(portion).applyInArrow(land, FACTS_DDL).toArrow())
 
     def _exchanging(self, name: str, changes: list[Change], day: str) -> Change:
         adds = [one for change in changes if change.table == name for one in change.adds]
         removes = self._lake.relative(name, self._lake.files(name, day))
         return Change(table=name, adds=adds, removes=removes)
-
-
-def _landed(frame: DataFrame, lander: SilverLander | WaitingLander | FoldedLander) -> Landed:
-    return read_landed(frame.mapInArrow(lander, FACTS_DDL).toArrow())

@@ -25,8 +25,9 @@ from chasquimq.spark.table_shape import PARTITION, Table, merge_sql
 _dataset: Any = import_module("pyarrow.dataset")
 _TAG: Final = "compact"
 _SMALL_BYTES: Final = 4 * 1024 * 1024
-# Fewer small files than these are not worth a rewrite.
-_FILES_MIN: Final = 4
+# Fewer small files than these are not worth a rewrite; tables of parts are small and often read.
+_FILES_MIN: Final = 8
+_PARTS_MIN: Final = 4
 _ROWS_AT_ONCE: Final = 65_536
 _REPLACED: Final = frozenset({SILVER_OPEN.name, "gold_audit"})
 
@@ -89,7 +90,7 @@ def _merge_days(lake: Lake, table: Table) -> None:
     """One row a key and day; days stay apart, so that each can be made again by itself."""
     for day in lake.days(table.name):
         paths = lake.files(table.name, day)
-        if len(paths) >= _FILES_MIN:
+        if len(paths) >= _PARTS_MIN:
             merged = _merged(table, paths, day)
             adds = write_table(lake.path, table.name, merged, _TAG)
             removes = lake.relative(table.name, paths)

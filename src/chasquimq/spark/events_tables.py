@@ -1,4 +1,4 @@
-"""What a batch of events becomes: folded into attempts with what was open before, then as those."""
+"""What a batch of events becomes: tasks fold what they can, the rest is folded here with what was open."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from chasquimq.spark.batches import changes_of
-from chasquimq.spark.frames import lake_frame, landed_frame
+from chasquimq.spark.frames import landed_frame
 from chasquimq.spark.gold import gold_rows
 from chasquimq.spark.lake import Change, Lake, Once
-from chasquimq.spark.land import FACTS_DDL, FoldedLander, Landed, read_landed
+from chasquimq.spark.lake_files import FileFacts, TableWriter, one_batch, read_files
+from chasquimq.spark.land import Landed, SilverWriter
 from chasquimq.spark.table_schemas import (
     BRONZE_EVENTS,
     BRONZE_GAPS,
     FOLDED_ATTEMPTS,
+    LOOSE_EVENTS,
     SILVER_OPEN,
+    TABLES,
 )
 from chasquimq.spark.tables_bronze import bronze_gaps
-from chasquimq.spark.tables_events import fold, rejected_entries
+from chasquimq.spark.tables_events import fold_events
+from chasquimq.spark.tables_silver import active_parts
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from chasquimq.spark.pipeline_settings import PipelineSettings
 
 EVENTS: Final = "events"
+# An end that did not come within days was lost, and the audit counts it.
+_OPEN_MS_MAX: Final = 7 * 24 * 3_600_000
 
 
 class EventsTables:
@@ -45,34 +53,41 @@ class EventsTables:
         self._staging = staging
 
     def changes(self, landed: Landed, once: Once) -> list[Change]:
+        tag = f"{once.app_id}-{once.version}"
+        folded = fold_events(self._rest(landed), is_all=True)
+        files = [*landed.files, *self._land(folded.attempts, folded.opened, once.version, tag)]
         rows: dict[str, pa.Table] = {
-            BRONZE_GAPS.name: bronze_gaps(landed.gaps, EVENTS, once.version, datetime.now(UTC))
+            BRONZE_GAPS.name: bronze_gaps(landed.gaps, EVENTS, once.version, datetime.now(UTC)),
+            SILVER_OPEN.name: pa.Table.from_batches([_still_hoped_for(folded.opened)]),
+            **self._gold([one for one in files if one.table == FOLDED_ATTEMPTS.name]),
         }
-        if not landed.row_count:
-            return changes_of(self._lake, once, landed.files, rows, always=[self.bronze])
-        events = landed_frame(
-            self._session, self._lake.path, BRONZE_EVENTS, landed.files_of(self.bronze)
-        )
-        folded = self._folded(events, once)
-        attempts = folded.files_of(FOLDED_ATTEMPTS.name)
-        if attempts:
-            staged = landed_frame(self._session, self._staging, FOLDED_ATTEMPTS, attempts)
-            rows |= gold_rows(staged, self._settings)
-        files = [*landed.files, *(one for one in folded.files if one not in attempts)]
+        shutil.rmtree(self._staging, ignore_errors=True)
+        kept = [one for one in files if one.table in TABLES]
         always = [self.bronze, SILVER_OPEN.name]
-        changes = changes_of(self._lake, once, files, rows, always=always)
+        changes = changes_of(self._lake, once, kept, rows, always=always)
         return [self._closing(change) for change in changes]
 
-    def _folded(self, events: DataFrame, once: Once) -> Landed:
-        shutil.rmtree(self._staging, ignore_errors=True)
-        before = lake_frame(self._session, self._lake, SILVER_OPEN.name)
-        land = FoldedLander(
-            self._lake.path, self._staging, f"{once.app_id}-{once.version}", once.version
-        )
-        rows = fold(events.unionByName(before)).unionByName(
-            rejected_entries(events), allowMissingColumns=True
-        )
-        return read_landed(rows.mapInArrow(land, FACTS_DDL).toArrow())
+    def _rest(self, landed: Landed) -> pa.RecordBatch:
+        """What tasks could not fold, and what was open before, as one batch."""
+        before = self._lake.rows(SILVER_OPEN.name, SILVER_OPEN.names).cast(SILVER_OPEN.arrow)
+        loose = read_files(self._staging, LOOSE_EVENTS, landed.files_of(LOOSE_EVENTS.name))
+        return one_batch(pa.concat_tables([before, loose]))
+
+    def _land(
+        self, attempts: pa.RecordBatch, opened: pa.RecordBatch, batch_id: int, tag: str
+    ) -> list[FileFacts]:
+        silver = SilverWriter(self._lake.path, tag)
+        silver.add(attempts)
+        silver.add_parts(active_parts(opened, batch_id))
+        staged = TableWriter(self._staging, FOLDED_ATTEMPTS, tag)
+        staged.add(attempts)
+        return silver.close() + staged.close()
+
+    def _gold(self, staged: list[FileFacts]) -> dict[str, pa.Table]:
+        if not staged:
+            return {}
+        attempts = landed_frame(self._session, self._staging, FOLDED_ATTEMPTS, staged)
+        return gold_rows(attempts, self._settings)
 
     def _closing(self, change: Change) -> Change:
         """What was open before is in this batch again, closed or not."""
@@ -80,3 +95,8 @@ class EventsTables:
             return change
         before = self._lake.relative(SILVER_OPEN.name, self._lake.files(SILVER_OPEN.name))
         return Change(table=change.table, adds=change.adds, removes=before)
+
+
+def _still_hoped_for(opened: pa.RecordBatch) -> pa.RecordBatch:
+    newest_ms = pc.max(opened.column("id_ms")).as_py() or 0
+    return opened.filter(pc.greater(opened.column("id_ms"), newest_ms - _OPEN_MS_MAX))

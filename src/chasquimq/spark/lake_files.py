@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from importlib import import_module
 from pathlib import Path
@@ -77,6 +77,24 @@ def write_table(
     for batch in batches:
         writer.add(batch)
     return writer.close()
+
+
+def read_files(folder: Path, table: Table, files: Sequence[FileFacts]) -> pa.Table:
+    """The rows of files that were only just written, with their days; `folder` holds the table."""
+    parts = [table.arrow.empty_table()]
+    for one in files:
+        # A day in the name of a folder is not looked for.
+        rows: pa.Table = _parquet.read_table(folder / table.name / one.path, partitioning=None)
+        day = None if one.day is None else date.fromisoformat(one.day)
+        days = pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)
+        parts.append(rows.append_column(PARTITION, days).select(table.names).cast(table.arrow))
+    return pa.concat_tables(parts)
+
+
+def one_batch(rows: pa.Table) -> pa.RecordBatch:
+    """All rows in one batch."""
+    batches = rows.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
 class _DayFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -11,18 +12,20 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chasquimq.spark.lake_files import FileFacts, TableWriter
+from chasquimq.spark.lake_files import FileFacts, TableWriter, one_batch
 from chasquimq.spark.ledger import Gap, Ledger, RunPart, event_gaps, id_ms
 from chasquimq.spark.table_schemas import (
     BRONZE_ATTEMPTS,
     BRONZE_EVENTS,
     FOLDED_ATTEMPTS,
+    LOOSE_EVENTS,
     SILVER_ATTEMPTS,
     SILVER_JOBS,
     SILVER_JOBS_PARTS,
     SILVER_OPEN,
 )
 from chasquimq.spark.tables_bronze import bronze_attempts, bronze_events
+from chasquimq.spark.tables_events import fold_events, rejected_entries
 from chasquimq.spark.tables_silver import active_parts, silver_rows, waiting_parts
 
 FACTS_DDL: Final = "body binary"
@@ -76,46 +79,52 @@ def land_history(batches: Iterable[pa.RecordBatch], lake: Path, tag: str, batch_
     return landed
 
 
-def land_events(batches: Iterable[pa.RecordBatch], lake: Path, tag: str, batch_id: int) -> Landed:
-    """Write events to bronze; what they tell about attempts may be in many batches."""
+def land_events(
+    batches: Iterable[pa.RecordBatch], lake: Path, staging: Path, tag: str, batch_id: int
+) -> Landed:
+    """Write events to bronze, and attempts that begin and end here to silver.
+
+    What begins or ends elsewhere goes to `staging`, and a copy of the attempts for gold with it.
+    """
     bronze = TableWriter(lake, BRONZE_EVENTS, tag)
-    parts = TableWriter(lake, SILVER_JOBS_PARTS, tag)
+    folding = EventFolding(lake, staging, tag)
     landed = Landed()
     for batch in batches:
         events = bronze_events(batch, batch_id, time.time_ns() // 1_000)
         bronze.add(events)
-        parts.add(waiting_parts(events))
+        folding.add(events)
         landed.add(_seen(events))
         landed.gaps += event_gaps(batch)
-    landed.files += bronze.close() + parts.close()
+    landed.files += bronze.close() + folding.close()
     return landed
 
 
-class FoldedLander:
-    """Writes folded events, as `mapInArrow` hands them over: ended to silver, the rest as open.
+class EventFolding:
+    """Folds the events of a task, batch by batch; what is open waits for the next batch."""
 
-    The attempts themselves go to `staging`, from where gold is worked out. Starts of the batch that
-    are open say that their jobs run; `batch_id` None: those of any batch.
-    """
+    def __init__(self, lake: Path, staging: Path, tag: str) -> None:
+        self._silver = SilverWriter(lake, tag)
+        self._staged = TableWriter(staging, FOLDED_ATTEMPTS, tag)
+        self._loose = TableWriter(staging, LOOSE_EVENTS, tag)
+        self._opened = pa.RecordBatch.from_pylist([], schema=SILVER_OPEN.arrow)
 
-    def __init__(self, lake: Path, staging: Path, tag: str, batch_id: int | None) -> None:
-        self._lake = lake
-        self._staging = staging
-        self._tag = tag
-        self._batch_id = batch_id
+    def add(self, events: pa.RecordBatch) -> None:
+        self._silver.add_parts(waiting_parts(events))
+        self._take(rejected_entries(events))
+        told = events.select(SILVER_OPEN.names)
+        together = pa.Table.from_batches([self._opened, told])
+        folded = fold_events(one_batch(together), is_all=False)
+        self._take(folded.attempts)
+        self._loose.add(folded.loose)
+        self._opened = folded.opened
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        staged = TableWriter(self._staging, FOLDED_ATTEMPTS, self._tag)
-        silver = SilverWriter(self._lake, self._tag)
-        opened = TableWriter(self._lake, SILVER_OPEN, self._tag)
-        for batch in batches:
-            attempts = batch.filter(pc.is_valid(batch.column("outcome")))
-            staged.add(attempts)
-            silver.add(attempts)
-            still_open = _unpacked(batch.column("opened"))
-            opened.add(still_open)
-            silver.add_parts(active_parts(still_open, self._batch_id))
-        yield Landed(files=staged.close() + silver.close() + opened.close()).fact()
+    def close(self) -> list[FileFacts]:
+        self._loose.add(self._opened)
+        return self._silver.close() + self._staged.close() + self._loose.close()
+
+    def _take(self, attempts: pa.RecordBatch) -> None:
+        self._silver.add(attempts)
+        self._staged.add(attempts)
 
 
 class SilverLander:
@@ -134,20 +143,34 @@ class SilverLander:
         yield Landed(files=silver.close(), row_count=row_count).fact()
 
 
-class WaitingLander:
-    """Writes what events of bronze know about jobs that wait once more."""
+class DayLander:
+    """Folds all events of some jobs, as `applyInArrow` hands them over, and writes those of a day.
 
-    def __init__(self, lake: Path, tag: str) -> None:
+    What began before and ended on the day is of the day, so the events before it come along.
+    """
+
+    def __init__(self, lake: Path, staging: Path, tag: str, day: date) -> None:
         self._lake = lake
+        self._staging = staging
         self._tag = tag
+        self._day = day
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = TableWriter(self._lake, SILVER_JOBS_PARTS, self._tag)
-        row_count = 0
-        for batch in batches:
-            parts.add(waiting_parts(batch))
-            row_count += batch.num_rows
-        yield Landed(files=parts.close(), row_count=row_count).fact()
+    def __call__(self, events: pa.Table) -> pa.Table:
+        every = one_batch(events.select(BRONZE_EVENTS.names).cast(BRONZE_EVENTS.arrow))
+        folded = fold_events(every, is_all=True)
+        silver = SilverWriter(self._lake, self._tag)
+        staged = TableWriter(self._staging, FOLDED_ATTEMPTS, self._tag)
+        for attempts in (folded.attempts, rejected_entries(every)):
+            silver.add(self._of_day(attempts))
+            staged.add(self._of_day(attempts))
+        silver.add_parts(active_parts(self._of_day(folded.opened)))
+        of_day = self._of_day(every)
+        silver.add_parts(waiting_parts(of_day))
+        landed = Landed(files=silver.close() + staged.close(), row_count=of_day.num_rows)
+        return pa.Table.from_batches([landed.fact()])
+
+    def _of_day(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows.filter(pc.equal(rows.column("event_date"), pa.scalar(self._day)))
 
 
 class SilverWriter:
@@ -176,8 +199,3 @@ def _seen(rows: pa.RecordBatch) -> Landed:
         return Landed()
     last_id = rows.column("stream_id")[-1].as_py()
     return Landed(row_count=rows.num_rows, newest_ms=id_ms(last_id))
-
-
-def _unpacked(structs: pa.StructArray) -> pa.RecordBatch:
-    known = structs.filter(pc.is_valid(structs))
-    return pa.RecordBatch.from_arrays(known.flatten(), schema=SILVER_OPEN.arrow)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from chasquimq.spark.channel import Channel
+from chasquimq.spark.checkpoints import Checkpoint
 from chasquimq.spark.events import EVENTS
 from chasquimq.spark.history import HISTORY
 from chasquimq.spark.land import FACTS_DDL, land_events, land_history
@@ -71,8 +72,11 @@ class LandingReader(ChannelStreamReader):
         batches = read_task(partition, self._options, self._channel)
         batch_id = _batch_id()
         tag = f"{self._tag}-{batch_id}"
-        land = land_history if self._channel.place == HISTORY.place else land_events
-        yield land(batches, self._lake, tag, batch_id).fact()
+        if self._channel.place == HISTORY.place:
+            yield land_history(batches, self._lake, tag, batch_id).fact()
+            return
+        staging = Checkpoint(self._lake, self._channel.place).staging
+        yield land_events(batches, self._lake, staging, tag, batch_id).fact()
 
 
 def _batch_id() -> int:

@@ -32,7 +32,8 @@ BRONZE_ATTEMPTS: Final = table(
     ("batch_id", "long"),
     ("ingested_at", "timestamp"),
 )
-_EVENT_COLUMNS: Final[tuple[ColumnText, ...]] = (
+BRONZE_EVENTS: Final = table(
+    "bronze_events",
     ("queue", "string"),
     ("stream_id", "string"),
     ("id_ms", "long"),
@@ -57,9 +58,30 @@ _EVENT_COLUMNS: Final[tuple[ColumnText, ...]] = (
     ("batch_id", "long"),
     ("ingested_at", "timestamp"),
 )
-BRONZE_EVENTS: Final = table("bronze_events", *_EVENT_COLUMNS)
 # Starts and failures whose end has not been read yet: what the next batch of events goes on from.
-SILVER_OPEN: Final = table("silver_open", *_EVENT_COLUMNS)
+_OPEN_COLUMNS: Final[tuple[ColumnText, ...]] = (
+    ("queue", "string"),
+    ("job_id", "string"),
+    ("id_ms", "long"),
+    ("id_seq", "long"),
+    ("event", "string"),
+    ("ts", "timestamp"),
+    ("name", "string"),
+    ("attempt", "int"),
+    ("duration_us", "long"),
+    ("reason", "string"),
+    ("fingerprint", "string"),
+    ("backoff_ms", "long"),
+    ("enq", "timestamp"),
+    ("due", "timestamp"),
+    ("worker", "string"),
+    ("deliveries", "int"),
+    ("batch_id", "long"),
+    ("event_date", "date"),
+)
+SILVER_OPEN: Final = table("silver_open", *_OPEN_COLUMNS)
+# The same between two steps of a batch: not a table of the lake.
+LOOSE_EVENTS: Final = table("loose_events", *_OPEN_COLUMNS)
 # The loss ledger. `cause`: sequence, lost, trimmed, recreated, deleted, unreadable. `lost` counts
 # `unit`s, attempts or entries; None: nobody knows how many.
 BRONZE_GAPS: Final = table(
@@ -92,7 +114,8 @@ BRONZE_RUNS: Final = table(
     ("event_date", "date"),
     ("batch_id", "long"),
 )
-# What events tell about attempts, in the words of the history; on its way to silver and gold.
+# What events tell about attempts, in the words of the history; on its way to gold, and no table of
+# the lake either.
 FOLDED_ATTEMPTS: Final = table(
     "folded_attempts",
     ("queue", "string"),

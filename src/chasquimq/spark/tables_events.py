@@ -1,172 +1,160 @@
-"""Events folded into attempts: DataFrame in, DataFrame out.
+"""Events folded into attempts: Arrow in, Arrow out.
 
 The events of a job are told in the order of the stream: `active`, then its end, which is
 `completed`, or `failed` with what became of it (`retry-scheduled`, `dlq`), or `retry-scheduled`
-alone where the handler only asked to come back. What has no end yet stays open for the next batch.
+alone where the handler only asked to come back. What has no end yet stays open.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812  its usual name
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from chasquimq.spark.event_chain import COMPLETED, LIFE, EventChain
 from chasquimq.spark.table_schemas import FOLDED_ATTEMPTS, SILVER_OPEN
+from chasquimq.spark.table_shape import TIMESTAMP
+from chasquimq.wire.job_id import ulid_ms
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-_ENDS: Final = ("completed", "retry-scheduled", "dlq")
-_LIFE: Final = ("active", "failed", *_ENDS)
-_CARRIED: Final = (
-    "event",
-    "ts",
-    "attempt",
-    "duration_us",
-    "reason",
-    "fingerprint",
-    "worker",
-    "name",
-)
-# Crockford's digits of a ULID, and those that Spark reads numbers of base 32 in.
 _ULID: Final = "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"
-_ULID_DIGITS: Final = ("ABCDEFGHJKMNPQRSTVWXYZ", "abcdefghijklmnopqrstuv")
+_ULID_TIME_CHARS: Final = 10
+_ULID_REST: Final = "0" * 16
 
 
-def fold(events: DataFrame) -> DataFrame:
-    """One row for each end, in the columns of attempts of the history.
+class Folded(NamedTuple):
+    """Attempts that ended, what is still open, and ends whose beginning is elsewhere."""
 
-    Rows without an `outcome` are events that stay open: they are whole in `opened`.
+    attempts: pa.RecordBatch
+    opened: pa.RecordBatch
+    loose: pa.RecordBatch
+
+
+def fold_events(events: pa.RecordBatch, *, is_all: bool) -> Folded:
+    """Fold events of any number of jobs, in any order.
+
+    `is_all`: there is nothing before these events, so that an end without its start is an attempt
+    too, and nothing is loose.
     """
-    lives = _in_order(events.where(_has_job() & F.col("event").isin(*_LIFE)))
-    told = lives.select("*", *_failure_and_start(), _opened().alias("opened"))
-    ended = told.where(_is_end() | F.col("opened").isNotNull()).select(
-        "*",
-        F.when(_is_end(), _outcome()).alias("outcome"),
-        _ran_us().alias("ran_us"),
-        F.coalesce("enq", _ulid_moment()).alias("enqueued_at"),
+    is_told = pc.and_(_has_job(events), pc.is_in(events.column("event"), LIFE))
+    known = events.select(SILVER_OPEN.names).filter(is_told)
+    chain = EventChain(known)
+    is_end = chain.kind >= COMPLETED
+    is_resolved = is_end if is_all else is_end & chain.has_beginning()
+    return Folded(
+        _attempts(known, chain, is_resolved),
+        known.take(pa.array(chain.open_places())),
+        known.take(pa.array(chain.loose_places(is_end & ~is_resolved))),
     )
-    facts = ended.select("*", _run_number().alias("run"), _started_at().alias("started_at"))
-    return facts.select(*_attempt_columns(), "opened")
 
 
-def rejected_entries(events: DataFrame) -> DataFrame:
-    """Entries that could not be read, and so are nobody's attempt, in the same columns."""
-    known = {
-        "queue": F.col("queue"),
-        "worker": F.col("worker"),
-        "job_id": F.lit(""),
-        "name": F.coalesce("name", F.lit("")),
-        "attempt": F.lit(0),
-        "outcome": F.lit("rejected"),
-        "ready_at": F.col("ts"),
-        "duration_us": F.lit(0),
-        "deliveries": F.lit(1),
-        "backoff_ms": F.lit(0),
-        "error": F.col("reason"),
-        "event_date": F.col("event_date"),
+def rejected_entries(events: pa.RecordBatch) -> pa.RecordBatch:
+    """Entries that could not be read, and so are nobody's attempt."""
+    is_buried = pc.equal(events.column("event"), "dlq")
+    lost = events.filter(pc.and_(is_buried, pc.invert(_has_job(events))))
+    known: dict[str, Any] = {
+        "queue": lost.column("queue"),
+        "worker": lost.column("worker"),
+        "job_id": pc.fill_null(lost.column("job_id"), ""),
+        "name": pc.fill_null(lost.column("name"), ""),
+        "attempt": _same(0, pa.int32(), lost),
+        "outcome": _same("rejected", pa.string(), lost),
+        "ready_at": lost.column("ts"),
+        "duration_us": _same(0, pa.int64(), lost),
+        "deliveries": _same(1, pa.int32(), lost),
+        "backoff_ms": _same(0, pa.int64(), lost),
+        "error": lost.column("reason"),
+        "event_date": lost.column("event_date"),
     }
-    picks = [
-        known.get(column.name, F.lit(None)).cast(column.kind).alias(column.name)
+    return _rows(known, lost.num_rows)
+
+
+def _attempts(events: pa.RecordBatch, chain: EventChain, is_resolved: Any) -> pa.RecordBatch:
+    """One row for each end, in the columns of attempts of the history."""
+    places = chain.places(is_resolved)
+    end, start = events.take(places.end), events.take(places.start)
+    failure = events.take(places.failure)
+    attempt, outcome = places.attempts(end, start, failure), places.outcomes
+    enqueued_at = _enqueued_at(end)
+    is_first = pc.less_equal(attempt, 1)
+    duration_us = _duration_us(end, start, failure)
+    known: dict[str, Any] = {
+        "queue": end.column("queue"),
+        "worker": pc.coalesce(end.column("worker"), start.column("worker")),
+        "job_id": end.column("job_id"),
+        "name": pc.fill_null(pc.coalesce(end.column("name"), start.column("name")), ""),
+        "attempt": attempt,
+        "outcome": outcome,
+        "enqueued_at": enqueued_at,
+        "ready_at": pc.coalesce(end.column("due"), _where(is_first, enqueued_at)),
+        "due_at": end.column("due"),
+        "started_at": _started_at(end, start, failure, duration_us, outcome),
+        "duration_us": pc.fill_null(duration_us, 0),
+        "deliveries": pc.fill_null(end.column("deliveries"), 1),
+        "backoff_ms": pc.fill_null(end.column("backoff_ms"), 0),
+        "error": pc.coalesce(failure.column("reason"), end.column("reason")),
+        "fingerprint": pc.coalesce(failure.column("fingerprint"), end.column("fingerprint")),
+        "event_date": end.column("event_date"),
+    }
+    return _rows(known, end.num_rows)
+
+
+def _duration_us(end: pa.RecordBatch, start: pa.RecordBatch, failure: pa.RecordBatch) -> pa.Array:
+    """What the handler's end tells; a snooze tells nothing but that it came."""
+    is_retry = pc.equal(end.column("event"), "retry-scheduled")
+    since_start = pc.subtract(_us(end), _us(start))
+    told = pc.coalesce(failure.column("duration_us"), end.column("duration_us"))
+    return pc.coalesce(told, _where(is_retry, since_start))
+
+
+def _started_at(
+    end: pa.RecordBatch,
+    start: pa.RecordBatch,
+    failure: pa.RecordBatch,
+    duration_us: pa.Array,
+    outcome: pa.Array,
+) -> pa.Array:
+    ended_us = pc.coalesce(_us(failure), _us(end))
+    worked_out = pc.subtract(ended_us, duration_us).cast(TIMESTAMP)
+    ran = pc.not_equal(outcome, "rejected")
+    return _where(ran, pc.coalesce(start.column("ts"), worked_out))
+
+
+def _enqueued_at(end: pa.RecordBatch) -> pa.Array:
+    """What the worker tells, else what the id tells; the ids of others tell nothing."""
+    told = end.column("enq")
+    if not told.null_count:
+        return told
+    ids = end.column("job_id")
+    is_ulid = pc.match_substring_regex(ids, _ULID)
+    # Ids that were made in the same millisecond begin alike.
+    heads = pc.utf8_slice_codeunits(ids, 0, _ULID_TIME_CHARS).dictionary_encode()
+    made_ms = [ulid_ms(head + _ULID_REST) for head in heads.dictionary.to_pylist()]
+    made_us = pc.multiply(pa.array(made_ms, pa.int64()), 1_000).take(heads.indices)
+    return pc.coalesce(told, _where(is_ulid, made_us.cast(TIMESTAMP)))
+
+
+def _has_job(events: pa.RecordBatch) -> pa.Array:
+    return pc.not_equal(pc.fill_null(events.column("job_id"), ""), "")
+
+
+def _us(events: pa.RecordBatch) -> pa.Array:
+    return events.column("ts").cast(pa.int64())
+
+
+def _where(condition: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(condition, values, pa.scalar(None, values.type))
+
+
+def _same(value: object, kind: pa.DataType, events: pa.RecordBatch) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), events.num_rows)
+
+
+def _rows(known: dict[str, Any], count: int) -> pa.RecordBatch:
+    columns = [
+        known[column.name].cast(column.arrow.type)
+        if column.name in known
+        else pa.nulls(count, column.arrow.type)
         for column in FOLDED_ATTEMPTS.columns
     ]
-    return events.where(~_has_job() & (F.col("event") == "dlq")).select(*picks)
-
-
-def _in_order(events: DataFrame) -> DataFrame:
-    in_order = Window.partitionBy("queue", "job_id").orderBy("id_ms", "id_seq")
-    carried = F.struct(*_CARRIED)
-    return events.select(
-        "*",
-        F.lag(carried, 1).over(in_order).alias("before"),
-        F.lag(carried, 2).over(in_order).alias("long_before"),
-        F.lead("event", 1).over(in_order).alias("after"),
-        F.lead("event", 2).over(in_order).alias("long_after"),
-    )
-
-
-def _attempt_columns() -> list[Column]:
-    return [
-        F.col("queue"),
-        F.coalesce("worker", "start.worker").alias("worker"),
-        F.col("job_id"),
-        F.coalesce("name", "start.name", F.lit("")).alias("name"),
-        F.col("run").alias("attempt"),
-        F.col("outcome"),
-        F.col("enqueued_at"),
-        F.coalesce("due", F.when(F.col("run") <= 1, F.col("enqueued_at"))).alias("ready_at"),
-        F.col("due").alias("due_at"),
-        F.col("started_at"),
-        F.coalesce("ran_us", F.lit(0)).cast("long").alias("duration_us"),
-        F.coalesce("deliveries", F.lit(1)).alias("deliveries"),
-        F.coalesce("backoff_ms", F.lit(0)).cast("long").alias("backoff_ms"),
-        F.coalesce("failure.reason", "reason").alias("error"),
-        F.coalesce("failure.fingerprint", "fingerprint").alias("fingerprint"),
-        F.col("event_date"),
-    ]
-
-
-def _is_end() -> Column:
-    return F.col("event").isin(*_ENDS)
-
-
-def _opened() -> Column:
-    """The event itself, where it is a start or a failure whose end has not come yet."""
-    is_last = F.col("after").isNull()
-    is_failing = (F.col("after") == "failed") & F.col("long_after").isNull()
-    is_open = F.when(F.col("event") == "active", is_last | is_failing).when(
-        F.col("event") == "failed", is_last
-    )
-    return F.when(is_open, F.struct(*SILVER_OPEN.names))
-
-
-def _failure_and_start() -> list[Column]:
-    before, long_before = F.col("before"), F.col("long_before")
-    is_failure = (before["event"] == "failed") & F.col("event").isin("retry-scheduled", "dlq")
-    start = F.when(before["event"] == "active", before).when(
-        is_failure & (long_before["event"] == "active"), long_before
-    )
-    return [F.when(is_failure, before).alias("failure"), start.alias("start")]
-
-
-def _outcome() -> Column:
-    failed = F.col("failure").isNotNull()
-    return (
-        F.when(F.col("event") == "completed", F.lit("completed"))
-        .when(F.col("event") == "dlq", F.when(failed, F.lit("dead")).otherwise(F.lit("rejected")))
-        .otherwise(F.when(failed, F.lit("retried")).otherwise(F.lit("snoozed")))
-    )
-
-
-def _ran_us() -> Column:
-    """What the handler's end tells; a snooze tells nothing but that it came."""
-    since_start = F.unix_micros("ts") - F.unix_micros("start.ts")
-    snoozed_us = F.when(F.col("event") == "retry-scheduled", since_start)
-    return F.coalesce("failure.duration_us", "duration_us", snoozed_us)
-
-
-def _run_number() -> Column:
-    """What never ran has the number 0, as in the history."""
-    return (
-        F.when(F.col("outcome") == "rejected", F.lit(0))
-        .when(F.col("outcome") == "snoozed", F.coalesce("start.attempt", F.lit(0)))
-        .otherwise(F.coalesce("failure.attempt", "attempt"))
-    )
-
-
-def _started_at() -> Column:
-    ended_us = F.unix_micros(F.coalesce("failure.ts", "ts"))
-    worked_out = F.timestamp_micros(ended_us - F.col("ran_us"))
-    return F.when(F.col("outcome") != "rejected", F.coalesce("start.ts", worked_out))
-
-
-def _has_job() -> Column:
-    return F.coalesce("job_id", F.lit("")) != ""
-
-
-def _ulid_moment() -> Column:
-    """When an id was made that tells it; the ids of others tell nothing."""
-    digits = F.translate(F.substring("job_id", 1, 10), *_ULID_DIGITS)
-    made_ms = F.conv(digits, 32, 10).cast("long")
-    return F.when(F.col("job_id").rlike(_ULID), F.timestamp_millis(made_ms))
+    return pa.RecordBatch.from_arrays(columns, schema=FOLDED_ATTEMPTS.arrow)

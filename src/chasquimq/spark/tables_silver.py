@@ -62,7 +62,7 @@ def waiting_parts(events: pa.RecordBatch) -> pa.RecordBatch:
     return _live_parts(waits, "waiting", None, told_us.cast(TIMESTAMP))
 
 
-def active_parts(opened: pa.RecordBatch, batch_id: int | None) -> pa.RecordBatch:
+def active_parts(opened: pa.RecordBatch, batch_id: int | None = None) -> pa.RecordBatch:
     """Jobs that events of this batch, or of any, know to run, as parts of their jobs."""
     starts = opened.filter(pc.equal(opened.column("event"), "active"))
     if batch_id is not None:
