@@ -9,9 +9,11 @@ import pytest
 
 from chasquimq.errors import SettingsError
 from chasquimq.spark.answers import Answers
+from chasquimq.spark.answers_scope import Scope
+from chasquimq.spark.answers_traffic import by_name
 from chasquimq.spark.compaction import compact
 from chasquimq.spark.lake import Lake
-from chasquimq.spark.sketches import merged, quantile_of, quantiles
+from chasquimq.spark.sketches import count_of, gathered, merged, quantile_of, quantiles
 from chasquimq.spark.table_schemas import TABLES
 from support.made_lake import append, minutes, sketch
 
@@ -85,6 +87,22 @@ def test_sketches_of_many_keys_merge_under_the_name_that_spark_has_for_it(lake, 
 
     merge = "kll_sketch_get_quantile_double(kll_merge_agg_double(run_kll), 1.0)"
     assert ask(f"select {merge} from gold_minute") == [(9.5,)]
+
+
+def test_percentiles_from_sql_never_change_and_are_those_of_the_report(lake, ask):
+    key = {"queue": "q", "name": "n"}
+    for part in range(2):
+        append(lake, "gold_minute", *(
+            {**key, "window_start": minutes(at), "started": 1, "completed": 1, "failed": 0,
+             "retried": 0, "dead": 0, "run_kll": sketch(*range(at * 2 + part, 50_000, 20))}
+            for at in range(10)))  # fmt: skip
+    merge = "kll_sketch_get_quantile_double(kll_merge_agg_double(run_kll), 0.99)"
+
+    told = {ask(f"select {merge} from gold_minute")[0][0] for _ in range(5)}
+    with Answers(lake) as answers:
+        (row,) = by_name(answers, Scope()).names
+
+    assert told == {row["run_p99_ms"]}
 
 
 def test_a_job_that_ended_at_once_and_one_in_parts_are_a_row_each(lake, ask):
@@ -257,6 +275,16 @@ def test_quantiles_of_large_sketches_are_near_and_never_change():
 
     assert first == again
     assert first == [pytest.approx(50_000, rel=0.03), pytest.approx(99_000, rel=0.02)]
+
+
+def test_sketches_gathered_twice_stand_for_the_same_as_all_of_them():
+    once = gathered([sketch(1, 2), None, sketch()])
+    twice = gathered([once, sketch(3)])
+
+    assert gathered([None]) is None
+    assert gathered([sketch(7)]) == sketch(7), "a single one stays what it was"
+    assert (count_of(twice), quantile_of(twice, 1.0), quantile_of(twice, 0.5)) == (3, 3.0, 2.0)
+    assert quantiles([twice], [0.0]) == [1.0]
 
 
 def test_a_merged_sketch_holds_all_that_its_parts_held():

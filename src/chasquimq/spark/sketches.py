@@ -5,9 +5,10 @@ The functions for SQL have the names that Spark has for them, so that a query ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
 
+# For what is written: one sketch, in which coins were thrown.
 MERGE_LIST_SQL: Final = "kll_merge_list"
+# For what is asked: all sketches side by side, so that the same question has the same answer.
+GATHER_LIST_SQL: Final = "kll_gather_list"
+# No sketch begins like this: its first byte tells how long its head is.
+_BUNDLE: Final = b"\0kll"
+_SIZE: Final = Struct("<I")
 
 
 def register_functions(connection: DuckDBPyConnection) -> None:
@@ -28,8 +35,9 @@ def register_functions(connection: DuckDBPyConnection) -> None:
     teach("kll_sketch_get_quantile_double", quantile_of, ["BLOB", "DOUBLE"], "DOUBLE")
     teach("kll_sketch_get_n_double", count_of, ["BLOB"], "BIGINT")
     teach(MERGE_LIST_SQL, merged, ["BLOB[]"], "BLOB")
+    teach(GATHER_LIST_SQL, gathered, ["BLOB[]"], "BLOB")
     connection.execute(
-        f"create macro kll_merge_agg_double(sketch) as {MERGE_LIST_SQL}(list(sketch))"
+        f"create macro kll_merge_agg_double(sketch) as {GATHER_LIST_SQL}(list(sketch))"
     )
 
 
@@ -43,7 +51,7 @@ def weigh(sketches: Iterable[bytes | None]) -> Weights:
 
     Merging throws coins. Weighing does not: the same sketches always answer the same.
     """
-    kept = chain.from_iterable(_read(sketch) for sketch in sketches if sketch)
+    kept = chain.from_iterable(map(_read, _parts(sketches)))
     return np.fromiter(chain.from_iterable(kept), dtype=np.float64).reshape(-1, 2)
 
 
@@ -59,20 +67,25 @@ def values_at(weights: Weights, ranks: Sequence[float]) -> list[float | None]:
 
 def quantile_of(sketch: bytes | None, rank: float | None) -> float | None:
     """The value at a rank between 0 and 1; None where there is none."""
-    if sketch is None or rank is None:
-        return None
-    read = _read(sketch)
-    return None if read.is_empty() else read.get_quantile(rank)
+    return None if sketch is None or rank is None else quantiles([sketch], [rank])[0]
 
 
 def count_of(sketch: bytes | None) -> int | None:
     """How many values the sketch stands for."""
-    return None if sketch is None else _read(sketch).n
+    return None if sketch is None else sum(_read(part).n for part in _parts([sketch]))
+
+
+def gathered(sketches: Sequence[bytes | None] | None) -> bytes | None:
+    """All of these side by side, for the functions here to read; None where none is known."""
+    known = list(_parts(sketches or ()))
+    if len(known) < 2:
+        return known[0] if known else None
+    return _BUNDLE + b"".join(_SIZE.pack(len(part)) + part for part in known)
 
 
 def merged(sketches: Sequence[bytes | None] | None) -> bytes | None:
     """One sketch of all that these stand for; None where none of them is known."""
-    known = [sketch for sketch in sketches or () if sketch]
+    known = list(_parts(sketches or ()))
     if len(known) < 2:
         return known[0] if known else None
     union = _read(known[0])
@@ -81,5 +94,22 @@ def merged(sketches: Sequence[bytes | None] | None) -> bytes | None:
     return union.serialize()
 
 
+def _parts(sketches: Iterable[bytes | None]) -> Iterator[bytes]:
+    """Every sketch by itself, also those that were gathered."""
+    for sketch in filter(None, sketches):
+        if sketch.startswith(_BUNDLE):
+            yield from _unbundled(sketch)
+        else:
+            yield bytes(sketch)
+
+
+def _unbundled(bundle: bytes) -> Iterator[bytes]:
+    at = len(_BUNDLE)
+    while at < len(bundle):
+        (size,) = _SIZE.unpack_from(bundle, at)
+        at += _SIZE.size + size
+        yield bytes(bundle[at - size : at])
+
+
 def _read(sketch: bytes) -> kll_doubles_sketch:
-    return kll_doubles_sketch.deserialize(bytes(sketch))
+    return kll_doubles_sketch.deserialize(sketch)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chasquimq.spark.lake_reading import file_paths, open_jobs, open_table
-from chasquimq.spark.sketches import MERGE_LIST_SQL
+from chasquimq.spark.sketches import GATHER_LIST_SQL
 from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS, TABLES
 from chasquimq.spark.table_shape import PARTITION, Column, Table, merge_sql
 
@@ -79,9 +79,9 @@ def _with_sketches(table: Table, sql: str) -> str:
     sketched = [column.name for column in table.columns if column.merge == "kll"]
     if not sketched:
         return sql
-    # Most keys have one part, and that needs no merging.
+    # Most keys have one part, and that is the sketch itself.
     merges = ", ".join(
-        f"case when len({name}) = 1 then {name}[1] else {MERGE_LIST_SQL}({name}) end as {name}"
+        f"case when len({name}) = 1 then {name}[1] else {GATHER_LIST_SQL}({name}) end as {name}"
         for name in sketched
     )
     return f"select * replace ({merges}) from ({sql})"
