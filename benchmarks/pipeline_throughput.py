@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
@@ -37,6 +37,9 @@ from chasquimq.wire.history import encode_history
 from chasquimq.wire.history_rows import HistoryRows
 from chasquimq.wire.job_id import new_job_ids
 from chasquimq.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUEUE = "bench"
 NAMES = ("email", "charge", "thumb", "sync", "report")
@@ -86,7 +89,9 @@ def measure(url: str, lake: Path, options: argparse.Namespace) -> list[dict[str,
     return results
 
 
-def one_round(session, settings: PipelineSettings, number: int, rows: int) -> dict[str, float]:
+def one_round(
+    session: SparkSession, settings: PipelineSettings, number: int, rows: int
+) -> dict[str, float]:
     before, batches = cpu_s(), []
     with Peak() as peak:
         began_s = time.perf_counter()

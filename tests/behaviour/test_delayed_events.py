@@ -64,12 +64,15 @@ async def test_a_bulk_is_told_in_one_write_and_without_what_is_ready(url, queue_
         FaultProxy(url) as proxy,
         Queue(queue_name, redis_url=proxy.url, events_enabled=True) as queue,
     ):
-        await queue.add("opens the connection", 0)
+        # They open the connection, and teach the server the scripts.
+        await queue.add("first", 0)
+        await queue.add("first", 0, delay_ms=60_000)
+        await told(raw, 1)
         before = proxy.write_count
         jobs = await queue.add_bulk(
             [{"name": "n", "data": at, "delay_ms": 60_000 * (at % 2)} for at in range(100)]
         )
-        events = await told(raw, 50)
+        _, *events = await told(raw, 51)
 
         assert [event.job_id for event in events] == [job.id for job in jobs[1::2]]
         # The ready ones, the delayed ones, the events.

@@ -15,6 +15,8 @@ from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ["add-concurrent", "add-bulk-50x8", "consume-100"]
+# Three scenarios in processes of their own; a busy machine takes its time.
+pytestmark = pytest.mark.timeout(240)
 TINY = ["--rounds", "2", "--jobs", "2000", "--no-original"]
 
 

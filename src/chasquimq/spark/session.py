@@ -178,6 +178,8 @@ _SMALL_BATCHES: Final = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.locality.wait": "0s",
+    # A Python process of a busy machine may need longer than Spark's quarter of a minute.
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 
 
