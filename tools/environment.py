@@ -16,6 +16,14 @@ from stamps import PINS, is_ready, stamp_path, venv_python, wanted_stamp
 ASK_VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
 ASK_SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 SOURCE_PATH_FILE = "chasqui-src.pth"
+# Relative, so that a tree that is moved calls its own command.
+LAUNCHER = """#!/bin/sh
+# The same as ./chasqui in the checkout, for who has .venv/bin on PATH.
+self=$0
+[ -L "$self" ] && self=$(readlink -f -- "$self")
+case $self in */*) here=${self%/*} ;; *) here=. ;; esac
+exec "$here/../../chasqui" "$@"
+"""
 
 
 class SetUpFailed(Exception):
@@ -49,6 +57,7 @@ def _fill(root: str, level: str) -> None:
         pip = _find_pip(root)
         _install(root, level, pip)
         _make_source_importable(root)
+        write_launcher(root)
         _write_stamps(root, level)
     _say(f"ready after {time.monotonic() - started:.0f} s")
 
@@ -98,6 +107,14 @@ def _make_source_importable(root: str) -> None:
     with open(os.path.join(site, SOURCE_PATH_FILE), "w", encoding="utf-8") as path_file:
         # Relative, so that a tree that is moved finds its own source.
         path_file.write(os.path.relpath(os.path.join(root, "src"), site) + "\n")
+
+
+def write_launcher(root: str) -> None:
+    """Put the command where an activated .venv looks for commands."""
+    path = _in_venv(root, "bin", "chasqui")
+    with open(path, "w", encoding="utf-8") as launcher:
+        launcher.write(LAUNCHER)
+    os.chmod(path, 0o755)  # noqa: S103  a command is for all who may read it
 
 
 def _write_stamps(root: str, level: str) -> None:

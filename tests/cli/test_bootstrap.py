@@ -188,6 +188,26 @@ def test_the_stub_can_be_called_by_name_from_its_own_directory(stub_tree: Path):
     assert run("sh", "chasqui", "hello", cwd=stub_tree).stdout.endswith("hello\n")
 
 
+@pytest.mark.parametrize("way", ["path", "link", "PATH"])
+def test_the_launcher_of_the_environment_is_the_stub(
+    environment: ModuleType, stub_tree: Path, tmp_path: Path, way: str
+):
+    bin_dir = stub_tree / ".venv" / "bin"
+    bin_dir.mkdir(parents=True)
+    environment.write_launcher(str(stub_tree))
+    (tmp_path / "link").symlink_to(bin_dir / "chasqui")
+    words = {"path": bin_dir / "chasqui", "link": tmp_path / "link", "PATH": "chasqui"}
+
+    search = f"{bin_dir}:{os.environ['PATH']}"
+    answer = run(words[way], "one", "two words", "", cwd=tmp_path, PATH=search)
+
+    assert answer.stdout.splitlines()[1:] == ["one|two words|"]
+
+
+def test_pages_of_workers_can_be_served_by_what_a_run_installs():
+    assert "prometheus-client==" in (ROOT / "requirements" / "run.txt").read_text()
+
+
 def test_a_python_that_is_too_old_is_passed_over(stub_tree: Path, tmp_path: Path):
     bin_dir = tmp_path / "bin"
     put_on_path(bin_dir, "python3", "exit 1")
@@ -254,6 +274,9 @@ def test_a_fresh_tree_sets_itself_up_once_for_two_callers_and_heals_after_a_kill
 
     warm = run(*command, cwd=tmp_path)
     assert (warm.stdout, warm.stderr) == ("chasqui 0.1.0\n", "")
+
+    launched = run(fresh_tree / ".venv" / "bin" / "chasqui", "--version", cwd=tmp_path)
+    assert (launched.stdout, launched.stderr) == ("chasqui 0.1.0\n", "")
 
     moved = fresh_tree.rename(tmp_path / "moved tree")
     after_move = run(moved / "chasqui", "--version", cwd=tmp_path)
