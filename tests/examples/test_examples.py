@@ -57,6 +57,7 @@ PRINTED = {
         "page 2 started",
         "page 2 done",
     ],
+    "metrics.py": ['chasquimq_jobs_completed_total{name="greet",queue="example-metrics"} 3.0'],
     "process_pool.py": ["1229 primes below 10000", "never-ends was stopped"],
     "quickstart.py": ["hello, Ada"],
     "redact.py": ["ConnectionError: card **** was refused by https://***@pay.example.org"],
@@ -95,6 +96,7 @@ PRINTED = {
         "thumbnail of cat.jpg, made in a thread",
         "email to alan@example.org",
     ],
+    "tracing.py": ["add example-tracing", "execute example-tracing: completed", "one trace: True"],
     "unique_jobs.py": [
         "first is a duplicate: False",
         "again is a duplicate: True",
