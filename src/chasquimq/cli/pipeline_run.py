@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from chasquimq.cli.logs import start_logging
 from chasquimq.cli.options import json_option, redis_url_option
 from chasquimq.cli.pipeline_needs import (
     RUNNING,
@@ -85,6 +86,8 @@ def run(
     A batch that was begun is finished. Where it was stopped, or killed, the next run goes on.
     """
     need(RUNNING)
+    # A run that waits for its server says so.
+    start_logging("warning", as_json=as_json)
     url = running_server(redis_url)
     settings = _settings(
         url, lake, queues=queues, slo=dict(slo), channel=channel, trigger_s=trigger_ms / 1000,
@@ -143,7 +146,7 @@ def once(
 
 
 @click.command()
-@click.argument("day", type=click.DateTime(["%Y-%m-%d"]))
+@click.argument("day", metavar="DAY", type=click.DateTime(["%Y-%m-%d"]))
 @lake_option
 @slo_option
 @master_option

@@ -8,6 +8,12 @@ import re
 _OURS = re.compile(r"^chasquimq\.errors\.(?P<kind>\w+): (?P<sentence>.+)$", re.MULTILINE)
 
 
+def complaint_kind(error: BaseException) -> str:
+    """The name of our error; empty where the failure is not one of ours."""
+    found = _OURS.findall(str(error))
+    return found[-1][0] if found else ""
+
+
 def complaint(error: BaseException) -> str | None:
     """What must hold, what was found, what to try; None: the failure is not one of ours."""
     found = _OURS.findall(str(error))

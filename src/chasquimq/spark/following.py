@@ -7,8 +7,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from chasquimq.errors import ConnectionLost
+from chasquimq.errors import StoreError
 from chasquimq.spark.channels import by_channel
+from chasquimq.store.server_errors import Action, action_for
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -43,9 +44,11 @@ class Following:
             began_s = time.monotonic()
             try:
                 self._follow()
-            except ConnectionLost as trouble:
+            except StoreError as trouble:
+                if action_for(trouble) is Action.RAISE:
+                    raise
                 logger.warning(
-                    "the server is away, the pipeline waits", extra={"error": str(trouble)}
+                    "the server does not answer, the pipeline waits", extra={"error": str(trouble)}
                 )
                 self._stop.wait(pause_s)
             was_long = time.monotonic() - began_s > _PAUSE_S_MAX

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ChasquiError, ConnectionLost, SettingsError, StoreError
 from chasquimq.spark.channels import HISTORY
-from chasquimq.spark.complaint import complaint
+from chasquimq.spark.complaint import complaint, complaint_kind
 from chasquimq.spark.landing import FORMAT, LandingSource
 from chasquimq.spark.offsets import id_parts
 from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS
 from chasquimq.store.address import normal_url
 from chasquimq.store.ranging import NO_ENTRY
+from chasquimq.store.server_errors import error_from_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from chasquimq.spark.checkpoints import Checkpoint
     from chasquimq.spark.lake import Lake
     from chasquimq.spark.pipeline_settings import PipelineSettings
-
-
-# How a server that is not there looks in what Spark hands on.
-_AWAY = re.compile(r"^chasquimq\.errors\.(?:ConnectionLost|ServerUnreachable): ", re.MULTILINE)
 
 
 class ChannelQuery:
@@ -86,8 +82,7 @@ class ChannelQuery:
             return self._batches.trouble
         sentence = complaint(error)
         if sentence is not None:
-            is_away = _AWAY.search(str(error)) is not None
-            return ConnectionLost(sentence) if is_away else StoreError(sentence)
+            return _ours(complaint_kind(error), sentence)
         why = " ".join(str(error).split())[:500]
         return ChasquiError(
             f"the query of the {self._batches.channel} must go on, but failed: {why}"
@@ -112,6 +107,14 @@ class ChannelQuery:
         )
         writer = source.load().writeStream.foreachBatch(self._batches)
         return writer.option("checkpointLocation", self._checkpoint.location)
+
+
+def _ours(kind: str, sentence: str) -> StoreError:
+    """The error that an executor raised, so that it can be told whether it heals."""
+    if kind in ("ConnectionLost", "ServerUnreachable"):
+        return ConnectionLost(sentence)
+    # What the server says begins with its code.
+    return error_from_reply(sentence) if kind == "ServerRefused" else StoreError(sentence)
 
 
 def last_ids(lake: Lake, channel: str) -> dict[str, str]:

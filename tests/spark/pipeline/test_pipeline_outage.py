@@ -1,0 +1,76 @@
+"""A pipeline that runs waits for a server that went away, also while it loads, and goes on."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+
+from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
+from chasquimq.server.session import SessionServer
+from chasquimq.settings import ConnectionSettings
+from chasquimq.spark.pipeline import Pipeline
+from chasquimq.spark.queries import _ours
+from support.history_feed import HistoryFeed
+from support.waiting import eventually
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence", "expected"),
+    [
+        ("ConnectionLost", "the connection broke", ConnectionLost),
+        ("ServerUnreachable", "a server must answer", ConnectionLost),
+        ("ServerRefused", "LOADING the dataset is in memory soon", ServerRefused),
+        ("EntriesLost", "entries are gone", StoreError),
+    ],
+)
+def test_what_an_executor_raised_keeps_its_kind(kind, sentence, expected):
+    assert type(_ours(kind, sentence)) is expected
+
+
+def test_what_the_server_says_keeps_its_code():
+    assert _ours("ServerRefused", "LOADING the dataset is in memory soon").code == "LOADING"
+
+
+@pytest.fixture
+def server(kind, tmp_path):
+    """Starts a server that keeps its data, on a port of its own; asked again, on the same."""
+    running: list[SessionServer] = []
+
+    def start(port: int = 0) -> SessionServer:
+        running.append(kind.session(port=port, aof="always", directory=tmp_path / "data").start())
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+@pytest.mark.timeout(200)
+async def test_a_pipeline_goes_on_after_its_server_was_away(
+    server, spark, settings, queue_name, caplog
+):
+    stop, reports = threading.Event(), []
+    first = server()
+    url = first.url
+    feed = HistoryFeed(url, queue_name)
+    feed.attempts(30)
+    own = replace(settings, connection=ConnectionSettings(url=url))
+    thread = threading.Thread(target=Pipeline(spark, own).run, args=(stop, reports.append))
+    thread.start()
+    try:
+        await eventually(lambda: sum(one.rows for one in reports) == 30, within_s=60)
+        feed.close()
+        first.stop()
+        await eventually(lambda: "the pipeline waits" in caplog.text, within_s=60)
+        server(urlsplit(url).port)
+        feed.attempts(20)
+        await eventually(lambda: sum(one.rows for one in reports) == 50, within_s=60)
+    finally:
+        stop.set()
+        thread.join(60)
+        feed.close()
+
+    assert not thread.is_alive()
