@@ -232,6 +232,30 @@ def test_every_form_of_reading_is_answered(lake, ask, question):
     ask(question)
 
 
+@pytest.mark.parametrize("question", ["show tables", " SHOW ALL TABLES; ", "show tables;"])
+def test_the_tables_of_the_lake_are_shown(lake, ask, question):
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
+
+    names = [row[0] for row in ask(question)]
+
+    assert names == sorted(names)
+    assert {"bronze_gaps", "silver_jobs", "gold_minute"} < set(names)
+
+
+def test_a_table_that_is_none_of_the_lake_is_told_with_those_that_are(lake, ask):
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
+
+    with pytest.raises(SettingsError, match=r"'nothere'.*bronze_attempts.*gold_slo") as refused:
+        ask("from nothere")
+    assert "pg_" not in str(refused.value)
+
+
+def test_names_of_tables_may_be_written_in_any_case(lake, ask):
+    append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
+
+    assert ask("select lost from BRONZE_Gaps") == [(1,)]
+
+
 def test_an_answer_is_cut_at_its_most_rows_and_says_so(lake):
     append(lake, "bronze_gaps", {"queue": "q", "lost": 1})
 

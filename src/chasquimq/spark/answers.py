@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import shorten
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import duckdb
 
 from chasquimq.errors import SettingsError
 from chasquimq.spark.sketches import register_functions
-from chasquimq.spark.table_schemas import TABLES
+from chasquimq.spark.table_schemas import SILVER_JOBS_PARTS, SILVER_OPEN, TABLES
 from chasquimq.spark.views import escaped, view_sql
 
 ROWS_MAX = 1_000
 QUESTION_CHARS = 120
+# What is left out is what the pipeline goes on from.
+ASKED_TABLES: Final = sorted(set(TABLES) - {SILVER_JOBS_PARTS.name, SILVER_OPEN.name})
+_SHOW_TABLES: Final = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
+_NO_TABLE: Final = re.compile(r"Table with name (.+?) does not exist")
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -70,11 +75,13 @@ class Answers:
         Raises:
             SettingsError: it is not one SELECT, or names what is not there.
         """
+        if _SHOW_TABLES.fullmatch(question):
+            return Answer(["table"], [(name,) for name in ASKED_TABLES])
         try:
             self._refuse_writes(question)
             return self._answer(question, {}, rows_max)
         except duckdb.Error as wrong:
-            raise _refusal(question, "SQL that the tables can answer", str(wrong)) from None
+            raise _refusal(question, "SQL that the tables can answer", _why(wrong)) from None
 
     def ask(self, question: str, **values: object) -> list[dict[str, Any]]:
         """The rows that a question of our own yields."""
@@ -91,9 +98,8 @@ class Answers:
 
     def _look_at(self, question: str) -> None:
         # A view reads the head of every file of its table, so only those that are named exist.
-        for name in sorted(
-            name for name in TABLES if name in question and name not in self._viewed
-        ):
+        lowered = question.lower()
+        for name in sorted(name for name in TABLES if name in lowered and name not in self._viewed):
             self._connection.execute(f"create view {name} as {view_sql(self._lake, name)}")
             self._viewed.add(name)
 
@@ -116,6 +122,14 @@ def _open(lake: Path) -> duckdb.DuckDBPyConnection:
     connection.execute("set allowed_directories = $folders", {"folders": folders})
     connection.execute("set enable_external_access = false")
     return connection
+
+
+def _why(wrong: duckdb.Error) -> str:
+    """What the database says; of tables it would name its own, so ours are told instead."""
+    unknown = _NO_TABLE.search(str(wrong))
+    if unknown is None:
+        return str(wrong)
+    return f"there is no table {unknown[1]!r}; there are {', '.join(ASKED_TABLES)}"
 
 
 def _refusal(question: str, rule: str, why: str) -> SettingsError:
