@@ -48,9 +48,15 @@ class Target(click.ParamType[tuple[str, int]]):
         name, _, text = str(value).rpartition("=")
         if not name or not text:
             self.fail(f"{value!r} is no target; write NAME=MS, such as send-email=500", param, ctx)
-        if text.isascii() and text.isdigit() and 0 < int(text) < 10**12:
-            return name, int(text)
-        return name, DURATION.convert(text, param, ctx)
+        target_ms = _target_ms(text)
+        if not 0 < target_ms < 10**12:
+            self.fail(
+                f"{text!r} is no target; write milliseconds above 0, such as 500, or a duration "
+                "such as 2s",
+                param,
+                ctx,
+            )
+        return name, target_ms
 
 
 class Setting(click.ParamType[tuple[str, str]]):
@@ -67,6 +73,16 @@ class Setting(click.ParamType[tuple[str, str]]):
         if not key.startswith("spark.") or not equals:
             self.fail(f"{value!r} is no setting; write spark.some.key=value", param, ctx)
         return key, text
+
+
+def _target_ms(text: str) -> int:
+    """Plain digits are milliseconds; 0: neither those nor a duration."""
+    if text.isascii() and text.isdigit():
+        return int(text[:15])
+    try:
+        return DURATION.convert(text, None, None)
+    except click.BadParameter:
+        return 0
 
 
 def _is_refused(char: str) -> bool:
