@@ -15,12 +15,18 @@ from chasquimq import Queue, Worker
 from chasquimq.spark.retention import Kept, peak_per_s
 from chasquimq.spark.retention_advice import advise
 from support.command import PROGRAM, Said, run_on_a_terminal
-from support.made_lake import EVIL, append, make_example
+from support.made_lake import EVIL, append, make_example, minutes
 
 SOURCES = Path(__file__).parents[2] / "src"
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
 # Stands where a package stood, and is not there.
 HIDE = "import sys; sys.modules[{name!r}] = None; from chasquimq.cli.main import main; sys.exit(main())"
+
+
+MINUTE = {
+    "queue": "q", "name": "n", "window_start": minutes(0), "started": 1, "completed": 1,
+    "failed": 0, "retried": 0, "dead": 0,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +120,11 @@ def test_an_empty_lake_is_one_sentence_with_a_remedy(pipeline, command):
     [
         (["once", "--slo", "mail"], "write NAME=MS"),
         (["once", "--slo", "=5"], "write NAME=MS"),
-        (["once", "--slo", "mail=soon"], "is no duration"),
+        (["once", "--slo", "mail=soon"], "write milliseconds above 0"),
+        (["once", "--slo", "mail=-5"], "write milliseconds above 0"),
+        (["once", "--slo", "mail=0"], "write milliseconds above 0"),
+        (["once", "--slo", "mail=0s"], "write milliseconds above 0"),
+        (["backfill"], "Missing argument 'DAY'"),
         (["run", "--conf", "shuffle=2"], "write spark.some.key=value"),
         (["run", "--channel", "both"], "'both' is not one of"),
         (["status", "--lake", "a[b]"], "a path without '[' ']' is needed"),
@@ -202,7 +212,7 @@ def test_the_report_prints_every_section_and_writes_the_page(pipeline, lake, tmp
 
 
 def test_the_report_lies_beside_its_lake_unless_told_otherwise(pipeline, tmp_path):
-    append(tmp_path / "data" / "lake", "gold_minute")
+    append(tmp_path / "data" / "lake", "gold_minute", MINUTE)
 
     said = pipeline("report", "--lake", "data/lake", "--json")
 
@@ -218,9 +228,33 @@ def test_the_report_in_json_has_what_the_page_shows(pipeline, lake):
 
     assert facts["queues"] == ["shop"]
     assert facts["last_at"].startswith("2026-11-14T13:58:00")
-    assert facts["figures"]["completeness"] == "100 %"
+    figures = facts["figures"]
+    assert figures["completeness_share"] == 1
+    assert figures["attempts"] == figures["completed"] + 2 * 120 * (5 + 1)
+    assert figures["wait_p99_ms"] > figures["run_p99_ms"] > 0
     (table,) = facts["sections"]["throughput"]["tables"]
     assert {row["name"] for row in table["rows"]} == {"charge-card", "import-row"}
+
+
+def test_the_page_may_go_to_stdout_and_is_alone_there(pipeline, lake, tmp_path):
+    said = pipeline("report", "--lake", lake, "--output", "-")
+    both = pipeline("report", "--lake", lake, "--output", "-", "--json")
+
+    assert said.out.startswith("<!doctype html>")
+    assert said.out.rstrip().endswith("</html>")
+    assert list(tmp_path.iterdir()) == []
+    assert both.code == 2
+    assert "--json" in both.err
+
+
+def test_a_lake_in_which_nothing_happened_makes_no_page(pipeline, tmp_path):
+    append(tmp_path / "data" / "lake", "gold_minute")
+
+    said = pipeline("report", "--lake", "data/lake")
+
+    assert said.code == 1
+    assert said.err.startswith("error: lake must be a lake with rows, got 'data/lake'")
+    assert not (tmp_path / "data" / "report.html").exists()
 
 
 def test_the_same_lake_makes_the_same_page_in_every_process(pipeline, lake, tmp_path):
@@ -268,6 +302,18 @@ def test_status_tells_rows_newest_facts_and_losses(pipeline, lake):
     assert (gap["queue"], gap["lost"], gap["unit"]) == ("mail", 120, "attempts")
 
 
+def test_status_counts_jobs_as_sql_shows_them(pipeline, tmp_path):
+    part = {"queue": "q", "job_id": "a", "attempts": 1, "updated_at": minutes(0)}
+    append(tmp_path / "lake", "silver_jobs", {**part, "status": "dead"})
+    append(tmp_path / "lake", "silver_jobs", {**part, "status": "completed"})
+    append(tmp_path / "lake", "gold_minute", MINUTE)
+    append(tmp_path / "lake", "gold_minute", MINUTE)
+
+    tables = pipeline("status", "--lake", "lake", "--json").json["tables"]
+
+    assert {one["table"]: one["rows"] for one in tables} == {"silver_jobs": 1, "gold_minute": 1}
+
+
 def test_status_does_without_a_server(pipeline, tmp_path):
     append(tmp_path / "lake", "gold_minute")
     stand(tmp_path / "lake", "mail", "1-0@1")
@@ -289,7 +335,24 @@ def test_status_counts_what_the_server_has_and_the_lake_has_not(pipeline, url, q
     facts = pipeline("status", "--lake", "lake", "--json", CHASQUI_REDIS_URL=url).json
 
     assert [(one["channel"], one["batch_id"]) for one in facts["batches"]] == [("history", 3)]
-    assert facts["unread"] == [{"queue": queue_name, "channel": "history", "entries": 1}]
+    assert facts["unread"] == [{"queue": queue_name, "channel": "history", "entries": 1, "gone": 0}]
+
+
+def test_what_is_gone_before_it_was_read_is_told_before_the_next_read(
+    pipeline, url, queue_name, feed, tmp_path
+):
+    feed.call("XADD", feed.keys.stream, "*", "d", "job")
+    feed.attempts(*[1] * 10)
+    feed.trim(feed.keys.history, 4)
+    append(tmp_path / "lake", "gold_minute")
+    stand(tmp_path / "lake", queue_name, "1-0@1")
+
+    status = pipeline("status", "--lake", "lake", CHASQUI_REDIS_URL=url)
+    check = pipeline("check", "--queue", queue_name, "--lake", "lake", CHASQUI_REDIS_URL=url)
+
+    assert re.search(rf"{queue_name} +history +9 +5\b", status.out)
+    assert check.code == 1
+    assert "5 entries were gone before they were read" in check.out
 
 
 async def test_check_says_that_a_small_history_is_read_often_enough(

@@ -145,6 +145,59 @@ def test_every_answer_carries_its_completeness(report):
     assert "99.9 %" in section(report, "audit").sentences[0]
 
 
+def test_snoozed_attempts_are_counted_everywhere_as_the_server_does(tmp_path):
+    append(tmp_path, "gold_minute", {"queue": "q", "name": "n", "window_start": minutes(0),
+           "started": 9, "completed": 5, "failed": 2, "retried": 1, "dead": 1})  # fmt: skip
+    append(tmp_path, "silver_attempts", *(
+        {"queue": "q", "name": "n", "outcome": outcome, "ended_at": minutes(at / 60)}
+        for at, outcome in enumerate(["completed"] * 5 + ["retried", "dead"] + ["snoozed"] * 2)
+    ))  # fmt: skip
+
+    report = report_of(tmp_path)
+    throughput = section(report, "throughput")
+    (row,) = throughput.grids[0].rows
+
+    assert report.figures[0].text == "9"
+    assert row["started"] == sum(row[name] for name in ("completed", "retried", "dead", "snoozed"))
+    assert "snoozed" in [column.name for column in throughput.grids[0].columns]
+    assert throughput.sentences[0].startswith("9 attempts ended, 1.1/s over the 8 s from the first")
+    assert throughput.sentences[0].endswith("2 of them were snoozed (RetryLater).")
+
+
+def test_the_completeness_of_a_stretch_is_of_its_days_and_says_so(tmp_path):
+    audit = {"queue": "q", "channel": "history", "audited_at": minutes(1), "missing_maybe": 0,
+             "is_settled": True}  # fmt: skip
+    append(tmp_path, "gold_minute", {"queue": "q", "name": "n", "window_start": minutes(0),
+           "started": 7, "completed": 7, "failed": 0, "retried": 0, "dead": 0})  # fmt: skip
+    append(tmp_path, "gold_audit",
+           {**audit, "server_finished": 9, "rows_finished": 2, "missing_proven": 7,
+            "event_date": minutes(-1_440).date()},
+           {**audit, "server_finished": 7, "rows_finished": 7, "missing_proven": 0})  # fmt: skip
+
+    whole = section(report_of(tmp_path), "throughput").completeness
+    last = section(report_of(tmp_path, last=timedelta(minutes=5)), "throughput").completeness
+
+    assert whole == "56.2 %, 7 attempts are missing"
+    assert last == (
+        "100 %, all 7 attempts that the server counted"
+        " (counted by whole days, all since 2026-11-14, not of this stretch alone)"
+    )
+
+
+def test_a_loss_with_two_witnesses_is_one_loss(tmp_path):
+    gap = {"queue": "q", "channel": "history", "unit": "entries", "detected_at": minutes(1)}
+    append(tmp_path, "bronze_gaps", {**gap, "cause": "sequence", "lost": 60},
+           {**gap, "cause": "sequence", "lost": 9}, {**gap, "cause": "trimmed", "lost": 69},
+           {**gap, "cause": "lost", "lost": 4, "unit": "attempts"})  # fmt: skip
+
+    (losses,) = section(report_of(tmp_path), "audit").grids
+
+    assert [(row["cause"], row["lost"], row["unit"]) for row in losses.rows] == [
+        ("lost", 4, "attempts"), ("trimmed and sequence", 69, "entries"),
+    ]  # fmt: skip
+    assert losses.rows[1]["evidence"] == {"sequence": 69, "trimmed": 69}
+
+
 def test_a_whole_lake_says_that_it_is_whole(tmp_path):
     append(tmp_path, "gold_minute", {"queue": "q", "name": "n", "window_start": minutes(0),
            "started": 7, "completed": 7, "failed": 0, "retried": 0, "dead": 0})  # fmt: skip
@@ -246,7 +299,7 @@ def test_waits_that_nobody_knows_are_left_out_and_said(tmp_path):
 
     speed = section(report_of(tmp_path), "speed")
 
-    assert speed.sentences == ["n runs longest (p99 3 ms); how long jobs waited is not known."]
+    assert speed.sentences[0] == "n runs longest (p99 3 ms); how long jobs waited is not known."
     assert [drawing.key for drawing in speed.drawings] == ["run"]
 
 
@@ -315,6 +368,23 @@ def test_an_odd_name_is_drawn_as_it_is(tmp_path, name):
     page = Page(page_of(report_of(tmp_path)))
 
     assert any(shown(name, 20) in word for word in page.words)
+
+
+def test_a_job_without_a_name_is_told_as_such(tmp_path):
+    row = {"queue": "q", "name": "", "window_start": minutes(0)}
+    append(tmp_path, "gold_minute", {**row, "started": 1, "completed": 0, "failed": 1,
+           "retried": 1, "dead": 0, "run_kll": sketch(1), "wait_kll": sketch(0)})  # fmt: skip
+    append(tmp_path, "gold_failures", {**row, "fingerprint": "f", "failed": 1, "dead": 0})
+    append(tmp_path, "gold_slo", {**row, "target_ms": 5, "within": 0, "breached": 1,
+           "allowed_share": 0.01})  # fmt: skip
+    append(tmp_path, "gold_retries", {"queue": "q", "name": "", "attempt": 1, "runs": 1,
+           "completed": 0, "retried": 1, "dead": 0})  # fmt: skip
+
+    html = page_of(report_of(tmp_path))
+
+    assert re.findall(r'<td class="\w+" data-label="name">([^<]*)</td>', html) == ["(no name)"] * 6
+    assert "(no name) waits longest (p99 0 ms), (no name) runs longest" in html
+    assert "all of one kind: (no name), no message." in html
 
 
 def test_the_same_lake_always_makes_the_same_page(lake, html):

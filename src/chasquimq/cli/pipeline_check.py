@@ -46,7 +46,11 @@ def check(
     url = running_server(redis_url)
     refuse_unknown_queues(url, queues)
     with working("looking at the streams"):
-        findings = [*_about_streams(url, queues, trigger_ms / 1000), *_about_lake(lake)]
+        findings = [
+            *_about_streams(url, queues, trigger_ms / 1000),
+            *_about_unread(url, queues, lake),
+            *_about_lake(lake),
+        ]
     troubles = [finding for finding in findings if finding.is_trouble]
     if as_json:
         emit_json({"ok": not troubles, "checks": list(map(_facts, findings))})
@@ -78,6 +82,27 @@ def _about_queue(look: RetentionLook, queue: str, trigger_s: float) -> list[Find
         return [msgspec.structs.replace(missing, queue=queue)]
     read = kept.get("history") or kept["events"]
     return [msgspec.structs.replace(advise(read, trigger_s), queue=queue)]
+
+
+def _about_unread(url: str, queues: tuple[str, ...], lake: Path) -> list[Finding]:
+    """What is gone already and was not read; the next batch writes it down as lost."""
+    from chasquimq.model.finding import error
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.spark.answers_progress import behind
+
+    remedy = "let the pipeline run all the time, or keep more"
+    return [
+        msgspec.structs.replace(
+            error(one.channel, f"{_entries(one.gone)} gone before they were read", remedy),
+            queue=one.queue,
+        )
+        for one in behind(lake, ConnectionSettings(url=url))
+        if one.gone and (not queues or one.queue in queues)
+    ]
+
+
+def _entries(count: int) -> str:
+    return "1 entry was" if count == 1 else f"{count:,} entries were"
 
 
 def _about_lake(lake: Path) -> list[Finding]:

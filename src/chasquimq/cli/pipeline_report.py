@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from chasquimq.spark.report_shape import Grid, Report
 
 PAGE_NAME = "report.html"
+STDOUT = Path("-")
 
 
 @click.command()
@@ -33,8 +34,8 @@ PAGE_NAME = "report.html"
 )
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"The page to write.  [default: {PAGE_NAME} beside the lake]",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help=f"The page to write; - is stdout.  [default: {PAGE_NAME} beside the lake]",
 )
 @lake_option
 @json_option
@@ -51,9 +52,14 @@ def report(
     same lake always makes the same page.
     """
     need(DRAWING)
+    if output == STDOUT and as_json:
+        raise click.UsageError("--output - and --json both want stdout; name a file for the page")
     last = None if last_ms is None else timedelta(milliseconds=last_ms)
     with working("asking the tables"):
         made = ask_report(lake, queues, last)
+    if output == STDOUT:
+        click.echo(_page(made), nl=False)
+        return
     # Drawing takes longer than asking, so what can be read comes first.
     if not as_json:
         print_report(made)
@@ -71,15 +77,16 @@ def ask_report(lake: Path, queues: tuple[str, ...] = (), last: timedelta | None 
 
     with Answers(lake) as answers:
         _refuse_unknown(answers, queues)
-        return make_report(answers, queues, last)
+        made = make_report(answers, queues, last)
+    if not made.queues:
+        hint = "let a worker run a job, then fill it with `chasqui pipeline once`"
+        raise SettingsError("lake", str(lake), "a lake with rows", hint=hint)
+    return made
 
 
 def write_page(made: Report, path: Path) -> Path:
     """Draw the page and put it where it belongs, in one step."""
-    from chasquimq.spark.report_page import page_of
-
-    with working("drawing the page"):
-        _put(path.absolute(), page_of(made))
+    _put(path.absolute(), _page(made))
     return path.absolute()
 
 
@@ -89,7 +96,7 @@ def report_facts(made: Report) -> dict[str, Any]:
         "queues": list(made.queues),
         "first_at": json_value(made.first_at),
         "last_at": json_value(made.last_at),
-        "figures": {figure.label: figure.text for figure in made.figures},
+        "figures": {figure.name: figure.value for figure in made.figures},
         "sections": {
             one.key: {
                 "sentences": list(one.sentences) or [one.absence],
@@ -99,6 +106,13 @@ def report_facts(made: Report) -> dict[str, Any]:
             for one in made.sections
         },
     }
+
+
+def _page(made: Report) -> str:
+    from chasquimq.spark.report_page import page_of
+
+    with working("drawing the page"):
+        return page_of(made)
 
 
 def _grid_facts(grid: Grid) -> dict[str, Any]:

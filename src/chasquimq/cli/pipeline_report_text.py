@@ -52,9 +52,10 @@ def _print_grid(grid: Grid) -> None:
 def _texts(column: Column, grid: Grid) -> list[str]:
     """The label and the cells of a column; numbers stand at the right."""
     from chasquimq.spark.report_format import text_of
+    from chasquimq.spark.report_shape import LEFT
 
     texts = [text_of(row.get(column.name), column.kind) for row in grid.rows]
-    if column.kind in ("text", "moment"):
+    if column.kind in LEFT:
         return [column.label, *texts]
     # A drawn table may have to wrap its labels, and cells as wide as these would be wrapped, too.
     label = "" if sys.stdout.isatty() else column.label

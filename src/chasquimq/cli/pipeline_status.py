@@ -93,8 +93,11 @@ def _batch_row(one: Place, now: datetime) -> dict[str, Any]:
 
 
 def _queue_row(one: Behind) -> dict[str, Any]:
-    waiting = "not counted" if one.entries is None else f"{one.entries:,}"
-    return {"queue": one.queue, "channel": one.channel, "entries not read yet": waiting}
+    waiting, gone = (
+        "not counted" if count is None else f"{count:,}" for count in (one.entries, one.gone)
+    )
+    told = {"queue": one.queue, "channel": one.channel, "entries not read yet": waiting}
+    return told | {"already gone": gone}
 
 
 def _gap_row(row: dict[str, Any]) -> dict[str, Any]:

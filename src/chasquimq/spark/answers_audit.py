@@ -3,10 +3,12 @@
 # ruff: noqa: S608  the SQL is our own, and names of queues in it are quoted
 from __future__ import annotations
 
+from datetime import date
 from typing import Any, NamedTuple
 
 from chasquimq.spark.answers import Answers
 from chasquimq.spark.answers_scope import Scope
+from chasquimq.spark.ledger import SEQUENCE
 from chasquimq.spark.report_format import count_text, share_text
 
 
@@ -15,7 +17,7 @@ class Completeness(NamedTuple):
 
     `is_proven`: the server's own counters say so; else it is what the channels say of themselves,
     and more may be missing. `on_the_way`: what had ended and was not read yet when they were
-    compared.
+    compared. `since`: whole days from this one on were compared, where less was asked for.
     """
 
     rows: int
@@ -24,6 +26,7 @@ class Completeness(NamedTuple):
     is_settled: bool
     on_the_way: int = 0
     unknown_gaps: int = 0
+    since: date | None = None
 
     @property
     def share(self) -> float | None:
@@ -40,10 +43,18 @@ class Completeness(NamedTuple):
         """How far an answer that rests on this can be trusted."""
         if self.share is None:
             return "nothing to compare yet"
+        return self._verdict() + self._span()
+
+    def _span(self) -> str:
+        if self.since is None:
+            return ""
+        return f" (counted by whole days, all since {self.since}, not of this stretch alone)"
+
+    def _verdict(self) -> str:
         if self.is_whole:
             return f"100 %, all {count_text(self.rows)} attempts that the server counted"
         if self.missing:
-            return f"{share_text(self.share)}, {_are(self.missing)} missing"
+            return f"{share_text(self.share or 0)}, {_are(self.missing)} missing"
         if self.unknown_gaps:
             return f"not known, {count_text(self.unknown_gaps)} gaps are of unknown size"
         return self._unproven()
@@ -59,9 +70,9 @@ class Completeness(NamedTuple):
 
 
 def audits(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
-    """The last audit of each queue, day and channel."""
+    """The last audit of each queue, day and channel; of whole days, as the server counts."""
     return answers.ask(f"""
-        select * from gold_audit where {scope.where("audited_at")}
+        select * from gold_audit where {scope.by_day().where("event_date")}
         qualify row_number() over (
             partition by queue, event_date, channel order by audited_at desc) = 1
         order by queue, event_date, channel
@@ -69,13 +80,26 @@ def audits(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
 
 
 def gaps(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
-    """The ledger of losses: by queue, channel and cause."""
+    """The ledger of losses by queue, channel and unit, each loss once.
+
+    An entry that is gone also leaves a hole in the numbers of its run: two witnesses of one loss,
+    and the larger count holds. `evidence` is what each of them says.
+    """
     return answers.ask(f"""
-        select queue, channel, cause, unit, sum(lost)::bigint as lost,
-               count(*) filter (lost is null) as unknown, count(*) as gaps,
-               min(detected_at) as first_seen, max(detected_at) as last_seen
-        from bronze_gaps where {scope.where("detected_at")}
-        group by queue, channel, cause, unit order by queue, channel, cause, unit
+        with causes as (
+            select queue, channel, unit, cause, sum(lost)::bigint as lost,
+                   count(*) filter (lost is null) as unknown, count(*) as gaps,
+                   min(detected_at) as first_seen, max(detected_at) as last_seen
+            from bronze_gaps where {scope.by_day().where("detected_at")}
+            group by queue, channel, unit, cause
+        )
+        select queue, channel, {_joined_causes()} as cause, unit,
+               greatest({_of_witness("sum(lost)")}, {_of_others("sum(lost)")})::bigint as lost,
+               sum(unknown)::bigint as unknown,
+               greatest({_of_witness("sum(gaps)")}, {_of_others("sum(gaps)")})::bigint as gaps,
+               min(first_seen) as first_seen, max(last_seen) as last_seen,
+               map_from_entries(list((cause, lost) order by cause)) as evidence
+        from causes group by queue, channel, unit order by queue, channel, unit
     """)
 
 
@@ -83,6 +107,7 @@ def completeness(answers: Answers, scope: Scope) -> Completeness:
     """One figure for all that lies in the scope."""
     audited = audits(answers, scope)
     ledger = gaps(answers, scope)
+    days = scope.by_day()
     return Completeness(
         rows=sum(row["rows_finished"] or 0 for row in audited),
         missing=sum(map(_missing, audited)),
@@ -90,7 +115,20 @@ def completeness(answers: Answers, scope: Scope) -> Completeness:
         is_settled=all(row["is_settled"] for row in audited),
         on_the_way=sum(map(_on_the_way, audited)),
         unknown_gaps=sum(row["unknown"] for row in ledger),
+        since=None if days.since is None else days.since.date(),
     )
+
+
+def _joined_causes() -> str:
+    return f"string_agg(cause, ' and ' order by cause = '{SEQUENCE}', cause)"
+
+
+def _of_witness(total: str) -> str:
+    return f"{total} filter (cause = '{SEQUENCE}')"
+
+
+def _of_others(total: str) -> str:
+    return f"{total} filter (cause <> '{SEQUENCE}')"
 
 
 def _missing(audit: dict[str, Any]) -> int:

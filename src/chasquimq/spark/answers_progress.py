@@ -14,7 +14,6 @@ from chasquimq.spark.answers import Answers
 from chasquimq.spark.lake_reading import open_table
 from chasquimq.spark.offsets import Offsets, from_json
 from chasquimq.spark.table_schemas import TABLES
-from chasquimq.spark.views import rows_sql
 from chasquimq.store.ranging import RangeStore
 from chasquimq.wire.keys import QueueKeys
 
@@ -38,7 +37,7 @@ _MOMENTS: Final = {
 
 
 class Extent(NamedTuple):
-    """How much a table holds; rows as they were appended, before rows of one key are merged."""
+    """How much a table holds; rows as SQL shows them, those of one key merged."""
 
     table: str
     rows: int
@@ -56,11 +55,15 @@ class Place(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Entries of a queue that were not read yet; None: nobody counts them."""
+    """Entries of a queue that were not read yet, and how many of them are gone already.
+
+    None: nobody counts them.
+    """
 
     queue: str
     channel: str
     entries: int | None
+    gone: int | None
 
 
 def extents(answers: Answers) -> list[Extent]:
@@ -92,8 +95,7 @@ def _extent(answers: Answers, name: str) -> Extent:
     moment = _MOMENTS.get(name)
     newest = f"max({moment})" if moment else "null"
     found = open_table(answers.lake, name)
-    rows = rows_sql(answers.lake, TABLES[name])
-    (row,) = answers.ask(f"select count(*) as rows, {newest} as newest_at from ({rows})")
+    (row,) = answers.ask(f"select count(*) as rows, {newest} as newest_at from {name}")
     return Extent(name, row["rows"], len(found.file_uris()) if found else 0, row["newest_at"])
 
 
@@ -109,8 +111,9 @@ def _behind(store: RangeStore, place: Place) -> Iterator[Behind]:
     for queue, facts in zip(queues, store.facts(keys), strict=True):
         position = place.offsets[queue]
         if facts.added is None or position.count is None:
-            yield Behind(queue, place.channel, None)
+            yield Behind(queue, place.channel, None, None)
             continue
         # Below zero: the stream was made anew, and all of it is ahead.
         ahead = facts.added - position.count
-        yield Behind(queue, place.channel, ahead if ahead >= 0 else facts.added)
+        ahead = ahead if ahead >= 0 else facts.added
+        yield Behind(queue, place.channel, ahead, max(0, ahead - facts.length))

@@ -28,6 +28,13 @@ class Scope(NamedTuple):
         """A condition on the queue alone, for facts that have no moment."""
         return " and ".join(("true", *self._queue_terms()))
 
+    def by_day(self) -> Scope:
+        """The same from the first moment of its first day, for what is counted by the day."""
+        if self.since is None:
+            return self
+        midnight = self.since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        return self._replace(since=midnight)
+
     def _queue_terms(self) -> list[str]:
         return [f"queue in ({', '.join(map(_quoted, self.queues))})"] if self.queues else []
 

@@ -29,7 +29,8 @@ def entries_lost(
     return EntriesLost(
         f"every entry of the {place} of queue {queue!r} must be read, but after {after_id} "
         f"{loss_sentence(label, lost)}; read more often or keep more, "
-        "or set failOnDataLoss=false to go on and have the loss written down",
+        "or set failOnDataLoss=false (chasqui pipeline: leave --fail-on-data-loss out) to go on "
+        "and have the loss written down",
         queue=queue,
         lost=lost,
     )

@@ -10,8 +10,15 @@ from chasquimq.spark.answers import Answers
 from chasquimq.spark.answers_backlog import attainment, backlog_now, backlog_samples
 from chasquimq.spark.answers_scope import Scope
 from chasquimq.spark.forecast_text import forecast_sentence
-from chasquimq.spark.report_format import count_text, moment_text, ms_text, share_text, shown
-from chasquimq.spark.report_grid import QUEUE, grid, labels
+from chasquimq.spark.report_format import (
+    count_text,
+    moment_text,
+    ms_text,
+    name_text,
+    share_text,
+    shown,
+)
+from chasquimq.spark.report_grid import NAME, QUEUE, grid, labels
 from chasquimq.spark.report_shape import Bars, Column, Lines, Section, Series, Tone
 
 # A drawing each; further queues are in the table.
@@ -37,7 +44,7 @@ _DEPTHS: Final[tuple[tuple[str, str, Tone], ...]] = (
 )
 _TARGETS: Final = (
     QUEUE,
-    Column("name", "name"),
+    NAME,
     Column("target_ms", "target", "ms"),
     Column("within", "within", "count"),
     Column("breached", "later", "count"),
@@ -109,7 +116,7 @@ def _target_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     worst = missed[0]
     return (
         f"{count_text(len(missed))} of {count_text(len(rows))} targets are missed; worst is "
-        f"{shown(worst['name'])}: {share_text(worst['kept_share'])} done within "
+        f"{name_text(worst['name'])}: {share_text(worst['kept_share'])} done within "
         f"{ms_text(worst['target_ms'])}, {share_text(worst['wanted_share'])} were wanted."
     )
 

@@ -12,6 +12,7 @@ from chasquimq.spark.report_shape import Kind
 
 TEXT_CHARS = 160
 NOTHING = "-"
+NO_NAME = "(no name)"
 # Controls and the marks that turn the reading direction would be obeyed instead of shown.
 _UNSAFE = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -20,8 +21,8 @@ def text_of(value: Any, kind: Kind) -> str:
     """The value for human eyes."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return NOTHING
-    if kind == "text":
-        return shown(str(value))
+    if kind in ("text", "name"):
+        return (name_text if kind == "name" else shown)(str(value))
     return _FORMATS[kind](value)
 
 
@@ -29,6 +30,11 @@ def shown(text: str, chars: int = TEXT_CHARS) -> str:
     """The text on one line, with what cannot be seen spelled out, and cut where it is long."""
     plain = _UNSAFE.sub(_spelled, text)
     return plain if len(plain) <= chars else plain[: chars - 1] + "…"
+
+
+def name_text(name: str | None) -> str:
+    """The name of a job; it may be none, and a gap in a table says nothing."""
+    return shown(name or "") or NO_NAME
 
 
 def count_text(count: float) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from chasquimq.spark.report_format import count_text, shown
+from chasquimq.spark.report_format import count_text, name_text, shown
 from chasquimq.spark.report_shape import Column, Grid
 
 ROWS_MAX: Final = 25
 QUEUE: Final = Column("queue", "queue")
+NAME: Final = Column("name", "name", "name")
 
 
 def grid(
@@ -31,4 +32,4 @@ def labels(rows: Sequence[Mapping[str, Any]], *names: str) -> list[str]:
     """What to write beside a bar: the names, and the queue where there is more than one."""
     are_many = len({row.get("queue") for row in rows}) > 1
     parts = ("queue", *names) if are_many else names
-    return [shown(" · ".join(str(row[part]) for part in parts)) for row in rows]
+    return [shown(" · ".join(name_text(row[part]) for part in parts)) for row in rows]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from chasquimq.spark.answers_audit import Completeness
-from chasquimq.spark.answers_traffic import Traffic
+from chasquimq.spark.answers_traffic import ENDS, Traffic, failed_share
 from chasquimq.spark.report_format import count_text, share_text, text_of
 from chasquimq.spark.report_shape import Figure, Tone
 
@@ -18,36 +18,46 @@ FAIR_FAILED_SHARE: Final = 0.05
 def figures_of(traffic: Traffic, whole: Completeness) -> list[Figure]:
     """What a reader sees first."""
     names, overall = traffic
-    completed, retried, dead = (_total(names, name) for name in ("completed", "retried", "dead"))
-    ended = completed + retried + dead
+    ends = {name: sum(row[name] or 0 for row in names) for name in ENDS}
     return [
-        Figure("attempts", count_text(ended)),
-        Figure("completed", count_text(completed)),
-        _failed(retried + dead, ended),
-        Figure("buried", count_text(dead), "bad" if dead else "good"),
-        Figure("wait p99", text_of(overall["wait_p99_ms"], "ms")),
-        Figure("run p99", text_of(overall["run_p99_ms"], "ms")),
+        _count("attempts", "attempts", sum(ends.values())),
+        _count("completed", "completed", ends["completed"]),
+        _failed(failed_share(ends)),
+        _count("buried", "dead", ends["dead"], "bad" if ends["dead"] else "good"),
+        *([_count("snoozed", "snoozed", ends["snoozed"])] if ends["snoozed"] else []),
+        _ms("wait p99", "wait_p99_ms", overall),
+        _ms("run p99", "run_p99_ms", overall),
         _complete(whole),
     ]
 
 
-def _total(names: Sequence[Mapping[str, Any]], name: str) -> int:
-    return sum(row[name] or 0 for row in names)
+def _count(label: str, name: str, count: int, tone: Tone = "plain") -> Figure:
+    return Figure(label, count_text(count), name, count, tone)
 
 
-def _failed(failed: int, ended: int) -> Figure:
-    if not ended:
-        return Figure("failed", text_of(None, "share"))
-    share = failed / ended
-    tone: Tone = "good" if share <= GOOD_FAILED_SHARE else "fair"
-    return Figure("failed", share_text(share), tone if share <= FAIR_FAILED_SHARE else "bad")
+def _ms(label: str, name: str, overall: Mapping[str, float | None]) -> Figure:
+    return Figure(label, text_of(overall[name], "ms"), name, overall[name])
+
+
+def _failed(share: float | None) -> Figure:
+    tone: Tone = "plain"
+    if share is not None:
+        tone = "good" if share <= GOOD_FAILED_SHARE else "fair"
+        tone = tone if share <= FAIR_FAILED_SHARE else "bad"
+    return Figure("failed", text_of(share, "share"), "failed_share", share, tone)
 
 
 def _complete(whole: Completeness) -> Figure:
+    text, tone = _complete_text(whole)
+    label = "completeness" if whole.since is None else "completeness of the days"
+    return Figure(label, text, "completeness_share", whole.share, tone)
+
+
+def _complete_text(whole: Completeness) -> tuple[str, Tone]:
     if whole.share is None:
-        return Figure("completeness", text_of(None, "share"))
+        return text_of(None, "share"), "plain"
     if whole.share == 1 and not whole.is_proven:
-        return Figure("completeness", "not proven", "fair")
+        return "not proven", "fair"
     if whole.share == 1 and not whole.is_settled:
-        return Figure("completeness", "100 % so far", "fair")
-    return Figure("completeness", share_text(whole.share), "good" if whole.is_whole else "bad")
+        return "100 % so far", "fair"
+    return share_text(whole.share), "good" if whole.is_whole else "bad"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from chasquimq.spark.charts import svg_of
 from chasquimq.spark.report_format import moment_text, shown, text_of
-from chasquimq.spark.report_shape import Column, Drawing, Figure, Grid, Report, Section, Spans
+from chasquimq.spark.report_shape import LEFT, Column, Drawing, Figure, Grid, Report, Section, Spans
 
 QUEUES_TOLD_MAX: Final = 8
 _STYLE: Final = Path(__file__).with_name("report.css")
@@ -31,7 +31,7 @@ _HEAD: Final = """<!doctype html>
 """
 _FOOT: Final = """<footer>
 <p>Times are UTC. Every section says how complete it is: a share below 100 % means that attempts ran
-which are in none of these figures. Wait is from ready to start, by the server's clock.</p>
+which are in none of these figures. Waits end with the start, by the server's clock.</p>
 </footer>
 </body>
 </html>
@@ -139,7 +139,8 @@ def _row(grid: Grid, row: Mapping[str, Any]) -> str:
 
 
 def _class(column: Column) -> str:
-    kind = column.kind if column.kind in ("text", "moment") else "number"
+    kind = "text" if column.kind == "name" else column.kind
+    kind = kind if column.kind in LEFT else "number"
     return f' class="{kind}"'
 
 

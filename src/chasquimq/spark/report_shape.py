@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-Kind = Literal["text", "count", "share", "ms", "rate", "moment"]
+Kind = Literal["text", "name", "count", "share", "ms", "rate", "moment"]
+# Kinds that stand at the left; all others are numbers.
+LEFT: Final = ("text", "name", "moment")
 Tone = Literal["good", "fair", "bad", "calm", "plain"]
 
 
@@ -107,10 +109,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number of the head of the report."""
+    """A number of the head of the report: for eyes, and for programs with its unit in its name."""
 
     label: str
     text: str
+    name: str
+    value: float | None
     tone: Tone = "plain"
 
 

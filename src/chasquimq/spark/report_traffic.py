@@ -7,24 +7,31 @@ from typing import Any, Final
 
 from chasquimq.spark.answers import Answers
 from chasquimq.spark.answers_scope import Scope
-from chasquimq.spark.answers_traffic import Timeline, timeline
-from chasquimq.spark.report_format import count_text, ms_text, rate_text, shown
-from chasquimq.spark.report_grid import QUEUE, grid, labels
+from chasquimq.spark.answers_traffic import Timeline, failed_share, timeline
+from chasquimq.spark.report_format import count_text, ms_text, name_text, rate_text
+from chasquimq.spark.report_grid import NAME, QUEUE, grid, labels
 from chasquimq.spark.report_shape import Column, Columns, Section, Series, Spans
 
 BARS_MAX: Final = 12
+# A rate over less than this would be that of a moment.
+SPAN_MIN_S: Final = 1
 _COUNTS: Final = (
     QUEUE,
-    Column("name", "name"),
+    NAME,
     Column("started", "started", "count"),
     Column("completed", "completed", "count"),
     Column("retried", "retried", "count"),
     Column("dead", "dead", "count"),
     Column("failed_share", "failed", "share"),
 )
+_WAIT_BEGINS: Final = (
+    "Waits count from when a job could be taken: for delayed jobs and retries that is when they "
+    "were moved to the stream, not when they were added."
+)
+_SNOOZED: Final = Column("snoozed", "snoozed", "count")
 _TIMES: Final = (
     QUEUE,
-    Column("name", "name"),
+    NAME,
     Column("wait_p50_ms", "wait p50", "ms"),
     Column("wait_p90_ms", "wait p90", "ms"),
     Column("wait_p99_ms", "wait p99", "ms"),
@@ -42,12 +49,14 @@ def throughput_section(
     if along is None:
         absence = "No attempt has ended yet. Workers write their history; run the pipeline again."
         return Section("throughput", "Throughput", absence=absence)
-    rows = [{**row, "failed_share": _failed_share(row)} for row in names]
+    rows = [{**row, "failed_share": failed_share(row)} for row in names]
+    has_snoozed = any(row["snoozed"] for row in names)
+    columns = (*_COUNTS[:-1], _SNOOZED, _COUNTS[-1]) if has_snoozed else _COUNTS
     return Section(
         "throughput",
         "Throughput",
         sentences=[_pace_sentence(along)],
-        grids=[grid(rows, *_COUNTS, what="names")],
+        grids=[grid(rows, *columns, what="names")],
         drawings=[_columns(along)],
         completeness=proof,
     )
@@ -62,7 +71,7 @@ def speed_section(names: Sequence[Mapping[str, Any]], proof: str) -> Section:
     return Section(
         "speed",
         "Waiting and running",
-        sentences=[_slowest_sentence(timed)],
+        sentences=[_slowest_sentence(timed), *_wait_sentences(timed)],
         grids=[grid(timed, *_TIMES, what="names")],
         drawings=[
             one
@@ -76,19 +85,23 @@ def speed_section(names: Sequence[Mapping[str, Any]], proof: str) -> Section:
     )
 
 
-def _failed_share(row: Mapping[str, Any]) -> float | None:
-    ended = row["completed"] + row["retried"] + row["dead"]
-    return (row["retried"] + row["dead"]) / ended if ended else None
-
-
 def _pace_sentence(along: Timeline) -> str:
-    ends = [sum(each) for each in zip(along.completed, along.retried, along.dead, strict=True)]
+    parts = (along.completed, along.retried, along.dead, along.snoozed)
+    ends = [sum(each) for each in zip(*parts, strict=True)]
     peak = max(range(len(ends)), key=ends.__getitem__)
-    pace = rate_text(sum(ends) / (len(ends) * along.width_s))
+    span_s = max(SPAN_MIN_S, along.span_s)
     return (
-        f"{count_text(sum(ends))} attempts ended, {pace} on average; at most "
+        f"{count_text(sum(ends))} attempts ended, {rate_text(sum(ends) / span_s)} over the "
+        f"{ms_text(span_s * 1000)} from the first end to the last; at most "
         f"{rate_text(ends[peak] / along.width_s)}, at {along.moments[peak]:%H:%M:%S} UTC."
+        f"{_snoozed_text(sum(along.snoozed))}"
     )
+
+
+def _snoozed_text(count: int) -> str:
+    if not count:
+        return ""
+    return f" {count_text(count)} of them {'was' if count == 1 else 'were'} snoozed (RetryLater)."
 
 
 def _columns(along: Timeline) -> Columns:
@@ -101,6 +114,7 @@ def _columns(along: Timeline) -> Columns:
             Series("completed", "good", along.completed),
             Series("retried", "fair", along.retried),
             Series("dead", "bad", along.dead),
+            *([Series("snoozed", "calm", along.snoozed)] if any(along.snoozed) else []),
         ],
         unit="attempts",
     )
@@ -117,12 +131,16 @@ def _width_text(width_s: int) -> str:
 def _slowest_sentence(timed: Sequence[Mapping[str, Any]]) -> str:
     """Who waits and who runs longest; from the events of the original no wait is known."""
     runs = max(timed, key=lambda row: row["run_p99_ms"])
-    run = f"{shown(runs['name'])} runs longest (p99 {ms_text(runs['run_p99_ms'])})"
+    run = f"{name_text(runs['name'])} runs longest (p99 {ms_text(runs['run_p99_ms'])})"
     waited = [row for row in timed if row["wait_p99_ms"] is not None]
     if not waited:
         return f"{run}; how long jobs waited is not known."
     waits = max(waited, key=lambda row: row["wait_p99_ms"])
-    return f"{shown(waits['name'])} waits longest (p99 {ms_text(waits['wait_p99_ms'])}), {run}."
+    return f"{name_text(waits['name'])} waits longest (p99 {ms_text(waits['wait_p99_ms'])}), {run}."
+
+
+def _wait_sentences(timed: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [_WAIT_BEGINS] if any(row["wait_p99_ms"] is not None for row in timed) else []
 
 
 def _spans(what: str, title: str, timed: Sequence[Mapping[str, Any]]) -> Spans:

@@ -11,14 +11,21 @@ from typing import Any, Final
 from chasquimq.spark.answers import Answers
 from chasquimq.spark.answers_scope import Scope, newest_at
 from chasquimq.spark.answers_trouble import by_attempt, by_fingerprint, next_wave
-from chasquimq.spark.report_format import clock_text, count_text, ms_text, share_text, shown
-from chasquimq.spark.report_grid import QUEUE, grid, labels
+from chasquimq.spark.report_format import (
+    clock_text,
+    count_text,
+    ms_text,
+    name_text,
+    share_text,
+    shown,
+)
+from chasquimq.spark.report_grid import NAME, QUEUE, grid, labels
 from chasquimq.spark.report_shape import Bars, Column, Section, Series
 
 BARS_MAX: Final = 12
 _FAILURES: Final = (
     QUEUE,
-    Column("name", "name"),
+    NAME,
     Column("reason", "error"),
     Column("failed", "failed", "count"),
     Column("dead", "dead", "count"),
@@ -29,7 +36,7 @@ _FAILURES: Final = (
 )
 _WORTH: Final = (
     QUEUE,
-    Column("name", "name"),
+    NAME,
     Column("saved", "saved", "count"),
     Column("given_up", "dead anyway", "count"),
     Column("waste_ms", "time burnt", "ms"),
@@ -37,7 +44,7 @@ _WORTH: Final = (
 )
 _ATTEMPTS: Final = (
     QUEUE,
-    Column("name", "name"),
+    NAME,
     Column("attempt", "attempt", "count"),
     Column("runs", "runs", "count"),
     Column("success_share", "succeeded", "share"),
@@ -84,7 +91,7 @@ def retries_section(answers: Answers, scope: Scope, proof: str) -> Section:
 def _failures_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     failed = sum(row["failed"] for row in rows)
     first = rows[0]
-    what = f"{shown(first['name'])}, {shown(first['reason'] or 'no message', 80)}"
+    what = f"{name_text(first['name'])}, {shown(first['reason'] or 'no message', 80)}"
     if len(rows) == 1:
         return f"{count_text(failed)} attempts failed, all of one kind: {what}."
     share = share_text(first["failed"] / failed if failed else 0)
