@@ -89,8 +89,8 @@ def of(name: str, queue: str) -> list[str]:
     return [queue if word == QUEUE else word for word in TAKING[name]]
 
 
-def assert_one_line(said: Said, beginning: str = "error: ") -> None:
-    assert said.code == 1
+def assert_one_line(said: Said, beginning: str = "error: ", code: int = 1) -> None:
+    assert said.code == code
     assert said.err.startswith(beginning), said.err
     assert said.err.count("\n") == 1
     assert said.err.endswith("\n")
@@ -187,8 +187,30 @@ async def test_the_doctor_finds_that_the_password_is_wrong(say, locked):
 async def test_a_name_that_no_queue_can_have_is_refused_in_one_line(say, name, bad):
     said = await say(*of(name, bad))
 
-    assert_one_line(said, "error: queue name must be")
+    assert_one_line(said, "error: queue name must be", code=2)
     assert said.out == ""
+
+
+REFUSED = {
+    "a URL of another kind": ("inspect", "q", "--redis-url", "http://example.org"),
+    "a URL for the doctor": ("doctor", "--redis-url", "http://example.org"),
+    "a name with a space": ("add", "bad name", "ok"),
+    "a group with braces": ("metrics", "--group", "{a}"),
+    "no duration": ("worker", "tasks:run", "--queue", "q", "--lease", "soon"),
+    "a trigger of nothing": ("pipeline", "run", "--trigger", "0s"),
+    "a master of nothing": ("pipeline", "once", "--master", "foo"),
+    "a queue of the pipeline": ("pipeline", "once", "--queue", "a b"),
+    "a URL of the pipeline": ("pipeline", "once", "--redis-url", "http://example.org"),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
+async def test_what_no_server_could_make_right_is_wrong_usage(chasqui, url, words):
+    said = await chasqui(*words, CHASQUI_REDIS_URL=url)
+
+    assert (said.code, said.out) == (2, "")
+    assert "Traceback" not in said.err
+    assert said.err.rstrip().splitlines()[-1].lower().startswith("error: ")
 
 
 @pytest.fixture
@@ -246,11 +268,11 @@ async def test_what_lasts_needs_the_right_password(lasting, locked, name):
     assert "canary" not in said.err
 
 
-@pytest.mark.parametrize(("name", "code"), [("upkeep", 1), ("worker", 2)])
-async def test_what_lasts_needs_a_name_that_a_queue_can_have(lasting, name, code):
+@pytest.mark.parametrize("name", ["upkeep", "worker"])
+async def test_what_lasts_needs_a_name_that_a_queue_can_have(lasting, name):
     said = await lasting(name, "a\x1b[2Jb")
 
-    assert said.code == code
+    assert said.code == 2
     assert "queue name must be free of white space, control characters" in said.err
     assert CONTROL.search(said.err) is None
     assert said.err.count("\n") == 1

@@ -93,5 +93,5 @@ async def test_a_queue_that_is_not_there_yet_is_waited_for(running, queue_name, 
 async def test_a_place_to_begin_that_is_none_is_refused(bare_chasqui):
     said = await bare_chasqui("events", "q", "--from", "yesterday")
 
-    assert said.code == 1
+    assert said.code == 2
     assert said.err.startswith("error: last_event_id must be")

@@ -136,7 +136,7 @@ async def test_without_a_server_nothing_is_guessed_and_nothing_started(bare_chas
 async def test_a_name_no_queue_can_have_is_refused_in_one_line(bare_chasqui, name):
     said = await bare_chasqui("inspect", name)
 
-    assert said.code == 1
+    assert said.code == 2
     assert said.err.startswith("error: queue name must be")
     assert said.err.count("\n") == 1
 
@@ -144,6 +144,6 @@ async def test_a_name_no_queue_can_have_is_refused_in_one_line(bare_chasqui, nam
 async def test_a_name_that_is_no_utf_8_is_refused_in_one_line(bare_chasqui):
     said = await bare_chasqui("inspect", b"caf\xe9".decode(errors="surrogateescape"))
 
-    assert said.code == 1
+    assert said.code == 2
     assert said.err.count("\n") == 1
     assert "surrogates" in said.err

@@ -180,7 +180,7 @@ async def test_options_that_do_not_go_together_are_code_2(bare_chasqui, words):
 async def test_a_name_that_cannot_be_is_refused_before_anything_is_served(bare_chasqui, words):
     said = await bare_chasqui("metrics", *words, "--port", "0")
 
-    assert said.code == 1
+    assert said.code == 2
     assert "must be" in said.err
     assert "serving" not in said.err
 

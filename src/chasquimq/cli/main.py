@@ -15,13 +15,18 @@ import click
 
 from chasquimq.cli.render import mask_secrets, talk
 from chasquimq.cli.signals import EXIT_INTERRUPTED
-from chasquimq.errors import ChasquiError, NotSupportedError
+from chasquimq.errors import ChasquiError, NotSupportedError, SettingsError
 
 PROGRAM = "chasqui"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141
 COMPLETION_VARIABLE = "_CHASQUI_COMPLETE"
+# Refused for what was found here, not for how it was written: the same words may do tomorrow.
+FOUND_WANTING = frozenset({
+    "CHASQUI_SERVER_BIN", "channel", "connection", "day", "java", "key", "lake", "output", "port",
+    "queue", "sql", "table", "the socket directory",
+})  # fmt: skip
 
 
 class LazyCommand(NamedTuple):
@@ -148,7 +153,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.Abort:
         return _fail("aborted")
     except ChasquiError as failed:
-        return _fail(str(failed))
+        return _fail(str(failed), _code_of(failed))
     return exit_code
 
 
@@ -163,9 +168,16 @@ def _run(args: list[str]) -> int:
     return answer if isinstance(answer, int) else 0
 
 
-def _fail(message: str) -> int:
+def _code_of(failed: ChasquiError) -> int:
+    if not isinstance(failed, SettingsError):
+        return EXIT_FAILED
+    what, _, _path = failed.name.partition(" /")
+    return EXIT_FAILED if what in FOUND_WANTING else EXIT_USAGE
+
+
+def _fail(message: str, exit_code: int = EXIT_FAILED) -> int:
     talk(f"error: {mask_secrets(message)}")
-    return EXIT_FAILED
+    return exit_code
 
 
 def _silence_stdout() -> None:
