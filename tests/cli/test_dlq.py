@@ -20,7 +20,7 @@ async def test_peek_shows_the_columns_of_the_original_and_groups(chasqui, queue_
 
     entries, groups = said.out.split("\n\n")
     assert entries.splitlines()[0].split() == [
-        "dlq", "peek:", queue_name, "source_id", "name", "reason", "detail", "payload", "bytes",
+        "dlq", "id", "job", "id", "source_id", "name", "reason", "detail", "payload", "bytes",
     ]  # fmt: skip
     assert len(entries.splitlines()) == 4
     assert "UnrecoverableError: card 1 refused" in entries
@@ -33,7 +33,7 @@ async def test_an_empty_dlq_says_so_in_both_tables(chasqui, queue, queue_name):
 
     said = await chasqui("dlq", "peek", queue_name)
 
-    assert said.out.splitlines()[1].split() == ["(empty)", "-", "-", "-", "-", "-"]
+    assert said.out.splitlines()[1].split() == ["(empty)", "-", "-", "-", "-", "-", "-"]
     assert said.out.splitlines()[-1].split() == ["(no", "entries)", "0"]
 
 
@@ -45,6 +45,16 @@ async def test_peek_shows_as_many_as_asked_and_groups_all(chasqui, queue_name, g
     assert [len(peeked["entries"]), peeked["depth"], peeked["grouped"]] == [2, 5, 5]
     assert peeked["groups"][0]["count"] == 5
     assert peeked["groups"][0]["fingerprint"] == peeked["entries"][0]["fingerprint"]
+
+
+async def test_peek_shows_the_ids_that_job_show_takes(chasqui, queue_name, grave):
+    await grave(("charge", 1))
+
+    peeked = (await chasqui("dlq", "peek", queue_name)).out
+    job_id = peeked.splitlines()[1].split()[1]
+    said = await chasqui("job", "show", queue_name, job_id, "--json")
+
+    assert (said.code, said.json["state"]) == (0, "dead")
 
 
 async def test_peek_heeds_its_filters(chasqui, queue_name, grave):
@@ -94,6 +104,7 @@ async def test_on_a_terminal_both_tables_are_framed_and_fit(terminal, queue_name
     lines = ESCAPES.sub("", said.out).splitlines()
     framed = [line for line in lines if line and not line.startswith("server:")]
     assert sum(line.startswith("┌") for line in framed) == 2
+    assert "job id" in framed[1]
     assert max(map(len, framed)) <= 80
 
 
@@ -180,7 +191,7 @@ async def test_a_bad_dlq_id_is_refused_in_one_line(chasqui, queue, queue_name):
 
     said = await chasqui("dlq", "replay", queue_name, "--yes", "--id", "yesterday")
 
-    assert said.code == 1
+    assert said.code == 2
     assert said.err.startswith("error: ids must be a dlq id")
 
 

@@ -27,6 +27,8 @@ PAGE_MAX = 100
 GROUPED_MAX = 20_000
 GROUPING_S_MAX = 5.0
 GROUPS_SHOWN_MAX = 20
+_COLUMNS = ("dlq id", "job id", "source_id", "name", "reason", "detail", "payload bytes")
+_EMPTY = dict.fromkeys(_COLUMNS) | {"dlq id": "(empty)"}
 
 
 class Kind(NamedTuple):
@@ -110,8 +112,10 @@ def show_json(peeked: Peeked) -> None:
 
 
 def show_tables(peeked: Peeked) -> None:
-    entries = [_row(letter, peeked.queue) for letter in peeked.entries] or [_empty(peeked.queue)]
-    emit_table(entries, text=("name", "detail"), optional=("source_id", "payload bytes"))
+    entries = list(map(_row, peeked.entries)) or [_EMPTY]
+    # The groups below tell the reasons, too.
+    optional = ("source_id", "payload bytes", "reason")
+    emit_table(entries, text=("name", "detail"), optional=optional)
     click.echo()
     groups = _group_rows(peeked)
     shown = groups[:GROUPS_SHOWN_MAX] or [{"reason": "(no entries)", "count": 0}]
@@ -135,20 +139,16 @@ def _take(peeked: Peeked, letter: DeadLetter, limit: int) -> None:
         peeked.errors.setdefault(kind, error)
 
 
-def _row(letter: DeadLetter, queue: str) -> dict[str, Any]:
+def _row(letter: DeadLetter) -> dict[str, Any]:
     return {
-        f"dlq peek: {queue}": letter["dlq_id"],
+        "dlq id": letter["dlq_id"],
+        "job id": letter["job_id"],
         "source_id": letter["source_id"] or None,
         "name": letter["name"] or None,
         "reason": letter["reason"] or None,
         "detail": _cut(_masked(letter["detail"] or letter["error"])),
         "payload bytes": len(letter["payload"]),
     }
-
-
-def _empty(queue: str) -> dict[str, Any]:
-    columns = ("source_id", "name", "reason", "detail", "payload bytes")
-    return {f"dlq peek: {queue}": "(empty)"} | dict.fromkeys(columns)
 
 
 def _group_rows(peeked: Peeked) -> list[dict[str, Any]]:
