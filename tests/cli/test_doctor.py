@@ -106,6 +106,24 @@ def test_every_trouble_of_the_depths_is_found_with_a_remedy(change, more, check,
     assert (trouble.check, words in trouble.found, bool(trouble.remedy)) == (check, True, True)
 
 
+@pytest.mark.parametrize(
+    ("lag_ms", "promoter", "words"),
+    [
+        (1_340, None, "the first delayed job is 1.3 s late, nobody leads"),
+        (1_340, "w1", "the first delayed job is 1.3 s late, led by w1"),
+        (0, None, "nothing is late, nobody leads"),
+        (None, None, "nothing is late, nobody leads"),
+        (None, "w1", "nothing is late, led by w1"),
+    ],
+)
+def test_a_small_lag_is_no_trouble_and_told_as_inspect_tells_it(lag_ms, promoter, words):
+    snapshot = msgspec.structs.replace(SNAPSHOT, oldest_delayed_lag_ms=lag_ms)
+    facts = msgspec.structs.replace(QUEUE, snapshot=snapshot, promoter=promoter)
+
+    (found,) = [one for one in check_queue(facts, LEASE_MS) if one.check == "promotion"]
+    assert (found.level, found.found) == ("ok", words)
+
+
 def test_a_server_that_tells_little_is_no_trouble():
     silent = msgspec.structs.replace(
         SERVER, eviction_policy=None, system_bytes=None, appendfsync=None, saves=None,

@@ -28,6 +28,20 @@ async def test_every_look_is_a_block_and_the_second_has_changes(chasqui, queue, 
     assert "\x1b" not in said.out
 
 
+async def test_every_depth_has_its_change(running, queue, queue_name):
+    await queue.add("a", 1)
+    watching = running("watch", queue_name, "--interval-ms", "100")
+    await watching.until_said("Δ")
+
+    await queue.add("later", 1, delay_ms=60_000)
+    await watching.until_said("+1")
+
+    last = watching.out.strip().split("\n\n")[-1]
+    changes = {line.split("  ")[0]: line.split()[-1] for line in last.splitlines()}
+    depths = ("stream depth", "pending", "DLQ depth", "delayed depth", "repeatable count")
+    assert [changes[depth] for depth in depths] == ["0", "0", "0", "+1", "0"]
+
+
 async def test_json_is_one_document_a_look(chasqui, queue, queue_name):
     await queue.add("a", 1)
 

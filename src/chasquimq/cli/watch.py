@@ -182,7 +182,10 @@ def watch_rows(look: Look) -> list[dict[str, Any]]:
 def _changes(now: Snapshot, before: Snapshot) -> dict[str, str]:
     return {
         "stream depth": _signed(now.stream_depth - before.stream_depth),
+        "pending": _signed(now.pending - before.pending),
         "DLQ depth": _signed(now.dlq_depth - before.dlq_depth),
+        "delayed depth": _signed(now.delayed_depth - before.delayed_depth),
+        "repeatable count": _signed(now.repeatable_count - before.repeatable_count),
     }
 
 

@@ -106,9 +106,9 @@ def _ghosts(facts: QueueFacts) -> Iterator[Finding]:
 
 def _promotion(facts: QueueFacts) -> Finding:
     lag_ms, leader = facts.snapshot.oldest_delayed_lag_ms or 0, facts.promoter
+    found = f"the first delayed job is {lag_ms / 1000:,.1f} s late" if lag_ms else "nothing is late"
     if lag_ms <= LATE_MS_MAX:
-        return ok("promotion", f"led by {leader}" if leader else "nothing is late, nobody leads")
-    found = f"the first delayed job is {lag_ms / 1000:,.1f} s late"
+        return ok("promotion", f"{found}, led by {leader}" if leader else f"{found}, nobody leads")
     if leader:
         remedy = "look at the health and the log of the leader"
         return warning("promotion", f"{found}, led by {leader}", remedy)
