@@ -129,6 +129,18 @@ async def test_the_log_still_shows_where_it_happened(queue, running_worker, capl
     assert "in leak" in caplog.text
 
 
+async def test_the_log_shows_no_line_of_source_where_words_are_redacted(
+    queue, running_worker, caplog
+):
+    async def literal(job):
+        raise ValueError("password hunter2 refused")
+
+    await fails_twice_and_dies(queue, running_worker, literal, redact=hide)
+
+    assert "in literal" in caplog.text
+    assert SECRET not in caplog.text
+
+
 async def test_what_is_raised_in_a_child_process_is_redacted_too(
     queue, raw, running_worker, caplog, child_handlers
 ):

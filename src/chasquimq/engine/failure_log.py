@@ -75,4 +75,6 @@ class FailureLog:
 
 
 def _frames(error: BaseException) -> list[str]:
-    return traceback.format_tb(error.__traceback__)
+    # Not the lines themselves: a `raise` holds its words as they were written.
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f'  File "{one.filename}", line {one.lineno}, in {one.name}\n' for one in frames]
