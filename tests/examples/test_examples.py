@@ -60,6 +60,7 @@ PRINTED = {
     "metrics.py": ['chasquimq_jobs_completed_total{name="greet",queue="example-metrics"} 3.0'],
     "process_pool.py": ["1229 primes below 10000", "never-ends was stopped"],
     "quickstart.py": ["hello, Ada"],
+    "read_tables.py": ["charge: TimeoutError, failed 5, dead 1, since second 5"],
     "redact.py": ["ConnectionError: card **** was refused by https://***@pay.example.org"],
     "repeat.py": [
         "planned: count-stock::every:100",

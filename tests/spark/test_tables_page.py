@@ -1,0 +1,35 @@
+"""The page about the tables says what the code says: every table, column, type and merge."""
+
+import re
+from pathlib import Path
+
+from chasquimq.spark.table_schemas import TABLES
+
+PAGE = Path(__file__).parents[2] / "docs/reference/tables.md"
+SECTION = re.compile(r"^## (?P<name>\w+_\w+)\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+ROW = re.compile(
+    r"^\| `(?P<name>\w+)` \| `(?P<kind>[^`]+)` \| (?:`(?P<merge>[^`]+)` )?\| (?P<meaning>\S.*) \|$",
+    re.MULTILINE,
+)
+
+
+def test_the_page_lists_every_table_in_order():
+    assert list(written()) == list(TABLES)
+
+
+def test_the_page_lists_every_column_with_its_type_and_merge():
+    in_code = {
+        name: [(column.name, column.kind, column.merge) for column in table.columns]
+        for name, table in TABLES.items()
+    }
+
+    assert written() == in_code
+
+
+def written() -> dict[str, list[tuple[str, str, str | None]]]:
+    return {
+        section["name"]: [
+            (row["name"], row["kind"], row["merge"]) for row in ROW.finditer(section["text"])
+        ]
+        for section in SECTION.finditer(PAGE.read_text())
+    }
