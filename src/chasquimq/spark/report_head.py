@@ -24,7 +24,7 @@ def figures_of(traffic: Traffic, whole: Completeness) -> list[Figure]:
         _count("completed", "completed", ends["completed"]),
         _failed(failed_share(ends)),
         _count("buried", "dead", ends["dead"], "bad" if ends["dead"] else "good"),
-        *([_count("snoozed", "snoozed", ends["snoozed"])] if ends["snoozed"] else []),
+        _count("snoozed", "snoozed", ends["snoozed"]),
         _ms("wait p99", "wait_p99_ms", overall),
         _ms("run p99", "run_p99_ms", overall),
         _complete(whole),
