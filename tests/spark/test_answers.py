@@ -311,6 +311,24 @@ def test_sketches_gathered_twice_stand_for_the_same_as_all_of_them():
     assert quantiles([twice], [0.0]) == [1.0]
 
 
+@pytest.mark.parametrize("count", [1, 2, 199, 201, 5_000, 40_000])
+def test_a_single_sketch_answers_as_it_does_among_others(count):
+    one = sketch(*(number * 7_919 % 10_007 for number in range(count)))
+
+    for rank in (0.0, 0.01, 0.5, 0.9, 0.99, 1.0):
+        assert quantile_of(one, rank) == quantiles([one], [rank])[0]
+
+
+@pytest.mark.parametrize("rank", [99, -0.1])
+def test_a_rank_that_is_none_is_refused_with_a_sentence(lake, ask, rank):
+    row = {"queue": "q", "name": "n", "run_kll": sketch(1, 2)}
+    append(lake, "gold_minute", *({**row, "window_start": minutes(at)} for at in range(2)))
+
+    merge = f"kll_sketch_get_quantile_double(kll_merge_agg_double(run_kll), {rank})"
+    with pytest.raises(SettingsError, match=r"rank must be between 0 and 1, got"):
+        ask(f"select {merge} from gold_minute")
+
+
 def test_a_merged_sketch_holds_all_that_its_parts_held():
     assert merged([None]) is None
     assert quantile_of(merged([sketch(1), None, sketch(2, 3)]) or b"", 1.0) == 3.0

@@ -26,6 +26,7 @@ MERGE_LIST_SQL: Final = "kll_merge_list"
 GATHER_LIST_SQL: Final = "kll_gather_list"
 # No sketch begins like this: its first byte tells how long its head is.
 _BUNDLE: Final = b"\0kll"
+_INCLUSIVE: Final = True
 _SIZE: Final = Struct("<I")
 
 
@@ -67,7 +68,15 @@ def values_at(weights: Weights, ranks: Sequence[float]) -> list[float | None]:
 
 def quantile_of(sketch: bytes | None, rank: float | None) -> float | None:
     """The value at a rank between 0 and 1; None where there is none."""
-    return None if sketch is None or rank is None else quantiles([sketch], [rank])[0]
+    if not sketch or rank is None:
+        return None
+    if not 0 <= rank <= 1:
+        raise ValueError(f"rank must be between 0 and 1, got {rank:g}")
+    if sketch.startswith(_BUNDLE):
+        return quantiles([sketch], [rank])[0]
+    # A single one knows by itself what weighing it would yield, and sooner.
+    read = _read(bytes(sketch))
+    return None if read.is_empty() else read.get_quantile(rank, _INCLUSIVE)
 
 
 def count_of(sketch: bytes | None) -> int | None:
