@@ -1,0 +1,208 @@
+"""The parts of a pipeline that need a server but no JVM: samples, backlog, channels."""
+
+from __future__ import annotations
+
+import pytest
+
+from chasquimq.errors import SettingsError
+from chasquimq.model.forecast import Sample
+from chasquimq.settings import ConnectionSettings
+from chasquimq.spark.backlog import Backlog
+from chasquimq.spark.channels import Channels, by_channel
+from chasquimq.spark.lake import Change, Lake
+from chasquimq.spark.lake_files import write_table
+from chasquimq.spark.pipeline_settings import PipelineSettings
+from chasquimq.spark.sampler import ServerSampler
+from chasquimq.store.ranging import RangeStore
+from support.waiting import eventually
+
+
+@pytest.fixture
+def sampler(url):
+    sampler = ServerSampler(ConnectionSettings(url=url))
+    yield sampler
+    sampler.close()
+
+
+@pytest.fixture
+def lake(tmp_path) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    lake.create_missing()
+    return lake
+
+
+async def work(job) -> None:
+    return
+
+
+async def test_a_sample_tells_how_much_is_where(queue, queue_name, sampler):
+    for number in range(4):
+        await queue.add("send", number)
+    await queue.add("send", 9, delay_ms=60_000)
+
+    (sample,) = sampler.sample([queue_name])
+
+    assert (sample.ready, sample.running, sample.delayed, sample.dlq) == (4, 0, 1, 0)
+    assert (sample.added, sample.left, sample.consumers) == (4, 0, 0)
+    assert 0 <= sample.oldest_ms < 60_000
+
+
+async def test_a_sample_counts_what_has_left(queue, queue_name, sampler, running_worker):
+    await queue.add("send", 1)
+    running = await running_worker(work)
+    await eventually(lambda: sampler.sample([queue_name])[0].left == 1, what="a job that left")
+
+    (sample,) = sampler.sample([queue_name])
+
+    assert (sample.added, sample.ready, sample.consumers) == (1, 0, 1)
+    assert sampler.alive_workers([queue_name]) == {running.worker.consumer_id}
+
+
+def test_a_queue_that_is_not_there_is_empty(queue_name, sampler):
+    (sample,) = sampler.sample([queue_name])
+
+    assert (sample.ready, sample.added, sample.left, sample.oldest_ms) == (0, 0, 0, None)
+
+
+def sampled(at_s: int, added: int | None, left: int | None, queue: str = "mail") -> Sample:
+    depth = 0 if added is None or left is None else added - left
+    return Sample(
+        queue=queue, at_ms=1_794_830_400_000 + at_s * 1_000, ready=depth, running=0, delayed=0,
+        dlq=0, added=added, left=left, oldest_ms=None, consumers=1,
+    )  # fmt: skip
+
+
+def deltas(rows) -> list[tuple[int | None, int | None]]:
+    found = rows["gold_backlog"].to_pylist()
+    return [(row["arrived"], row["finished"]) for row in found]
+
+
+def test_each_row_tells_what_happened_since_the_row_before_it(lake):
+    backlog = Backlog(lake, {})
+    backlog.add([sampled(0, 10, 4), sampled(0, 1, 1, "other"), sampled(1, 15, 12)])
+
+    assert deltas(backlog.rows()) == [(None, None), (None, None), (5, 8)]
+    assert backlog.rows() == {}
+
+
+def test_the_first_row_after_a_restart_goes_on_from_the_last_one_of_the_table(lake):
+    first = Backlog(lake, {})
+    first.add([sampled(0, 10, 4)])
+    for name, rows in first.rows().items():
+        lake.commit(Change(table=name, adds=write_table(lake.path, name, rows, "test")))
+
+    later = Backlog(lake, {})
+    later.add([sampled(60, 30, 29)])
+
+    assert deltas(later.rows()) == [(20, 25)]
+
+
+def test_a_counter_that_began_anew_or_is_not_there_tells_nothing(lake):
+    backlog = Backlog(lake, {})
+    backlog.add([sampled(0, 10, 4), sampled(1, 2, 1), sampled(2, None, None), sampled(3, 5, 5)])
+
+    assert deltas(backlog.rows()) == [(None, None)] * 4
+
+
+def test_the_last_sample_of_a_queue_makes_its_forecast(lake):
+    backlog = Backlog(lake, {"send": 1_000})
+    backlog.add([sampled(0, 0, 0), sampled(10, 200, 100), sampled(10, 7, 7, "other")])
+
+    rows = {row["queue"]: row for row in backlog.rows()["gold_forecast"].to_pylist()}
+
+    assert (rows["mail"]["arrival_rate"], rows["mail"]["departure_rate"]) == (20.0, 10.0)
+    assert rows["mail"]["never_clears"] is True
+    assert rows["other"]["arrival_rate"] is None
+
+
+@pytest.fixture
+def channels(url, tmp_path):
+    """Decides for the queues of a lake, with the settings that a test names."""
+    store = RangeStore(ConnectionSettings(url=url))
+
+    def decide(**settings) -> dict[str, str]:
+        chosen = PipelineSettings(lake=tmp_path, connection=ConnectionSettings(url=url), **settings)
+        return Channels(tmp_path, chosen, store).decide()
+
+    yield decide
+    store.close()
+
+
+def old_event(feed) -> None:
+    """An event that no history can be expected to follow any more."""
+    feed.call("XADD", feed.keys.events, "5-0", "e", "active", "id", "a", "ts", "5")
+
+
+def test_a_queue_with_a_history_is_read_from_it(feed, channels):
+    feed.attempts(1)
+    old_event(feed)
+
+    assert channels(queues=(feed.queue,)) == {feed.queue: "history"}
+
+
+def test_a_queue_with_events_alone_is_read_from_them(feed, channels):
+    old_event(feed)
+
+    assert channels(queues=(feed.queue,)) == {feed.queue: "events"}
+
+
+def test_young_events_may_yet_be_followed_by_a_history(feed, channels):
+    feed.events(1)
+
+    undecided = channels(queues=(feed.queue,))
+    feed.attempts(1)
+
+    assert undecided == {}
+    assert channels(queues=(feed.queue,)) == {feed.queue: "history"}
+
+
+def test_a_choice_is_kept_when_the_other_channel_comes_to_be(feed, channels):
+    old_event(feed)
+    channels(queues=(feed.queue,))
+    feed.attempts(1)
+
+    assert channels(queues=(feed.queue,)) == {feed.queue: "events"}
+
+
+def test_to_ask_for_the_other_channel_is_refused(feed, channels):
+    feed.attempts(1)
+    channels(queues=(feed.queue,))
+
+    with pytest.raises(SettingsError, match="channel must be history, got 'events'"):
+        channels(queues=(feed.queue,), channel="events")
+
+
+def test_without_names_every_queue_is_found(feeds, channels, queue_name):
+    first, second = feeds(f"{queue_name}-1"), feeds(f"{queue_name}-2")
+    first.attempts(1)
+    old_event(second)
+
+    found = channels()
+
+    assert found[first.queue] == "history"
+    assert found[second.queue] == "events"
+
+
+def test_queues_are_grouped_by_their_channel():
+    assert by_channel({"b": "history", "a": "history", "c": "events"}) == {
+        "history": ["a", "b"],
+        "events": ["c"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"channel": "both"}, "channel must be one of"),
+        ({"queues": ("a b",)}, "queue name"),
+        ({"slo": {"send": 0}}, "slo send must be at least 1"),
+        ({"trigger_s": 0}, "trigger_s must be at least 0.1"),
+        ({"max_rows_per_batch": 10}, "max_rows_per_batch must be at least 1000"),
+        ({"slo_allowed_share": 1.0}, "slo_allowed_share must be between 0 and 1"),
+        ({"compact_every": 0}, "compact_every must be at least 1"),
+    ],
+    ids=["channel", "queue", "slo", "trigger", "batch", "share", "compaction"],
+)
+def test_a_wrong_setting_is_refused_by_name(wrong, message):
+    with pytest.raises(SettingsError, match=message):
+        PipelineSettings(**wrong)
