@@ -66,6 +66,20 @@ def test_the_history_is_read_once(table, feed):
     assert rows.where("is_last").count() == 1
 
 
+def test_a_queue_that_is_not_there_has_no_rows_until_it_appears(table, stream, written, feed):
+    query = stream("chasqui.history")
+    query.awaitTermination(60)
+    assert table("chasqui.history").count() == 0
+
+    feed.attempts(3)
+    query = stream("chasqui.history")
+    query.awaitTermination(60)
+
+    assert query.exception() is None
+    assert table("chasqui.history").where("row >= 0").count() == 3
+    assert written().where("row >= 0").count() == 3
+
+
 def test_the_events_of_the_original_are_read_once(table, feed):
     for event in load("events")["events_clean_run"]["events"]:
         feed.foreign(feed.keys.events, *[part for pair in event["fields"] for part in pair])
