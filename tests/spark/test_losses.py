@@ -42,6 +42,7 @@ def test_a_query_stops_when_entries_were_trimmed_before_it_read_them(feed, histo
     assert f"of queue '{feed.queue}' must be read" in message
     assert f"after {first} 6 entries were trimmed" in message
     assert "set failOnDataLoss=false" in message
+    assert "leave --fail-on-data-loss out" in message
 
 
 def test_a_query_that_goes_on_says_how_many_are_missing_and_where(feed, history):
