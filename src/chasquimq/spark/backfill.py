@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -15,9 +16,18 @@ from chasquimq.spark.gold import gold_rows
 from chasquimq.spark.lake import Change, Lake, Once
 from chasquimq.spark.land import FACTS_DDL, DayLander, Landed, SilverLander, read_landed
 from chasquimq.spark.manifest import Manifest
-from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS, FOLDED_ATTEMPTS
+from chasquimq.spark.table_schemas import (
+    BRONZE_ATTEMPTS,
+    BRONZE_EVENTS,
+    FOLDED_ATTEMPTS,
+    GOLD_SLO,
+)
+from chasquimq.spark.tables_gold import ANY_NAME
+from chasquimq.wire.names import JOB_NAME_BYTES_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -45,7 +55,7 @@ class Backfill:
     ) -> None:
         self._session = session
         self._lake = lake
-        self._settings = settings
+        self._settings = replace(settings, slo=_targets_of(lake, day, settings.slo))
         self._checkpoint = checkpoint
         self._day = day
         self._once = Once(_APP_ID, time.time_ns() // 1_000)
@@ -104,3 +114,16 @@ class Backfill:
         adds = [one for change in changes if change.table == name for one in change.adds]
         removes = self._lake.relative(name, self._lake.files(name, day))
         return Change(table=name, adds=adds, removes=removes)
+
+
+def _targets_of(lake: Lake, day: date, told: Mapping[str, int]) -> Mapping[str, int]:
+    """Those that were told, and those that other names had on the day: the last of each."""
+    if ANY_NAME in told:
+        return told
+    rows = lake.rows(GOLD_SLO.name, ["name", "target_ms", "window_start"], day.isoformat())
+    had = {
+        row["name"]: row["target_ms"]
+        for row in rows.sort_by("window_start").to_pylist()
+        if row["name"] is not None and len(row["name"].encode()) <= JOB_NAME_BYTES_MAX
+    }
+    return {**had, **told}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from chasquimq.spark.lake import Lake
 from support.attempts import failed
 
@@ -29,6 +31,28 @@ def test_a_day_that_is_made_again_is_the_same(feed, pipeline, ask):
 
     assert run.rows == 43
     assert [ask(question) for question in QUESTIONS] == before
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        ({}, {"mail": 1_000}),
+        ({"other": 5}, {"mail": 1_000}),
+        ({"mail": 200}, {"mail": 200}),
+        ({"*": 300}, {"mail": 300}),
+    ],
+)
+def test_targets_that_a_day_had_stay_unless_they_are_told_anew(feed, pipeline, ask, told, wanted):
+    feed.attempts(12)
+    pipeline().once()
+
+    pipeline(slo=told).backfill(datetime.now(UTC).date())
+
+    rows = ask(
+        "select name, target_ms, (sum(within) + sum(breached))::int n from gold_slo group by all"
+    )
+    assert {row["name"]: row["target_ms"] for row in rows} == wanted
+    assert [row["n"] for row in rows] == [12]
 
 
 def test_a_day_that_was_damaged_is_whole_again(feed, pipeline, settings, ask):
