@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import NotSupportedError, SettingsError
 from chasquimq.model.forecast import Sample
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.backlog import Backlog
 from chasquimq.spark.channels import Channels, by_channel
 from chasquimq.spark.lake import Change, Lake
 from chasquimq.spark.lake_files import write_table
+from chasquimq.spark.pipeline import Pipeline
 from chasquimq.spark.pipeline_settings import PipelineSettings
 from chasquimq.spark.sampler import ServerSampler
 from chasquimq.store.ranging import RangeStore
@@ -188,6 +189,13 @@ def test_queues_are_grouped_by_their_channel():
         "history": ["a", "b"],
         "events": ["c"],
     }
+
+
+def test_a_session_of_connect_is_refused_in_a_sentence(tmp_path):
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+
+    with pytest.raises(NotSupportedError, match="must have a master"):
+        Pipeline(remote, PipelineSettings(lake=tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import threading
 from datetime import date
 from typing import TYPE_CHECKING
 
+from chasquimq.errors import NotSupportedError
 from chasquimq.spark.batches import OnBatch
 from chasquimq.spark.channels import by_channel
 from chasquimq.spark.checkpoints import only_pipeline
@@ -17,11 +18,18 @@ from chasquimq.spark.workplace import Workplace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_CONNECT = "pyspark.sql.connect"
+
 
 class Pipeline:
     """One pipeline into one lake; a second one on the same lake is refused."""
 
     def __init__(self, session: SparkSession, settings: PipelineSettings) -> None:
+        if type(session).__module__.startswith(_CONNECT):
+            raise NotSupportedError(
+                "the pipeline commits from the driver, so its session must have a master, got one "
+                "of Spark Connect; use local[*] or spark://host:port"
+            )
         self._session = session
         self._settings = settings
         self._lake = Lake(settings.lake)
