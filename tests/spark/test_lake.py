@@ -217,15 +217,16 @@ def test_a_second_pipeline_on_a_lake_is_refused(tmp_path):
 
 
 def test_whoever_begins_anew_counts_under_another_name(tmp_path):
-    checkpoint = Checkpoint(tmp_path, "history")
-    first = checkpoint.app_id()
-    offsets = Path(checkpoint.location) / "offsets"
+    first = Checkpoint(tmp_path, "history")
+    offsets = Path(first.location) / "offsets"
     offsets.mkdir(parents=True)
+    names = [first.app_id, first.app_id]
     (offsets / "0").write_text("{}")
-
-    assert checkpoint.app_id() == checkpoint.app_id() != ""
+    names.append(Checkpoint(tmp_path, "history").app_id)
     (offsets / "0").unlink()
-    assert checkpoint.app_id() != first
+
+    assert len(set(names)) == 1
+    assert Checkpoint(tmp_path, "history").app_id not in names
 
 
 def test_small_files_say_what_they_hold(lake):

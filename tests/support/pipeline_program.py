@@ -2,7 +2,8 @@
 
     pipeline_program.py URL QUEUE LAKE MOMENT
 
-MOMENT: `before-manifest`, `after-commits:N`, `after-settling`, or `never`.
+MOMENT: `before-manifest`, `after-commits:N`, `before-forgetting` the manifest, `after-batch`, which
+Spark has not noted yet, or `never`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 from chasquimq.settings import ConnectionSettings
+from chasquimq.spark.batches import Batches
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.manifest import ManifestFile
 from chasquimq.spark.pipeline import Pipeline
@@ -37,10 +39,20 @@ def main(url: str, queue: str, lake: str, moment: str) -> None:
 def arrange(moment: str) -> None:
     if moment == "before-manifest":
         ManifestFile.write = lambda *_: die()
-    elif moment == "after-settling":
+    elif moment == "after-batch":
+        Batches.__call__ = dying_after(Batches.__call__)
+    elif moment == "before-forgetting":
         Path.unlink = lambda *_, **__: die()
     elif moment.startswith("after-commits:"):
         die_after(int(moment.partition(":")[2]))
+
+
+def dying_after(call):
+    def called(self, *args) -> None:
+        call(self, *args)
+        die()
+
+    return called
 
 
 def die_after(count: int) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -35,13 +36,16 @@ class Checkpoint:
         offsets = self._folder / "checkpoint" / "offsets"
         return offsets.is_dir() and any(name.name.isdecimal() for name in offsets.iterdir())
 
+    @cached_property
     def app_id(self) -> str:
         """Who numbers the batches: whoever begins anew counts from 0 and must not look done."""
         path = self._folder / "app_id"
-        if not self.has_begun or not path.is_file():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(secrets.token_hex(6))
-        return path.read_text().strip()
+        if self.has_begun and path.is_file():
+            return path.read_text().strip()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        made = secrets.token_hex(6)
+        path.write_text(made)
+        return made
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class ChannelQuery:
         options = source_options(self._settings, queues)
         source = self._session.readStream.format(FORMAT).options(
             lake=str(self._lake.path),
-            tag=self._checkpoint.app_id(),
+            tag=self._checkpoint.app_id,
             channel=self._batches.channel,
             **options,
             **self._resumed(queues),

@@ -91,7 +91,7 @@ class Workplace:
         """A query of the channel that goes on where the last one stopped."""
         checkpoint = Checkpoint(self._lake.path, channel)
         batches = Batches(
-            self._tables(channel, checkpoint), self._lake, checkpoint.app_id(), checkpoint.pending,
+            self._tables(channel, checkpoint), self._lake, checkpoint.app_id, checkpoint.pending,
             self._backlog, self._turn, self._count,
         )  # fmt: skip
         self._batches.append(batches)

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "tests" / "support" / "pipeline_program.py"
 RETRIED, DEAD = 1, 2
 KILLED = -9
+MOMENTS = ("after-batch", "before-manifest", "after-commits:4", "before-forgetting")
 
 
 @pytest.fixture
@@ -36,27 +37,28 @@ def run(url, queue_name, settings):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_three_times_in_a_batch_every_table_is_exact(feed, run, settings, ask, counts):
+def test_killed_in_four_moments_of_a_batch_every_table_is_exact(feed, run, settings, ask, counts):
     feed.attempts(900)
+    feed.attempts(1_000)
     feed.rows([("a", 1, RETRIED, failed()), ("b", 1, RETRIED, failed()), ("c", 1, 0, None)])
     feed.rows([("a", 2, 0, None), ("b", 2, DEAD, failed())])
 
-    ends = [run(moment) for moment in ("before-manifest", "after-commits:4", "after-settling")]
+    ends = [run(moment) for moment in MOMENTS]
     last = run("never")
 
-    assert ends == [KILLED] * 3
+    assert ends == [KILLED] * 4
     assert last == 0
     assert counts() == {
-        "bronze_attempts": 905, "silver_attempts": 905, "silver_jobs": 903, "completed": 902,
+        "bronze_attempts": 1_905, "silver_attempts": 1_905, "silver_jobs": 1_903, "completed": 1_902,
         "retried": 2, "dead": 1,
     }  # fmt: skip
     assert ask("select sum(entries)::int e, max(last_seq) last from bronze_runs") == [
-        {"e": 3, "last": 2}
+        {"e": 4, "last": 3}
     ]
     assert ask("select sum(failed)::int f, sum(dead)::int d from gold_failures") == [
         {"f": 3, "d": 1}
     ]
-    assert ask("select sum(runs)::int n from gold_retries") == [{"n": 905}]
+    assert ask("select sum(runs)::int n from gold_retries") == [{"n": 1_905}]
     orphans = _on_disk(settings.lake) - _committed(settings.lake)
     assert orphans
     Lake(settings.lake).vacuum(after_hours=0)
