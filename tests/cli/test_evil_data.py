@@ -169,7 +169,7 @@ async def test_a_name_that_is_no_text_is_refused_in_one_line(say, queue, queue_n
 
     said = await say(*_of(queue_name, UNTYPED[act]))
 
-    assert (said.code, said.out) == (1, "")
+    assert (said.code, said.out) == (2, "")
     assert said.err.startswith("error: ")
     assert said.err.endswith("got 'caf\\udce9'\n")
     assert said.err.count("\n") == 1
