@@ -246,7 +246,16 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
-            self.bytes = max(self.bytes, sum(map(pss_bytes, family())))
+            self.bytes = max(
+                self.bytes, sum(pss_bytes(pid) for pid in family() if not is_server(pid))
+            )
+
+
+def is_server(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().startswith(("valkey", "redis"))
+    except OSError:
+        return False
 
 
 def pss_bytes(pid: int) -> int:

@@ -15,7 +15,8 @@ from chasquimq.spark.views import view_sql
 
 # What took an entry out of the stream; the others did not count, or perhaps not.
 _LEFT: Final = "('completed', 'retried', 'dead', 'rejected', 'snoozed')"
-_MEMORY: Final = "512MB"
+# A day of many millions goes to disk for a moment instead.
+_MEMORY: Final = "256MB"
 _ENDS: Final = "('completed', 'dead', 'rejected')"
 
 
@@ -27,6 +28,9 @@ class AuditFacts:
         self._connection: Any = duckdb.connect()
         self._connection.execute("set TimeZone = 'UTC'")
         self._connection.execute(f"set memory_limit = '{_MEMORY}'")
+        self._connection.execute("set preserve_insertion_order = false")
+        folder = str(lake.path / "_pipeline" / "spill")
+        self._connection.execute("set temp_directory = $folder", {"folder": folder})
 
     def close(self) -> None:
         self._connection.close()
