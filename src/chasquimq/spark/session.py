@@ -84,12 +84,17 @@ def open_session(settings: SessionSettings | None = None) -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    _tell_workers_where_we_are()
+    _tell_workers_where_we_are(settings)
     return _connect(settings) if settings.is_connect else _start(settings)
 
 
-def _tell_workers_where_we_are() -> None:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+def _tell_workers_where_we_are(settings: SessionSettings) -> None:
+    """Python processes are started here too, to plan what executors read."""
+    if settings.is_local:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    else:
+        # Other machines may have their Python elsewhere; whoever says where is believed.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(_SOURCE_ROOT) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(_SOURCE_ROOT), *filter(None, paths)])
@@ -153,13 +158,12 @@ def _conf(settings: SessionSettings, folder: Path) -> dict[str, str]:
     return {
         **_QUIET,
         **_SMALL_BATCHES,
-        **(_loopback() if settings.is_local else {}),
+        **(_on_this_machine() if settings.is_local else {}),
         "spark.driver.memory": f"{settings.memory_mb}m",
         "spark.driver.extraJavaOptions": (
             f"-XX:+UseParallelGC -Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
         ),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
     }
 
 
@@ -183,8 +187,12 @@ _SMALL_BATCHES: Final = {
 }
 
 
-def _loopback() -> dict[str, str]:
-    return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+def _on_this_machine() -> dict[str, str]:
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }
 
 
 def _package_archive(folder: Path) -> str:
