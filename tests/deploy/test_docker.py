@@ -119,4 +119,6 @@ def put(source: Path, target: Path) -> None:
 
 
 def pip(*args: str) -> None:
-    run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *args])
+    # A checkout's own environment is filled from outside, and has no pip.
+    python = str(Path(sys.base_prefix) / "bin" / "python3")
+    run([python, "-m", "pip", "--disable-pip-version-check", "--quiet", *args])

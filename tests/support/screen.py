@@ -11,6 +11,8 @@ from support.command import ESCAPES
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _FRAME = str.maketrans(dict.fromkeys("┌┬┐└┴┘╞╪╡═─│┆", " "))
 _CHANGING = re.compile(r"\d")
+# A number that changes between two looks may change its unit, too.
+_UNITS = {"ms", "s", "min", "h", "d"}
 
 
 def lines_of(shown: str) -> list[str]:
@@ -42,7 +44,7 @@ def assert_frames_meet(lines: list[str]) -> None:
 
 def assert_words_are_whole(lines: list[str], told: str) -> None:
     """Each word stands in the plain answer, or is the beginning of one and says so."""
-    known = {word for word in told.split() if not _CHANGING.search(word)}
+    known = {word for word in told.split() if not _CHANGING.search(word)} | _UNITS
     # Where half of a wide character would fit, there is a space before the mark.
     for word in " ".join(lines).translate(_FRAME).replace(" …", "…").split():
         if word in known or _CHANGING.search(word):
