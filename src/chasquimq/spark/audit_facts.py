@@ -15,6 +15,8 @@ from chasquimq.spark.views import view_sql
 
 # What took an entry out of the stream; the others did not count, or perhaps not.
 _LEFT: Final = "('completed', 'retried', 'dead', 'rejected', 'snoozed')"
+# A worker knows the server's clock as well as a round trip tells it; more is a clock that is wrong.
+_SKEW_MS: Final = 100
 # A day of many millions goes to disk for a moment instead.
 _MEMORY: Final = "256MB"
 _ENDS: Final = "('completed', 'dead', 'rejected')"
@@ -73,8 +75,10 @@ class AuditFacts:
     def skewed(self, day: str) -> dict[str, dict[str, Any]]:
         """Attempts that began before they could: two clocks disagree."""
         return self._by_queue(f"""
-            select queue, count(*) filter (started_at < ready_at or started_at < enqueued_at)
-                              as skewed_clocks
+            select queue, count(*) filter (
+                started_at < ready_at - interval '{_SKEW_MS} milliseconds'
+                or started_at < enqueued_at - interval '{_SKEW_MS} milliseconds'
+            ) as skewed_clocks
             from {self._rows("bronze_attempts", day)} group by queue
         """)
 
