@@ -54,6 +54,10 @@ async def listening(raw) -> list[bytes]:
     return [line.split(b"id=")[1].split()[0] for line in found]
 
 
+async def gone(raw) -> bool:
+    return await tails(raw) == []
+
+
 async def started_wait(raw, job) -> asyncio.Task:
     waiting = asyncio.create_task(job.wait_for_result(timeout=20, poll_interval=60))
     await eventually(lambda: listening(raw), what="a tail that listens")
@@ -128,7 +132,7 @@ async def test_who_comes_later_does_not_wait_for_the_next_poll(
 
 async def test_one_tail_serves_all_and_ends_after_the_last(queue, raw, running_worker, gate):
     await running_worker(gate, store_results=True)
-    assert await tails(raw) == []
+    await eventually(lambda: gone(raw), what="the end of every earlier tail")
 
     jobs = await queue.add_bulk([{"name": "echo", "data": at} for at in range(1, 30)])
     waiting = asyncio.gather(*(job.wait_for_result(timeout=10) for job in jobs))
@@ -138,10 +142,7 @@ async def test_one_tail_serves_all_and_ends_after_the_last(queue, raw, running_w
 
     assert await waiting == list(range(1, 30))
 
-    async def is_gone():
-        return not await tails(raw)
-
-    await eventually(is_gone, what="the end of the tail")
+    await eventually(lambda: gone(raw), what="the end of the tail")
 
 
 async def test_waits_one_after_the_other_share_a_tail(queue, raw, running_worker):
@@ -244,4 +245,4 @@ async def test_closing_a_queue_ends_every_wait_and_its_tail(url, queue_name, raw
 
     answers = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 1)
     assert [type(answer) for answer in answers] == [StoreError] * 3
-    assert await tails(raw) == []
+    await eventually(lambda: gone(raw), what="the server to see the tail gone")
