@@ -7,6 +7,7 @@ import pytest
 from chasquimq import Queue
 from support.processes import WorkerFleet
 from support.raw import Raw
+from support.trial import Trial
 
 
 @pytest.fixture
@@ -15,6 +16,14 @@ def fleet(url, queue_name, tmp_path):
     fleet = WorkerFleet(url, queue_name, tmp_path)
     yield fleet
     fleet.close()
+
+
+@pytest.fixture
+def trial(queue, raw, tmp_path):
+    """Adds under a journal, and a verdict at the end."""
+    trial = Trial(queue, raw, tmp_path)
+    yield trial
+    trial.close()
 
 
 @pytest.fixture
@@ -43,3 +52,10 @@ def own_fleet(own_server, queue_name, tmp_path):
     fleet = WorkerFleet(own_server.url, queue_name, tmp_path)
     yield fleet
     fleet.close()
+
+
+@pytest.fixture
+def own_trial(own_queue, own_raw, tmp_path):
+    trial = Trial(own_queue, own_raw, tmp_path)
+    yield trial
+    trial.close()

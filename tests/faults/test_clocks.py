@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
 from support.clock_skew import DAY_S, skewed_environment
 from support.failing_worker import FailingFleet
 from support.journal import read_journals
-from support.waiting import eventually
+from support.trial import clock_offset_ms
 
 JOBS = 2_000
 RETRY_SHARE = 0.25
@@ -34,22 +33,25 @@ def skewed(request):
 
 
 async def test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wrong(
-    fleet, queue, raw, skewed, tmp_path, kind
+    fleet, trial, raw, skewed, tmp_path, kind
 ):
     for skew_s in (DAY_S, -DAY_S):
         await fleet.start("fails_once", environment=skewed(skew_s))
-    before_ms = await offset_ms(raw)
+    before_ms = await clock_offset_ms(raw)
 
     producer = fleet.launch(
         "produce", environment=skewed(-DAY_S), seed=7, count=JOBS, bulk=100,
         delay_ms=[500, 4_000], retry_share=RETRY_SHARE, pause_s=0.05,
     )  # fmt: skip
     await producer.until_exit()
-    await eventually(lambda: is_done(queue), within_s=15, what="an empty queue")
+    await trial.drain(within_s=15)
+    await fleet.stop_all()
 
-    after_ms = await offset_ms(raw)
+    after_ms = await clock_offset_ms(raw)
     seen = Sightings(read_journals(tmp_path), (before_ms + after_ms) / 2)
-    print(f"{kind.label}: {seen}")
+    verdict = await trial.verdict(attempts_max=2)
+    print(f"{kind.label}: {seen}; {verdict.line}")
+    verdict.demand()
     assert abs(after_ms - before_ms) < READING_MS
     assert seen.skews_d == {"produced": {-1}, "ran": {-1, 1}}
     assert (seen.added, seen.runs) == (JOBS, JOBS + seen.retries)
@@ -62,23 +64,6 @@ async def test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wro
 def is_overloaded():
     """Others keep this machine so busy that nobody gets a core when it needs one."""
     return os.getloadavg()[0] > 1.5 * os.cpu_count()
-
-
-async def is_done(queue):
-    return (await queue.counts()).backlog == 0
-
-
-async def offset_ms(raw):
-    """What to add to this machine's monotonic clock to read the server's."""
-    return min([await _reading(raw) for _ in range(20)])[1]
-
-
-async def _reading(raw):
-    before_s = time.monotonic()
-    seconds, micros = await raw("TIME")
-    after_s = time.monotonic()
-    server_ms = int(seconds) * 1000 + int(micros) / 1000
-    return after_s - before_s, server_ms - (before_s + after_s) * 500
 
 
 class Sightings:

@@ -10,10 +10,8 @@ from collections import Counter
 import pytest
 
 from chasquimq import BackoffSpec
-from chasquimq.wire.codec import decode_envelope
 from support.failing_worker import FailingFleet
 from support.journal import START, read_journals
-from support.waiting import eventually
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
 JOBS, KILLS = (4_000, 60) if IS_BIG else (250, 6)
@@ -32,13 +30,13 @@ def fleet(url, queue_name, tmp_path):
 
 
 async def test_a_job_never_starts_more_often_than_its_budget_however_its_workers_die(
-    fleet, queue, raw, tmp_path, kind
+    fleet, trial, raw, tmp_path, kind
 ):
-    dice = random.Random(SEED)
+    trial.seed, dice = SEED, random.Random(SEED)
     for process in [fleet.launch("always_fails", **OPTIONS) for _ in range(WORKERS)]:
         await process.until_ready()
 
-    jobs = await queue.add_bulk(
+    jobs = await trial.add_bulk(
         [{"name": "fails", "data": 0, "backoff": BackoffSpec.fixed(50)} for _ in range(JOBS)]
     )
     for _ in range(KILLS):
@@ -47,21 +45,19 @@ async def test_a_job_never_starts_more_often_than_its_budget_however_its_workers
         await asyncio.sleep(dice.uniform(0.02, 0.25))
         fleet.kill(victim)
         fleet.launch("always_fails", **OPTIONS)
-    await eventually(lambda: is_done(queue), within_s=30, what="an empty queue")
+    await trial.drain()
+    await fleet.stop_all()
 
+    verdict = await trial.verdict(more_faults=fleet.faults, attempts_max=ATTEMPTS_MAX)
     runs = [line for line in read_journals(tmp_path) if line.event == START]
     starts = Counter(line.job_id for line in runs)
-    dead = Counter(decode_envelope(fields[b"d"]).id for fields in await raw.dlq())
     reasons = Counter(fields[b"reason"].decode() for fields in await raw.dlq())
     print(
-        f"{kind.label}, seed {SEED}: {JOBS} jobs, {KILLS} kills, {len(runs)} starts, "
-        f"at most {max(starts.values())} of one job, dead {dict(reasons)}"
+        f"{kind.label}: {verdict.line}, at most {max(starts.values())} of one job, "
+        f"dead {dict(reasons)}"
     )
+    verdict.demand()
     assert max(starts.values()) <= ATTEMPTS_MAX
     assert max(Counter((line.job_id, line.attempt) for line in runs).values()) == 1
-    assert dead == Counter(job.id for job in jobs)
+    assert verdict.figures["dead"] == len(jobs)
     assert set(reasons) <= {"retries_exhausted", "crash_loop"}
-
-
-async def is_done(queue):
-    return (await queue.counts()).backlog == 0

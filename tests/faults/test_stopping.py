@@ -7,7 +7,7 @@ import os
 import signal
 
 from chasquimq.store.inspecting import Counts
-from support.journal import START, check, read_journals
+from support.journal import START, read_journals
 from support.waiting import eventually
 
 DEADLINE_S = 3.0
@@ -15,29 +15,33 @@ OPTIONS = {"concurrency": 1, "read_count": 64, "shutdown_deadline_ms": int(DEADL
 
 
 async def test_a_stopped_worker_hands_its_prefetch_over_and_leaves_in_time(
-    queue, raw, fleet, tmp_path, kind
+    trial, raw, fleet, tmp_path, kind
 ):
     leaver = await fleet.start("wait", **OPTIONS)
-    jobs = await queue.add_bulk([{"name": "n", "data": 1.0} for _ in range(64)])
+    await trial.add_bulk([{"name": "n", "data": 1.0} for _ in range(64)])
     await eventually(lambda: is_held(raw, 64))
     heir = await fleet.start("wait", concurrency=64)
 
     asked_s = leaver.signal(signal.SIGTERM)
     exited_s = await leaver.until_exit()
-    await eventually(lambda: is_empty(queue), within_s=10)
+    await trial.drain(within_s=10)
     heir.signal(signal.SIGTERM)
     await heir.until_exit()
 
-    lines = read_journals(tmp_path)
-    report = check(lines, added=[job.id for job in jobs])
-    taken = [line for line in lines if line.pid == heir.pid and line.event == START]
+    verdict = await trial.verdict()
+    starts = [line for line in read_journals(tmp_path) if line.event == START]
+    taken = [line for line in starts if line.pid == heir.pid]
     latest_s = max(line.t_s for line in taken) - asked_s
-    print(f"{kind.label}: exit {exited_s - asked_s:.2f} s, last take-over {latest_s:.2f} s")
+    print(
+        f"{kind.label}: exit {exited_s - asked_s:.2f} s, last take-over {latest_s:.2f} s; "
+        f"{verdict.line}"
+    )
+    verdict.demand()
     assert exited_s - asked_s <= DEADLINE_S + 1
     assert latest_s <= 1.5
     assert len(taken) >= 55
-    assert {line.attempt for line in lines if line.event == START} == {0}
-    assert report.lost == report.overlaps == report.dup_starts == []
+    assert {line.attempt for line in starts} == {0}
+    assert verdict.figures["extra_starts"] == 0
     assert set(await raw.consumers()) <= {"returned"}
 
 
@@ -159,7 +163,3 @@ async def test_what_ended_during_an_outage_is_acknowledged_before_the_exit(
 
 async def is_held(raw, count):
     return len(await raw.pending()) == count
-
-
-async def is_empty(queue):
-    return (await queue.counts()).backlog == 0

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,38 +17,20 @@ from typing import Any
 from chasquimq import Job, Queue
 from support import fault_worker
 from support.fault_worker import noted
-from support.journal import Journal
+from support.journal import ADD_OK, Journal
 from support.processes import WorkerFleet, WorkerProcess
-
-_PROGRAM = Path(__file__)
-_TESTS = _PROGRAM.parents[1]
-_SOURCES = _TESTS.parent / "src"
 
 
 class FailingProcess(WorkerProcess):
-    """One `failing_worker.py`, perhaps in an environment of its own."""
+    """One `failing_worker.py`."""
 
-    def __init__(self, settings: dict, environment: dict[str, str] | None = None) -> None:
-        self.exited_s = 0.0
-        self._said = b""
-        paths = f"{_SOURCES}{os.pathsep}{_TESTS}"
-        self._program = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), json.dumps(settings)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths, **(environment or {})},
-        )
-        os.set_blocking(self._program.stdout.fileno(), False)
+    program = Path(__file__)
 
 
 class FailingFleet(WorkerFleet):
     """Starts processes that share a queue and a folder of journals."""
 
-    def launch(self, handler: str, *, environment=None, **options) -> FailingProcess:
-        journal = str(self._folder / f"{next(self._numbers)}.journal")
-        settings = self._settings | {"handler": handler, "journal": journal, "options": options}
-        process = FailingProcess(settings, environment)
-        self.processes.append(process)
-        return process
+    process = FailingProcess
 
 
 @noted
@@ -78,6 +58,7 @@ async def produce(settings: dict[str, Any]) -> None:
             journal.note("adding")
             for job, spec in zip(await queue.add_bulk(jobs), jobs, strict=True):
                 journal.note("added", job.id, spec["delay_ms"])
+                journal.note(ADD_OK, job.id)
             journal.note("produced", "", _own_clock_ms())
             await asyncio.sleep(options["pause_s"])
     print("ready", flush=True)

@@ -14,11 +14,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from functools import wraps
+from dataclasses import asdict
 from typing import Any
 
 from chasquimq import Job, UnrecoverableError, Worker, current_job
-from support.journal import END_ERR, END_OK, START, Journal
+from chasquimq.settings import AbilitySettings
+from support.journal import EXIT, Journal
+from support.noting import note_lost_lease, noting
 from support.waiting import eventually
 
 journal: Journal
@@ -26,30 +28,7 @@ journal: Journal
 
 def noted(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
     """The handler with its starts and ends in the journal."""
-    if not asyncio.iscoroutinefunction(handler):
-        return _noted_sync(handler)
-
-    @wraps(handler)
-    async def run(job: Job) -> None:
-        journal.note(START, job.id, job.attempt)
-        try:
-            await handler(job)
-        except BaseException:
-            journal.note(END_ERR, job.id, job.attempt)
-            raise
-        journal.note(END_OK, job.id, job.attempt)
-
-    return run
-
-
-def _noted_sync(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
-    @wraps(handler)
-    def run(job: Job) -> None:
-        journal.note(START, job.id, job.attempt)
-        handler(job)
-        journal.note(END_OK, job.id, job.attempt)
-
-    return run
+    return noting(handler, lambda: journal)
 
 
 async def noop(job: Job) -> None:
@@ -148,8 +127,8 @@ def main() -> None:
 def worker_run(settings: dict[str, Any]) -> None:
     async def run() -> None:
         worker = Worker(
-            settings["queue"], globals()[settings["handler"]],
-            redis_url=settings["url"], **settings["options"],
+            settings["queue"], globals()[settings["handler"]], redis_url=settings["url"],
+            on_lease_lost=note_lost_lease(lambda: journal), **options_of(settings),
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -157,10 +136,23 @@ def worker_run(settings: dict[str, Any]) -> None:
         told = asyncio.ensure_future(tell_when_ready(worker))
         await worker.run()
         told.cancel()
-        journal.note("exit")
+        journal.note(EXIT, extra=counters_of(worker))
         os._exit(0)
 
     asyncio.run(run())
+
+
+def options_of(settings: dict[str, Any]) -> dict[str, Any]:
+    """Options as they come in JSON; abilities by name."""
+    options = dict(settings["options"])
+    if "abilities" in options:
+        options["abilities"] = AbilitySettings(**options["abilities"])
+    return options
+
+
+def counters_of(worker: Worker) -> str:
+    """What the worker counted, for the checker to compare with its history."""
+    return json.dumps({"worker": worker.consumer_id, **asdict(worker.health())})
 
 
 async def tell_when_ready(worker: Worker) -> None:

@@ -11,6 +11,7 @@ import time
 from itertools import count
 from pathlib import Path
 
+from support.checker import Fault
 from support.waiting import eventually
 
 _PROGRAM = Path(__file__).with_name("fault_worker.py")
@@ -20,14 +21,20 @@ START_S_MAX = 20.0
 
 
 class WorkerProcess:
-    """One `fault_worker.py`, alone in its process."""
+    """One `fault_worker.py`, alone in its process, perhaps with an environment of its own."""
 
-    def __init__(self, settings: dict) -> None:
+    program = _PROGRAM
+
+    def __init__(self, settings: dict, environment: dict[str, str] | None = None) -> None:
         self.exited_s = 0.0
         self._program = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), json.dumps(settings)],
+            [sys.executable, str(self.program), json.dumps(settings)],
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": f"{_SOURCES}{os.pathsep}{_TESTS}"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{_SOURCES}{os.pathsep}{_TESTS}",
+                **(environment or {}),
+            },
         )
         os.set_blocking(self._program.stdout.fileno(), False)
         self._said = b""
@@ -81,20 +88,25 @@ class WorkerProcess:
 
 
 class WorkerFleet:
-    """Starts processes that share a queue and a folder of journals."""
+    """Starts processes that share a queue and a folder of journals, and remembers what it does."""
+
+    process = WorkerProcess
 
     def __init__(self, url: str, queue: str, folder: Path) -> None:
         self._settings = {"url": url, "queue": queue}
         self._folder = folder
         self._numbers = count()
+        self._frozen_s: dict[int, float] = {}
         self.processes: list[WorkerProcess] = []
-        self.killed: dict[int, float] = {}
+        self.faults: list[Fault] = []
 
-    def launch(self, handler: str, **options) -> WorkerProcess:
+    def launch(
+        self, handler: str, *, environment: dict[str, str] | None = None, **options
+    ) -> WorkerProcess:
         """Start a process and do not wait for it."""
         journal = str(self._folder / f"{next(self._numbers)}.journal")
         settings = self._settings | {"handler": handler, "journal": journal, "options": options}
-        process = WorkerProcess(settings)
+        process = self.process(settings, environment)
         self.processes.append(process)
         return process
 
@@ -104,8 +116,33 @@ class WorkerFleet:
         return process
 
     def kill(self, process: WorkerProcess) -> None:
-        self.killed[process.pid] = process.kill()
+        self._killed(process, process.kill())
+
+    async def until_dead(self, process: WorkerProcess, within_s: float = 30.0) -> None:
+        """Wait for a process that ends itself, as abruptly as a kill would."""
+        self._killed(process, await process.until_exit(within_s))
+
+    def freeze(self, process: WorkerProcess) -> None:
+        self._frozen_s[process.pid] = process.signal(signal.SIGSTOP)
+
+    def thaw(self, process: WorkerProcess) -> None:
+        from_s, to_s = self._frozen_s.pop(process.pid), process.signal(signal.SIGCONT)
+        self.faults.append(Fault("stop", from_s, to_s, process.pid))
+
+    async def stop(self, process: WorkerProcess, within_s: float = 30.0) -> None:
+        """Ask it to stop and wait until it has gone."""
+        asked_s = process.signal(signal.SIGTERM)
+        self.faults.append(Fault("term", asked_s, await process.until_exit(within_s), process.pid))
+
+    async def stop_all(self) -> None:
+        """Let all leave by themselves, so that they write what they know."""
+        living = [one for one in self.processes if one.is_alive]
+        for process in living:
+            await self.stop(process)
 
     def close(self) -> None:
         for process in self.processes:
             process.close()
+
+    def _killed(self, process: WorkerProcess, dead_s: float) -> None:
+        self.faults.append(Fault("kill", dead_s, dead_s, process.pid))
