@@ -49,6 +49,8 @@ class ConnectionSettings:
     credential_provider: CredentialProvider | None = field(default=None, repr=False)
     connect_timeout_ms: int = 5_000
     command_timeout_ms: int = 10_000
+    # In a cluster the connection goes to the node that holds this queue; empty: to any master.
+    queue: str = ""
 
     def __post_init__(self) -> None:
         at_least("connect_timeout_ms", self.connect_timeout_ms, 1)

@@ -53,6 +53,7 @@ class Upkeep:
                 url=normal_url(redis_url, tls=tls),
                 insecure_tls=insecure_tls,
                 credential_provider=credential_provider,
+                queue=self.name,
             ),
             name="chasqui-upkeep",
         )

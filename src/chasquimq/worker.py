@@ -124,6 +124,7 @@ class Worker:
             url=normal_url(redis_url, tls=tls),
             insecure_tls=insecure_tls,
             credential_provider=credential_provider,
+            queue=self.name,
         )
         self._settings = WorkerSettings(
             concurrency=concurrency,

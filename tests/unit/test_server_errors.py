@@ -24,8 +24,7 @@ ACTIONS = {
     "LOADING Redis is loading": Action.WAIT,
     "BUSY Redis is busy": Action.WAIT,
     "TRYAGAIN during rehashing": Action.WAIT,
-    "CLUSTERDOWN The cluster is down": Action.WAIT,
-    "MASTERDOWN Link with MASTER is down": Action.WAIT,
+    "ASK 1 127.0.0.1:1": Action.WAIT,
     "NOREPLICAS Not enough good replicas": Action.WAIT,
     "MISCONF Errors writing": Action.WAIT,
     "OOM command not allowed": Action.WAIT,
@@ -33,7 +32,11 @@ ACTIONS = {
     "NOAUTH Authentication required.": Action.REDIAL,
     "READONLY You can't write": Action.REDISCOVER,
     "MOVED 1 127.0.0.1:1": Action.REDISCOVER,
-    "ASK 1 127.0.0.1:1": Action.REDISCOVER,
+    "CLUSTERDOWN The cluster is down": Action.REDISCOVER,
+    "CLUSTERDOWN Hash slot not served": Action.REDISCOVER,
+    "MASTERDOWN Link with MASTER is down": Action.REDISCOVER,
+    "ERR WAIT cannot be used with replica instances.": Action.REDISCOVER,
+    "ERR WAITAOF cannot be used with replica instances.": Action.REDISCOVER,
     "NOSCRIPT No matching script": Action.RELOAD,
     "NOGROUP No such key": Action.REGROUP,
     "WRONGTYPE Operation against a key": Action.RAISE,
@@ -69,6 +72,38 @@ def test_an_error_inside_a_script_is_told_like_the_same_error_outside(code):
 
     assert isinstance(error, ServerRefused)
     assert error.code == code
+
+
+# How servers before 7.0 wrap an error that ends a script.
+OLD_SCRIPT = "ERR Error running script (call to f_9fceb02d): @user_script:18: "
+
+
+@pytest.mark.parametrize("inner", ["", "@user_script: 18: -", "-"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "READONLY You can't write against a read only replica.",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "NOREPLICAS Not enough good replicas to write.",
+        "MASTERDOWN Link with MASTER is down",
+        "NOGROUP No such key 'a' or consumer group",
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+    ],
+    ids=lambda said: said.split()[0],
+)
+def test_an_error_inside_a_script_of_an_old_server_is_told_like_the_same_error_outside(inner, said):
+    inside, outside = error_from_reply(f"{OLD_SCRIPT}{inner}{said}"), error_from_reply(said)
+
+    assert isinstance(inside, ServerRefused)
+    assert (str(inside), inside.code) == (said, said.split()[0])
+    assert action_for(inside) is action_for(outside)
+
+
+def test_a_node_that_sends_us_elsewhere_is_told_with_the_url_that_follows():
+    error = error_from_reply("MOVED 3999 127.0.0.1:6381")
+
+    assert str(error).startswith("MOVED 3999 127.0.0.1:6381; ")
+    assert "redis+cluster://" in str(error)
 
 
 MISSING_RIGHTS = {

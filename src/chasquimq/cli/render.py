@@ -18,7 +18,7 @@ COLUMN_GAP = "  "
 _UNSAFE = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # Up to the last @: a password may hold any character its owner forgot to escape.
 _USER_INFO = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?P<user>[^:@\s]*)\S*@", re.IGNORECASE)
-_SECRET_PARAMETER = re.compile(r"(?P<name>[?&](?:password|token)=)[^&#\s]*", re.IGNORECASE)
+_SECRET_PARAMETER = re.compile(r"(?P<name>[?&](?:\w*password|token)=)[^&#\s]*", re.IGNORECASE)
 
 
 def emit(answer: Row | Sequence[Row], as_json: bool) -> None:

@@ -71,6 +71,7 @@ class Opening:
             insecure_tls=insecure_tls,
             credential_provider=credential_provider,
             command_timeout_ms=optional_ms("command_timeout_ms", command_timeout_ms),
+            queue=self._name,
         )
         self._abilities = abilities or AbilitySettings()
         self._durability = parse_durability(durability)

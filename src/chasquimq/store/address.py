@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 import warnings
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from chasquimq.errors import ServerUnreachable, SettingsError
+from chasquimq.store.redact import redact
+from chasquimq.store.topology import parse_topology
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
 
     from chasquimq.settings import ConnectionSettings
 
+__all__ = ["new_async_connection", "new_blocking_connection", "normal_url", "redact"]
+
 _SCHEMES = ("redis", "rediss", "unix")
-_URL_RULE = "redis://, rediss:// or unix:// followed by an address, or a bare host name"
+_URL_RULE = (
+    "redis://, rediss:// or unix:// followed by an address, a bare host name, "
+    "or redis+sentinel:// or redis+cluster:// followed by several"
+)
+_ONE_RULE = "the URL of one server: redis://, rediss:// or unix://"
 _PORT_RULE = "a URL whose port is a number from 1 to 65535"
 _URL_HINT = "write special characters of user and password as %XX"
-_USER = re.compile(r"[\w.+-]*")
 _RELAXED_TLS = {"ssl_cert_reqs": ("none", "optional"), "ssl_check_hostname": ("false", "0", "no")}
 
 
 def normal_url(url: str, *, tls: bool = False) -> str:
-    """The URL with a scheme; `tls` turns redis:// into rediss://."""
+    """The URL with a scheme; `tls` turns redis:// into rediss://, and redis+… into rediss+…."""
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
         raise SettingsError("redis_url", type(url), _URL_RULE)
     if not url.strip():
@@ -32,34 +38,11 @@ def normal_url(url: str, *, tls: bool = False) -> str:
     url = url.strip()
     if "://" not in url:
         url = f"redis://{url}"
-    _check(url)
-    if tls and url.startswith("redis://"):
+    if parse_topology(url) is None:
+        _check(url)
+    if tls and url.startswith(("redis://", "redis+")):
         return "rediss" + url[len("redis") :]
     return url
-
-
-def redact(url: str) -> str:
-    """The URL without its password, safe to print even where the URL is broken."""
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        scheme, rest = "redis", url
-    credentials, _, place = rest.rpartition("@")
-    place = _without_secrets(place)
-    if not credentials:
-        return f"{scheme}://{place}"
-    user = credentials.partition(":")[0]
-    # What does not look like a user may be the password of a mistyped URL.
-    return f"{scheme}://{user if _USER.fullmatch(user) else ''}:***@{place}"
-
-
-def _without_secrets(place: str) -> str:
-    place = re.split(r"[?#]", place, maxsplit=1)[0]
-    host, slash, path = place.partition("/")
-    name, colon, port = host.partition(":")
-    # Without an `@` a password stands where the port should be.
-    if colon and port and not port.isdigit() and not host.startswith("["):
-        host = f"{name}:***"
-    return host + slash + path
 
 
 def new_async_connection(settings: ConnectionSettings, *, name: str = "") -> AsyncConnection:
@@ -79,6 +62,8 @@ def new_blocking_connection(settings: ConnectionSettings, *, name: str = "") -> 
 
 def _make(pool_class: Any, settings: ConnectionSettings, name: str, **options: Any) -> Any:
     url = _url(settings)
+    if parse_topology(url) is not None:
+        raise SettingsError("redis_url", redact(url), _ONE_RULE)
     try:
         pool = pool_class.from_url(url, **_options(settings, name), **options)
         # In a URL these would win over what we rely on.

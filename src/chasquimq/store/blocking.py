@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import hiredis
 
 from chasquimq.errors import ConnectionLost, StoreError
+from chasquimq.model.dialing import dial_delay_ms
 from chasquimq.store.address import new_blocking_connection
 from chasquimq.store.connection import Part, Reply, client_errors_as_ours, pack
+from chasquimq.store.route import Route
 from chasquimq.store.script import is_forgotten, script
-from chasquimq.store.server_errors import error_from_reply
+from chasquimq.store.server_errors import Action, action_for, error_from_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chasquimq.settings import ConnectionSettings
+    from chasquimq.store.route import Asking, Found, Question, Range
 
 _READ_BYTES = 65_536
+_ROUTE_NAME = "chasqui-route"
+_LEAVING = (Action.REDIAL, Action.REDISCOVER)
 
 
 class BlockingConnection:
-    """Dials when first used; after trouble the next call dials again."""
+    """Dials when first used; after trouble the next call dials again.
+
+    One that was open before and meets only trouble dials ever more slowly; calls between two
+    dials hear the last trouble again.
+    """
 
     def __init__(self, settings: ConnectionSettings, *, name: str = "") -> None:
-        self._settings = settings
+        self._route = Route(settings)
         self._name = name
+        self._pace = _Pace()
         self._owner: Any = None
         self._owner_pid = 0
         self._reader = hiredis.Reader(replyError=error_from_reply)
 
     def call(self, *parts: Part) -> Reply:
         """One command, one reply; an error reply is raised."""
-        return _raised(self.send(pack(parts))[0])
+        return self._raised(self.send(pack(parts))[0])
 
     def run(self, name: str, keys: Sequence[str], *args: Part) -> Reply:
         """One script call; an error reply is raised."""
@@ -41,12 +53,11 @@ class BlockingConnection:
         (reply,) = self.send(act.by_hash(keys, args))
         if is_forgotten(reply):
             (reply,) = self.send(act.by_text(keys, args))
-        return _raised(reply)
+        return self._raised(reply)
 
     def send(self, request: bytes, reply_count: int = 1) -> list[Reply]:
         """Write the request and wait for its replies, error replies included."""
-        with client_errors_as_ours(self._settings):
-            socket = self._socket()
+        socket = self._socket()
         try:
             socket.sendall(request)
             replies = [self._receive(socket) for _ in range(reply_count)]
@@ -58,6 +69,7 @@ class BlockingConnection:
             raise
         if self._reader.has_data():
             self.close()
+        self._heed(replies)
         return replies
 
     def close(self) -> None:
@@ -67,13 +79,34 @@ class BlockingConnection:
         if owner is not None:
             owner.disconnect()
 
+    def _heed(self, replies: list[Reply]) -> None:
+        """Leave a server that says it is the wrong one; the next call asks where to go."""
+        for reply in replies:
+            if isinstance(reply, StoreError) and action_for(reply) in _LEAVING:
+                self._route.heed(reply)
+                self._pace.failed(reply)
+                self.close()
+                return
+        self._pace.worked()
+
     def _socket(self) -> Any:
         if self._owner is None or self._owner_pid != os.getpid():
-            owner = new_blocking_connection(self._settings, name=self._name)
-            owner.connect()
+            self._pace.check()
+            try:
+                owner = self._dialled()
+            except StoreError as error:
+                self._pace.failed(error)
+                raise
             self._owner, self._owner_pid = owner, os.getpid()
             self._reader = hiredis.Reader(replyError=error_from_reply)
         return self._owner._sock  # noqa: SLF001  the one private attribute we rely on
+
+    def _dialled(self) -> Any:
+        found = _answered(self._route.search())
+        owner = new_blocking_connection(found, name=self._name)
+        with client_errors_as_ours(found):
+            owner.connect()
+        return owner
 
     def _receive(self, socket: Any) -> Reply:
         while (reply := self._reader.gets()) is False:
@@ -83,8 +116,59 @@ class BlockingConnection:
             self._reader.feed(received)
         return reply
 
+    @staticmethod
+    def _raised(reply: Reply) -> Reply:
+        if isinstance(reply, StoreError):
+            raise reply
+        return reply
 
-def _raised(reply: Reply) -> Reply:
-    if isinstance(reply, StoreError):
-        raise reply
-    return reply
+
+class _Pace:
+    """When the next dial may be, for a connection that was open before."""
+
+    def __init__(self) -> None:
+        self._was_open = False
+        self._failures = 0
+        self._not_before_s = 0.0
+        self._trouble: StoreError | None = None
+
+    def check(self) -> None:
+        """Raise the last trouble again while it is too early for another dial."""
+        if self._trouble is not None and time.monotonic() < self._not_before_s:
+            raise ConnectionLost(str(self._trouble), outcome="not_done") from self._trouble
+
+    def failed(self, trouble: StoreError) -> None:
+        if not self._was_open:
+            return
+        self._failures += 1
+        self._trouble = trouble
+        pause_ms = dial_delay_ms(self._failures, random.uniform)
+        self._not_before_s = time.monotonic() + pause_ms / 1000
+
+    def worked(self) -> None:
+        self._was_open, self._failures, self._trouble = True, 0, None
+
+
+def find_masters(settings: ConnectionSettings) -> list[tuple[ConnectionSettings, list[Range]]]:
+    """Every server that holds a part of the data, with its slots where it is one of a cluster."""
+    return _answered(Route(settings).masters())
+
+
+def _answered(asking: Asking[Found]) -> Found:
+    answer: Reply | StoreError = None
+    while True:
+        try:
+            question = asking.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = _ask(question)
+
+
+def _ask(question: Question) -> Reply | StoreError:
+    connection = BlockingConnection(question.settings, name=_ROUTE_NAME)
+    try:
+        return connection.send(pack(question.command))[0]
+    except StoreError as error:
+        return error
+    finally:
+        connection.close()

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import AbilityMissing, DurabilityNotMet, StoreError
+from chasquimq.store.add_write import ScriptWrite
 from chasquimq.store.connection import Connection, Reply, pack
+from chasquimq.store.delay_write import DelayWrite
+from chasquimq.store.script import script
+from chasquimq.store.server_errors import is_worth_asking_again
 
 if TYPE_CHECKING:
     from chasquimq.model.durability import Durability
@@ -35,9 +39,12 @@ class Confirmation:
 
     async def probe(self, connection: Connection) -> None:
         """Refuse a class that the server cannot keep, before anything is written."""
+        await _teach(connection)
         if not self._durability.is_on_disk:
             return
         (reply,) = await connection.send(pack(("WAITAOF", 1, 0, 1)))
+        if is_worth_asking_again(reply):
+            raise reply
         if isinstance(reply, StoreError):
             raise AbilityMissing(
                 'durability "fsync" must have a server of Redis 7.2 or newer with appendonly on, '
@@ -58,3 +65,11 @@ class Confirmation:
                 f"{_WAIT_MS} ms, got {found}; the jobs are written, but may not survive a failure",
                 job_ids,
             )
+
+
+async def _teach(connection: Connection) -> None:
+    # A write that the server answers with "which script?" would be waited for all the same.
+    names = (ScriptWrite.script_name, DelayWrite.script_name)
+    request = b"".join([pack(("SCRIPT", "LOAD", script(name).text)) for name in names])
+    # Who may not load scripts teaches them with the first call.
+    await connection.send(request, len(names))

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
 from chasquimq.model.dialing import dial_delay_ms
-from chasquimq.store.connection import Connection, Part, Reply, open_connection
-from chasquimq.store.server_errors import Action, action_for
+from chasquimq.store.connection import Connection, Part, Reply
+from chasquimq.store.dialling import dial
+from chasquimq.store.route import Route
+from chasquimq.store.server_errors import Action, action_for, is_worth_asking_again
 
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
@@ -33,7 +35,7 @@ class Link:
     def __init__(
         self, settings: ConnectionSettings, *, name: str = "", prepare: Prepare | None = None
     ) -> None:
-        self._settings = settings
+        self._route = Route(settings)
         self._name = name
         self._prepare = prepare
         self._connection: Connection | None = None
@@ -98,22 +100,32 @@ class Link:
             raise
 
     async def ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
-        """Questions that change nothing: asked again when the connection breaks under them."""
+        """Questions that change nothing: asked again when the connection breaks under them.
+
+        A server that cannot answer now, or is the wrong one, is asked again too, for as long.
+        """
         until_s = asyncio.get_running_loop().time() + _ASK_S_MAX
         while True:
             left_s = until_s - asyncio.get_running_loop().time()
             connection = await self.connection(within_s=max(0.05, left_s))
             try:
-                return await connection.send(request, reply_count)
+                replies = await connection.send(request, reply_count)
             except ConnectionLost:
                 if left_s <= 0:
                     raise
+                continue
+            trouble = next(filter(is_worth_asking_again, replies), None)
+            if trouble is None or left_s <= 0:
+                return replies
+            self.heed(trouble)
+            await pause(trouble)
 
     def heed(self, error: StoreError) -> None:
         """Drop a connection that the error says is of no more use."""
         if self._connection is None or isinstance(error, ConnectionLost):
             return
         if action_for(error) in (Action.REDIAL, Action.REDISCOVER):
+            self._route.heed(error)
             self._connection.abort(str(error))
 
     async def close(self) -> None:
@@ -151,6 +163,7 @@ class Link:
                 return await self._dial_once()
             except StoreError as error:
                 self._failures += 1
+                self._route.heed(error)
                 if not self._was_open or not _may_heal(error):
                     self._failures = 0
                     raise
@@ -158,7 +171,7 @@ class Link:
 
     async def _dial_once(self) -> Connection:
         self.dial_count += 1
-        connection = await open_connection(self._settings, name=self._name)
+        connection = await dial(self._route, name=self._name)
         try:
             if self._prepare is not None:
                 await self._prepare(connection)

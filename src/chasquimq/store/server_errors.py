@@ -29,25 +29,35 @@ class Action(Enum):
 _ACTIONS: dict[str, Action] = {
     "LOADING": Action.WAIT,
     "BUSY": Action.WAIT,
+    # Some keys of the queue are here and some where its slot moves to: this ends with the move.
     "TRYAGAIN": Action.WAIT,
-    "CLUSTERDOWN": Action.WAIT,
-    "MASTERDOWN": Action.WAIT,
+    "ASK": Action.WAIT,
     "NOREPLICAS": Action.WAIT,
     "MISCONF": Action.WAIT,
     "OOM": Action.WAIT,
     "NOAUTH": Action.REDIAL,
     "UNBLOCKED": Action.WAIT,
     "READONLY": Action.REDISCOVER,
+    "MASTERDOWN": Action.REDISCOVER,
     "MOVED": Action.REDISCOVER,
-    "ASK": Action.REDISCOVER,
+    # The node has lost the others, who may have made another one the owner.
+    "CLUSTERDOWN": Action.REDISCOVER,
     "NOSCRIPT": Action.RELOAD,
     "NOGROUP": Action.REGROUP,
 }
+_PASSING = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
 # These are worth a wait inside a loop, but a caller of `add` should hear of them at once.
 _TOLD_TO_CALLERS = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
 _NO_RIGHT = "NOPERM"
+# Before 7.0 an error that ended a script came wrapped in one of the script's own.
+_OLD_SCRIPT_ERROR = re.compile(
+    r"@user_script:(?: ?\d+:)? -?(?P<said>(?P<code>[A-Z]{2,}) .*)", re.DOTALL
+)
+# What the server that was made a replica says to those who wait for copies.
+_REPLICA_CANNOT_WAIT = "cannot be used with replica instances"
 # A right that is missing inside a script comes under the code of any bug.
 _NO_RIGHT_IN_SCRIPT = "ACL failure in script"
+_MOVED_HINT = "this server is one node of a cluster, which a redis+cluster:// URL knows to follow"
 _NO_COMMAND = re.compile(
     r"(?:User (?P<user>\S+)|this user) has no permissions to run the '(?P<command>[^']+)' command"
 )
@@ -56,6 +66,7 @@ _NO_KEY = re.compile(r"permissions to access (?:a key|one of the keys)")
 
 def error_from_reply(text: str) -> StoreError:
     """Our error for the text of an error reply."""
+    text = _as_said_outside_scripts(text)
     code = text.split(" ", 1)[0]
     if code == "OOM" or "OOM command not allowed" in text:
         return ServerOutOfMemory(
@@ -66,7 +77,18 @@ def error_from_reply(text: str) -> StoreError:
         return ServerRefused(_missing_right(text), code=_NO_RIGHT)
     if "user_script" in text and code == "ERR":
         return ScriptFailed(text)
+    if _REPLICA_CANNOT_WAIT in text:
+        return ServerRefused(f"READONLY {text}", code="READONLY")
+    if code == "MOVED":
+        return ServerRefused(f"{text}; {_MOVED_HINT}", code=code)
     return ServerRefused(text, code=code)
+
+
+def _as_said_outside_scripts(text: str) -> str:
+    wrapped = _OLD_SCRIPT_ERROR.search(text) if text.startswith("ERR ") else None
+    if wrapped is None or wrapped["code"] == "ERR":
+        return text
+    return wrapped["said"].strip()
 
 
 def _missing_right(text: str) -> str:
@@ -107,6 +129,11 @@ def about(error: StoreError, job_ids: Sequence[str]) -> StoreError:
     own.job_ids = list(job_ids)
     own.__cause__ = error.__cause__
     return own
+
+
+def is_worth_asking_again(reply: object) -> bool:
+    """Whether a reply is an error that says nothing about what was asked."""
+    return isinstance(reply, ServerRefused) and action_for(reply) in _PASSING
 
 
 def is_worth_resending(error: StoreError) -> bool:

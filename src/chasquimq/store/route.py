@@ -1,0 +1,195 @@
+"""Which server to dial: the one that a URL names, the master that Sentinels know, a slot's owner.
+
+Nothing is sent from here: a search says what to ask whom, and is told the answers.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import crc_hqx
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
+from chasquimq.store.address import normal_url
+from chasquimq.store.redact import redact
+from chasquimq.store.topology import Kind, Node, Topology, parse_topology
+from chasquimq.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.store.connection import Part, Reply
+
+SLOT_COUNT = 16_384
+_HINTS = {
+    Kind.SENTINEL: "correct the Sentinels, their sentinel_password or the master's name in the URL",
+    Kind.CLUSTER: "correct the nodes in the URL, see CLUSTER INFO, or use redis:// for one server",
+}
+_RIGHTS = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
+_SEEDS_MAX = 16
+# One seed that is gone must not cost the time of all.
+_SEED_MS_MIN = 500
+_MOVED = re.compile(r"MOVED \d+ (?P<host>\S*):(?P<port>\d+)")
+
+
+class Question(NamedTuple):
+    """One command for one server; the answer is a reply or the error that came instead."""
+
+    settings: ConnectionSettings
+    command: tuple[Part, ...]
+
+
+Found = TypeVar("Found")
+Asking = Generator[Question, "Reply | StoreError", Found]
+# The first and the last slot of a range, and the master that holds it.
+Range = tuple[int, int, Node]
+
+
+class Route:
+    """Finds the server of one connection, anew for every dial."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._url = normal_url(settings.url, tls=settings.tls)
+        self._topology = parse_topology(self._url)
+        self._turn = 0
+        self._known: tuple[Node, ...] = ()
+        # The node that was found last, and the one that it sent us to.
+        self._node: Node | None = None
+        self._moved_to: Node | None = None
+
+    @property
+    def is_cluster(self) -> bool:
+        return self._topology is not None and self._topology.kind is Kind.CLUSTER
+
+    @property
+    def needs_role(self) -> bool:
+        """Whether what was found must be asked if it leads, because a Sentinel may be behind."""
+        return self._topology is not None and self._topology.kind is Kind.SENTINEL
+
+    def search(self) -> Asking[ConnectionSettings]:
+        """Ask until somebody knows; the answer names one server."""
+        topology = self._topology
+        if topology is None:
+            return self._settings
+        self._node, self._moved_to = self._moved_to, None
+        if self._node is None:
+            self._node = yield from self._ask(topology, self._wanted)
+        return self._at(topology, self._node)
+
+    def masters(self) -> Asking[list[tuple[ConnectionSettings, list[Range]]]]:
+        """Every server that holds a part of the data, with its slots."""
+        topology = self._topology
+        if topology is None or topology.kind is not Kind.CLUSTER:
+            return [((yield from self.search()), [])]
+        ranges = yield from self._ask(topology, _ranges)
+        nodes = dict.fromkeys(node for _, _, node in ranges)
+        return [
+            (self._at(topology, node), [one for one in ranges if one[2] == node]) for node in nodes
+        ]
+
+    def heed(self, error: StoreError) -> None:
+        """Remember where a node says that a slot has moved."""
+        told = _MOVED.search(str(error)) if is_moved(error) and self.is_cluster else None
+        if told is not None:
+            # An empty host is the one that was asked.
+            host = told["host"].strip("[]") or (self._node.host if self._node else "")
+            self._moved_to = Node(host, int(told["port"])) if host else None
+
+    def check_role(self, reply: Reply) -> None:
+        """Refuse a server that does not lead; who may not ask learns it with the first write."""
+        if isinstance(reply, StoreError) or reply[0] == b"master":
+            return
+        raise ServerRefused(
+            f"READONLY the server at {self._node} must lead, its role is {reply[0].decode()}; "
+            "the Sentinels will soon know who does",
+            code="READONLY",
+        )
+
+    def _ask(
+        self, topology: Topology, read: Callable[[Reply, Node], Found | None]
+    ) -> Asking[Found]:
+        command = _command(topology)
+        trouble: StoreError | None = None
+        for seed in self._seeds(topology):
+            reply = yield Question(self._at_seed(topology, seed), command)
+            if isinstance(reply, StoreError):
+                trouble = reply
+                continue
+            found = read(reply, seed)
+            if found is not None:
+                return found
+        raise self._nobody(topology, trouble)
+
+    def _wanted(self, reply: Reply, seed: Node) -> Node | None:
+        if not self.is_cluster:
+            return Node(reply[0].decode(), int(reply[1])) if reply else None
+        ranges = _ranges(reply, seed) or []
+        self._known = tuple(dict.fromkeys(node for _, _, node in ranges))
+        if not self._settings.queue:
+            return self._known[0] if self._known else None
+        slot = slot_of(self._settings.queue)
+        return next((node for first, last, node in ranges if first <= slot <= last), None)
+
+    def _seeds(self, topology: Topology) -> list[Node]:
+        # Another one begins each time: the first may be cut off and not know it.
+        turn = self._turn % len(topology.seeds)
+        self._turn += 1
+        seeds = (*topology.seeds[turn:], *topology.seeds[:turn], *self._known)
+        return list(dict.fromkeys(seeds))[:_SEEDS_MAX]
+
+    def _at(self, topology: Topology, node: Node) -> ConnectionSettings:
+        return replace(self._settings, url=topology.node_url(node))
+
+    def _at_seed(self, topology: Topology, seed: Node) -> ConnectionSettings:
+        limit_ms = self._settings.connect_timeout_ms
+        seed_ms = min(limit_ms, max(_SEED_MS_MIN, limit_ms // len(topology.seeds)))
+        provider = self._settings.credential_provider if self.is_cluster else None
+        return replace(
+            self._settings,
+            url=topology.seed_url(seed),
+            credential_provider=provider,
+            connect_timeout_ms=seed_ms,
+            command_timeout_ms=seed_ms,
+        )
+
+    def _nobody(self, topology: Topology, trouble: StoreError | None) -> StoreError:
+        wanted = f"the master {topology.service!r}"
+        if self.is_cluster:
+            wanted = f"a cluster with an owner for queue {self._settings.queue!r}"
+        is_silent = isinstance(trouble, ConnectionLost)
+        reason = "none answers" if is_silent else str(trouble or "none knows it").rstrip(".")
+        message = (
+            f"one of {redact(self._url)} must know {wanted}, found none ({reason}); "
+            f"{_HINTS[topology.kind]}"
+        )
+        if isinstance(trouble, ServerRefused) and trouble.code in _RIGHTS:
+            return ServerRefused(message, code=trouble.code)
+        return ServerUnreachable(message)
+
+
+def slot_of(queue: str) -> int:
+    """The slot of a cluster that all keys of a queue are in."""
+    tag = QueueKeys(queue).stream.partition("{")[2].partition("}")[0]
+    return crc_hqx(tag.encode(), 0) % SLOT_COUNT
+
+
+def is_moved(error: StoreError) -> bool:
+    """Whether a node of a cluster says that another one has the key."""
+    return isinstance(error, ServerRefused) and error.code == "MOVED"
+
+
+def _command(topology: Topology) -> tuple[Part, ...]:
+    if topology.kind is Kind.CLUSTER:
+        return ("CLUSTER", "SLOTS")
+    return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", topology.service)
+
+
+def _ranges(reply: Reply, seed: Node) -> list[Range] | None:
+    """The slots and their masters; a node without a name of its own is the one that was asked."""
+    ranges: list[Range] = []
+    for first, last, master, *_ in reply:
+        host = (master[0] or b"").decode()
+        ranges.append((first, last, Node(seed.host if host in ("", "?") else host, master[1])))
+    return ranges or None
