@@ -11,9 +11,11 @@ from typing import Any, Final, NamedTuple, Self
 import duckdb
 
 from chasquimq.errors import SettingsError
+from chasquimq.spark.lake_reading import resolved, unreadable
 from chasquimq.spark.sketches import register_functions
 from chasquimq.spark.table_schemas import SILVER_JOBS_PARTS, SILVER_OPEN, TABLES
-from chasquimq.spark.views import escaped, view_sql
+from chasquimq.spark.table_sql import escaped
+from chasquimq.spark.views import view_sql
 
 ROWS_MAX = 1_000
 QUESTION_CHARS = 120
@@ -21,7 +23,9 @@ QUESTION_CHARS = 120
 ASKED_TABLES: Final = sorted(set(TABLES) - {SILVER_JOBS_PARTS.name, SILVER_OPEN.name})
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE: Final = re.compile(r"Table with name (.+?) does not exist")
-_READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_EXPLAIN: Final = re.compile(r"\s*explain\b(.*)", re.IGNORECASE | re.DOTALL)
+_READ_ONLY: Final = "the tables of a lake are only read here"
+_PIVOT: Final = "a PIVOT has to name its columns with IN (…)"
 
 
 class Answer(NamedTuple):
@@ -47,7 +51,7 @@ class Answers:
 
     def __init__(self, lake: Path) -> None:
         refuse_empty(lake)
-        self._lake = lake.resolve()
+        self._lake = resolved(lake)
         self._viewed: set[str] = set()
         self._connection = _open(self._lake)
 
@@ -80,12 +84,19 @@ class Answers:
         try:
             self._refuse_writes(question)
             return self._answer(question, {}, rows_max)
-        except duckdb.Error as wrong:
+        except (duckdb.Error, UnicodeEncodeError) as wrong:
             raise _refusal(question, "SQL that the tables can answer", _why(wrong)) from None
 
     def ask(self, question: str, **values: object) -> list[dict[str, Any]]:
-        """The rows that a question of our own yields."""
-        return self._answer(question, values, None).dicts()
+        """The rows that a question of our own yields.
+
+        Raises:
+            SettingsError: the files of a table cannot be read.
+        """
+        try:
+            return self._answer(question, values, None).dicts()
+        except duckdb.Error as wrong:
+            raise unreadable(self._lake, wrong) from wrong
 
     def _answer(self, question: str, values: dict[str, object], rows_max: int | None) -> Answer:
         self._look_at(question)
@@ -104,11 +115,15 @@ class Answers:
             self._viewed.add(name)
 
     def _refuse_writes(self, question: str) -> None:
-        statements = self._connection.extract_statements(question)
+        question.encode()
+        explained = _EXPLAIN.fullmatch(question)
+        # What is explained with ANALYZE is also done; so this is asked of what is explained.
+        statements = self._connection.extract_statements(explained[1] if explained else question)
         if len(statements) != 1:
             raise _refusal(question, "one statement", f"found {len(statements)} of them")
-        if statements[0].type not in _READING:
-            raise _refusal(question, "a SELECT", "the tables of a lake are only read here")
+        if statements[0].type != duckdb.StatementType.SELECT:
+            is_pivot = statements[0].type == duckdb.StatementType.MULTI
+            raise _refusal(question, "a SELECT", _PIVOT if is_pivot else _READ_ONLY)
 
 
 def _open(lake: Path) -> duckdb.DuckDBPyConnection:
@@ -124,7 +139,7 @@ def _open(lake: Path) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _why(wrong: duckdb.Error) -> str:
+def _why(wrong: Exception) -> str:
     """What the database says; of tables it would name its own, so ours are told instead."""
     unknown = _NO_TABLE.search(str(wrong))
     if unknown is None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from chasquimq.spark.answers import Answers
+from chasquimq.spark.table_sql import quoted
 
 # Where the tables say that something happened; the newest of all is the lake's own now.
 MOMENTS: Final = {"silver_attempts": "ended_at", "gold_backlog": "sampled_at"}
@@ -36,7 +37,7 @@ class Scope(NamedTuple):
         return self._replace(since=midnight)
 
     def _queue_terms(self) -> list[str]:
-        return [f"queue in ({', '.join(map(_quoted, self.queues))})"] if self.queues else []
+        return [f"queue in ({', '.join(map(quoted, self.queues))})"] if self.queues else []
 
     def _moment_terms(self, moment: str) -> list[str]:
         if self.since is None:
@@ -80,7 +81,3 @@ def _edges(answers: Answers, scope: Scope, which: str) -> list[datetime]:
 def _edge(answers: Answers, scope: Scope, which: str, table: str, moment: str) -> datetime | None:
     sql = f"select {which}({moment}) as edge from {table} where {scope.where(moment)}"  # noqa: S608
     return answers.ask(sql)[0]["edge"]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

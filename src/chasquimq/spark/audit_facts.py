@@ -3,14 +3,13 @@
 # ruff: noqa: S608  the SQL is our own, and names in it are of our tables
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.table_schemas import TABLES
+from chasquimq.spark.table_sql import rows_of
 from chasquimq.spark.views import view_sql
 
 # What took an entry out of the stream; the others did not count, or perhaps not.
@@ -148,7 +147,7 @@ class AuditFacts:
 
     def _rows(self, name: str, *days: str) -> str:
         paths = [path for day in days for path in self._lake.files(name, day)]
-        return f"({_no_rows(name)})" if not paths else _read_parquet(paths)
+        return f"({rows_of(TABLES[name], paths)})"
 
     def _by_queue(self, question: str) -> dict[str, dict[str, Any]]:
         return {row["queue"]: row for row in self._ask(question)}
@@ -157,23 +156,3 @@ class AuditFacts:
         found = self._connection.execute(question)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-
-def _read_parquet(paths: Sequence[Path]) -> str:
-    files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
-    return f"read_parquet([{files}], union_by_name = true)"
-
-
-def _no_rows(name: str) -> str:
-    kinds = {
-        "string": "varchar",
-        "long": "bigint",
-        "int": "integer",
-        "map<string,string>": "varchar",
-    }
-    nulls = (
-        f"null::{kinds.get(column.kind, column.kind)} as {column.name}"
-        for column in TABLES[name].columns
-        if column.kind != "binary"
-    )
-    return f"select {', '.join(nulls)} where false"

@@ -13,6 +13,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
+from chasquimq.spark.checkpoints import own_folder
 from chasquimq.spark.lake import Change, Lake, Once
 from chasquimq.spark.lake_files import FileFacts, TableWriter, write_table
 from chasquimq.spark.lake_reading import JOBS_MOVE
@@ -20,6 +21,7 @@ from chasquimq.spark.manifest import Manifest, ManifestFile
 from chasquimq.spark.sketches import MERGE_LIST_SQL, register_functions
 from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS, SILVER_OPEN, TABLES
 from chasquimq.spark.table_shape import PARTITION, Table, merge_sql
+from chasquimq.spark.table_sql import rows_of
 
 # It has no types, and is used here alone.
 _dataset: Any = import_module("pyarrow.dataset")
@@ -41,8 +43,9 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 def compact(lake: Lake) -> list[Compacted]:
-    """Compact every table; a batch that is half committed must be settled before."""
+    """Compact every table of a lake that the caller holds."""
     pending = move_file(lake.path)
+    # A move of the same process that failed on the way comes first.
     pending.settle(lake)
     done = [_compact(lake, table, pending) for table in TABLES.values()]
     return [one for one in done if one.files_before != one.files_after]
@@ -50,7 +53,7 @@ def compact(lake: Lake) -> list[Compacted]:
 
 def move_file(lake: Path) -> ManifestFile:
     """Where a move of parts to jobs is written down until both tables have it."""
-    return ManifestFile(lake / "_pipeline" / "jobs-move.manifest")
+    return ManifestFile(own_folder(lake) / "jobs-move.manifest")
 
 
 def _compact(lake: Lake, table: Table, pending: ManifestFile) -> Compacted:
@@ -126,8 +129,7 @@ def _merged(table: Table, paths: Sequence[Path], day: str) -> pa.Table:
     try:
         register_functions(connection)
         connection.execute("set TimeZone = 'UTC'")
-        names = {"paths": [str(path) for path in paths]}
-        rows: pa.Table = connection.sql(_sql(table), params=names).to_arrow_table()
+        rows: pa.Table = connection.sql(_sql(table, paths)).to_arrow_table()
     finally:
         connection.close()
     rows = rows.append_column(PARTITION, pa.repeat(date.fromisoformat(day), rows.num_rows))
@@ -137,8 +139,8 @@ def _merged(table: Table, paths: Sequence[Path], day: str) -> pa.Table:
     return rows.select(table.names).cast(table.arrow)
 
 
-def _sql(table: Table) -> str:
-    merge = merge_sql(table, "read_parquet($paths, union_by_name = true)")
+def _sql(table: Table, paths: Sequence[Path]) -> str:
+    merge = merge_sql(table, f"({rows_of(table, paths)})")
     sketched = [column.name for column in table.columns if column.merge == "kll"]
     if not sketched:
         return merge

@@ -14,14 +14,13 @@ import pyarrow as pa
 
 from chasquimq.errors import SettingsError
 from chasquimq.spark.lake_files import FileFacts
+from chasquimq.spark.lake_reading import resolved, unreadable
 from chasquimq.spark.table_schemas import TABLES
 from chasquimq.spark.table_shape import PARTITION, Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
-
-    from chasquimq.spark.compaction import Compacted
 
 # A batch a second is a file of the log a second; readers start from the last checkpoint.
 _CONFIGURATION: Final = {
@@ -55,7 +54,7 @@ class Lake:
     """The tables of a folder; every method sees them as they are at that moment."""
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(path).absolute()
+        self.path = resolved(path)
         self._open: dict[str, DeltaTable] = {}
 
     def create_missing(self) -> None:
@@ -70,7 +69,9 @@ class Lake:
             self.path.mkdir(parents=True, exist_ok=True)
             for table in TABLES.values():
                 self._create_or_widen(table)
-        except (OSError, DeltaError) as error:
+        except DeltaError as error:
+            raise unreadable(self.path, error) from error
+        except OSError as error:
             hint = "give it to the user that runs the pipeline, or name another with --lake"
             raise SettingsError(
                 "lake", str(self.path), "a folder to write to", hint=hint
@@ -138,22 +139,12 @@ class Lake:
         folder = self.path / name
         return [str(path.relative_to(folder)) for path in paths]
 
-    def compact(self) -> list[Compacted]:
-        """Make few files of many, and one row of those that merge.
-
-        Raises:
-            SettingsError: a pipeline is running on this lake; it compacts by itself.
-        """
-        from chasquimq.spark.checkpoints import only_pipeline
-        from chasquimq.spark.compaction import compact
-
-        with only_pipeline(self.path):
-            return compact(self)
-
     def vacuum(self, after_hours: int = VACUUM_AFTER_HOURS) -> list[str]:
         """Delete files that no table has had for so long: replaced, or of killed batches."""
+        from chasquimq.spark.checkpoints import pending_files
+
         # A batch that was decided on and not yet committed needs its files, however old they are.
-        is_settled = not any(self.path.glob("_pipeline/**/*.manifest"))
+        is_settled = not pending_files(self.path)
         return [
             f"{name}/{path}"
             for name in TABLES

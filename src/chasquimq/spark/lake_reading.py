@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # Both job tables are marked with it when parts move; who sees different marks looks again.
 JOBS_MOVE: Final = "chasqui-jobs"
+_MISREAD: Final = re.compile("%[0-9A-Fa-f]{2}|=")
 _LOOKS_MAX: Final = 5
 _LOOK_AGAIN_S: Final = 0.05
 
@@ -30,13 +32,37 @@ class JobTables(NamedTuple):
 def open_table(lake: Path, name: str) -> DeltaTable | None:
     """The table as its log describes it; None where nothing was written yet."""
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
     path = lake / name
     if not (path / "_delta_log").is_dir():
         return None
-    table = DeltaTable(path)
+    try:
+        table = DeltaTable(path)
+    except DeltaError as wrong:
+        raise unreadable(path, wrong) from wrong
     _refuse_hidden_rows(name, table)
     return table
+
+
+def unreadable(path: Path, wrong: Exception) -> SettingsError:
+    """A sentence about files that are torn or gone; what lies behind it is told in one line."""
+    why = str(wrong).strip().splitlines()[0]
+    hint = f"{why}; bring its files back from a copy, or name another with --lake"
+    return SettingsError("lake", str(path), "tables whose files are whole", hint=hint)
+
+
+def resolved(lake: Path) -> Path:
+    """The lake as its tables will spell it.
+
+    Raises:
+        SettingsError: readers of its files would take the name for something else.
+    """
+    path = Path(lake).resolve()
+    if _MISREAD.search(str(path)):
+        hint = "readers take %41 for A, and folder=x for a column; name another with --lake"
+        raise SettingsError("lake", str(path), "a path without %XX and without =", hint=hint)
+    return path
 
 
 def file_paths(table: DeltaTable | None) -> list[Path]:
@@ -53,8 +79,10 @@ def open_jobs(lake: Path) -> JobTables:
             return halves
         time.sleep(_LOOK_AGAIN_S)
         halves = _open_halves(lake)
-    # Whoever moved them was killed on the way; the next pipeline ends it.
-    return halves._replace(moved=_moved(lake))
+    # Whoever moved them was killed on the way; the next pipeline ends it, perhaps just now.
+    moved = _moved(lake)
+    last = _open_halves(lake)
+    return last if _mark(last.jobs) == _mark(last.parts) else halves._replace(moved=moved)
 
 
 def _refuse_hidden_rows(name: str, table: DeltaTable) -> None:

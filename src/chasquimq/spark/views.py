@@ -4,30 +4,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from chasquimq.spark.lake_reading import file_paths, open_jobs, open_table
 from chasquimq.spark.sketches import GATHER_LIST_SQL
 from chasquimq.spark.table_schemas import SILVER_JOBS, SILVER_JOBS_PARTS, TABLES
-from chasquimq.spark.table_shape import PARTITION, Column, Table, merge_sql
+from chasquimq.spark.table_shape import Table, merge_sql
+from chasquimq.spark.table_sql import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container
 
     from deltalake import DeltaTable
-
-_SQL_TYPES: Final = {
-    "string": "varchar",
-    "int": "integer",
-    "long": "bigint",
-    "double": "double",
-    "boolean": "boolean",
-    "binary": "blob",
-    "date": "date",
-    "timestamp": "timestamptz",
-    "map<string,string>": "map(varchar, varchar)",
-}
-_GLOB_ESCAPES: Final = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
 def view_sql(lake: Path, name: str) -> str:
@@ -47,18 +35,8 @@ def rows_sql(lake: Path, table: Table) -> str:
     return _select(table, open_table(lake, table.name))
 
 
-def escaped(path: Path) -> str:
-    """The path as a pattern that matches nothing else."""
-    return str(path).translate(_GLOB_ESCAPES)
-
-
 def _select(table: Table, found: DeltaTable | None, moved: Container[Path] = ()) -> str:
-    paths = [path for path in file_paths(found) if path not in moved]
-    if found is None or not paths:
-        return _no_rows(table.columns)
-    known = {field.name for field in found.schema().fields}
-    picks = [column.name if column.name in known else _null(column) for column in table.columns]
-    return f"select {', '.join(picks)} from {_read_parquet(paths)}"
+    return rows_of(table, [path for path in file_paths(found) if path not in moved])
 
 
 def _jobs(rows: str) -> str:
@@ -85,22 +63,3 @@ def _with_sketches(table: Table, sql: str) -> str:
         for name in sketched
     )
     return f"select * replace ({merges}) from ({sql})"
-
-
-def _read_parquet(paths: Sequence[Path]) -> str:
-    files = ", ".join(_quoted(escaped(path)) for path in paths)
-    # The day is in the name of a file's folder alone.
-    hive = f"hive_partitioning = true, hive_types = {{'{PARTITION}': date}}"
-    return f"read_parquet([{files}], union_by_name = true, {hive})"
-
-
-def _no_rows(columns: Iterable[Column]) -> str:
-    return f"select {', '.join(map(_null, columns))} where false"
-
-
-def _null(column: Column) -> str:
-    return f"null::{_SQL_TYPES[column.kind]} as {column.name}"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
