@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,6 +51,7 @@ class Assembly:
 
     def pipeline(self, execute: Execute, concurrency: int) -> Pipeline:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
+        _arm_failpoints()
         settings = replace(self.settings, concurrency=concurrency)
         store = ConsumerStore(
             self.queue, self.group, self.consumer, self.connection,
@@ -119,6 +121,14 @@ class Assembly:
     def _begin(self, execute: Execute) -> Begin:
         begin = _begin(execute, self.state)
         return begin if self.spans is None else self.spans.around(begin)
+
+
+def _arm_failpoints() -> None:
+    # Trials need it in any process that runs a worker; everybody else never loads the module.
+    if text := os.environ.get("CHASQUI_FAIL"):
+        from chasquimq.engine.failpoints import install
+
+        install(text)
 
 
 def _losses(

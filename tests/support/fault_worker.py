@@ -43,7 +43,7 @@ async def brief(job: Job) -> None:
 @noted
 async def fated(job: Job) -> None:
     """Ends as its job says."""
-    await asyncio.sleep(random.uniform(0.001, 0.010))
+    await asyncio.sleep(0.5 if job.data == "lingers" else random.uniform(0.001, 0.010))
     if job.data == "fails once" and job.attempt == 0:
         raise ValueError("not yet")
     if job.data == "gives up":

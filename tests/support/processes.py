@@ -48,6 +48,10 @@ class WorkerProcess:
         return self._program.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        return self._program.poll()
+
+    @property
     def rss_bytes(self) -> int:
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,184 @@
+"""Named points at which a worker dies, stands still or fails on purpose, to try its promises.
+
+`CHASQUI_FAIL=after_ack_sent:3:exit` ends the process when its third ack has left; `sleep:0.5` and
+`raise` are the other ways. Nothing imports this module unless the variable is set: it wraps the
+acts from outside, so that a worker without it runs not one line more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any, NoReturn
+
+import msgspec
+
+from chasquimq.engine.door import DoorLoop
+from chasquimq.errors import ConnectionLost, SettingsError
+from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.connection import Connection
+from chasquimq.store.consuming import ConsumerStore
+from chasquimq.store.firing import FiringStore
+from chasquimq.store.history_writing import HistoryStore
+from chasquimq.store.leasing import LeaseStore
+from chasquimq.store.upkeep import UpkeepStore
+
+VARIABLE = "CHASQUI_FAIL"
+# What a killed process leaves as its code, too.
+EXIT_CODE = 137
+_SLEEP_S = 1.0
+# Each act has three points: before it is sent, after it was sent, after the reply.
+ACTS: dict[str, tuple[type, str]] = {
+    "read": (ConsumerStore, "read"),
+    "claim": (ConsumerStore, "claim"),
+    "charge": (ConsumerStore, "charge"),
+    "ack": (ConsumerStore, "ack"),
+    "complete": (ConsumerStore, "complete"),
+    "retry": (ConsumerStore, "retry"),
+    "bury": (ConsumerStore, "bury"),
+    "hand_back": (ConsumerStore, "hand_back"),
+    "renew": (LeaseStore, "renew"),
+    "lock": (UpkeepStore, "acquire_lock"),
+    "promote": (UpkeepStore, "promote"),
+    "fire": (FiringStore, "fire"),
+    "history": (HistoryStore, "_write"),
+}
+HANDLER_END = "after_handler_end"
+POINTS = (
+    HANDLER_END,
+    *(
+        point
+        for act in ACTS
+        for point in (f"before_{act}_sent", f"after_{act}_sent", f"after_{act}_reply")
+    ),
+)
+_act: ContextVar[str] = ContextVar("chasquimq_failpoint_act", default="")
+
+
+class Failpoint(msgspec.Struct, frozen=True):
+    """Where, at which passing, and what happens then."""
+
+    name: str
+    passing: int
+    action: str
+    sleep_s: float = _SLEEP_S
+
+    @classmethod
+    def read(cls, text: str) -> Failpoint:
+        """Read `name:passing:action`, with seconds behind `sleep` if wanted."""
+        name, passing, action, sleep_s = [*text.split(":"), "", "", "", ""][:4]
+        is_known = name in POINTS and action in ("exit", "sleep", "raise")
+        if not is_known or not passing.isdecimal() or (name == HANDLER_END and action == "raise"):
+            raise SettingsError(
+                VARIABLE, text, "point:passing:exit, point:passing:sleep:seconds or "
+                "point:passing:raise", hint=f"the points are {', '.join(POINTS)}",
+            )  # fmt: skip
+        return cls(name, int(passing), action, float(sleep_s or _SLEEP_S))
+
+
+class _Trap:
+    """Counts passings, and acts on the one that was asked for."""
+
+    def __init__(self, failpoint: Failpoint) -> None:
+        self._failpoint = failpoint
+        self._passings: Counter[str] = Counter()
+        # Leases are renewed by a thread of their own.
+        self._lock = threading.Lock()
+
+    def trip(self, name: str) -> None:
+        with self._lock:
+            self._passings[name] += 1
+            is_it = (name, self._passings[name]) == (self._failpoint.name, self._failpoint.passing)
+        if not is_it:
+            return
+        if self._failpoint.action == "exit":
+            os._exit(EXIT_CODE)
+        if self._failpoint.action == "sleep":
+            time.sleep(self._failpoint.sleep_s)
+            return
+        self._fail()
+
+    def _fail(self) -> NoReturn:
+        raise ConnectionLost(f"the failpoint {self._failpoint.name} was told to break the link")
+
+
+def install(text: str) -> None:
+    """Set the trap for this whole process; a second time changes nothing.
+
+    Raises:
+        SettingsError: the text names no point, no passing or no action.
+    """
+    trap = _Trap(Failpoint.read(text))
+    if hasattr(Connection.send, "__wrapped__"):
+        return
+    for act, (owner, method) in ACTS.items():
+        setattr(owner, method, _around(act, getattr(owner, method), trap))
+    # Both hand bytes to the socket at once, so that from here on the server may have them.
+    for owner, method in ((Connection, "send"), (BlockingConnection, "_receive")):
+        setattr(owner, method, _sending(getattr(owner, method), trap, owner is Connection))
+    for method in ("put", "put_first"):
+        setattr(DoorLoop, method, _ending(getattr(DoorLoop, method), trap))
+
+
+def _around(act: str, real: Callable[..., Any], trap: _Trap) -> Callable[..., Any]:
+    if not iscoroutinefunction(real):
+        return _around_sync(act, real, trap)
+
+    @wraps(real)
+    async def passing(*args: Any, **options: Any) -> Any:
+        token = _act.set(act)
+        try:
+            trap.trip(f"before_{act}_sent")
+            value = await real(*args, **options)
+            trap.trip(f"after_{act}_reply")
+            return value
+        finally:
+            _act.reset(token)
+
+    return passing
+
+
+def _around_sync(act: str, real: Callable[..., Any], trap: _Trap) -> Callable[..., Any]:
+    @wraps(real)
+    def passing(*args: Any, **options: Any) -> Any:
+        token = _act.set(act)
+        try:
+            trap.trip(f"before_{act}_sent")
+            value = real(*args, **options)
+            trap.trip(f"after_{act}_reply")
+            return value
+        finally:
+            _act.reset(token)
+
+    return passing
+
+
+def _sending(real: Callable[..., Any], trap: _Trap, is_sender: bool) -> Callable[..., Any]:
+    """Trip between the request and its reply: behind what sends, or before what receives."""
+
+    @wraps(real)
+    def passing(*args: Any, **options: Any) -> Any:
+        act = _act.get()
+        if act and not is_sender:
+            trap.trip(f"after_{act}_sent")
+        value = real(*args, **options)
+        if act and is_sender:
+            trap.trip(f"after_{act}_sent")
+        return value
+
+    return passing
+
+
+def _ending(real: Callable[..., Any], trap: _Trap) -> Callable[..., Any]:
+    @wraps(real)
+    def passing(*args: Any, **options: Any) -> Any:
+        trap.trip(HANDLER_END)
+        return real(*args, **options)
+
+    return passing

@@ -1,0 +1,214 @@
+"""A worker that dies at each point of its path in turn: what it held is done by the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from chasquimq import Queue, RepeatPattern, Worker
+from chasquimq.engine.failpoints import ACTS, EXIT_CODE, HANDLER_END, POINTS, Failpoint
+from chasquimq.errors import SettingsError
+from support import fault_worker
+from support.journal import START, read_journals
+from support.processes import WorkerFleet
+from support.raw import Raw
+from support.trial import Trial
+from support.waiting import eventually
+
+SOURCES = Path(__file__).parents[2] / "src"
+LEASE_MS = 600
+FIRES = 3
+# Enough jobs for one at a time that some wait so long that they are charged anew.
+JOBS = ["completes"] * 30 + ["lingers", "fails once", "fails once", "gives up", "gives up"]
+BACKOFF = {"kind": "fixed", "delay_ms": 20, "jitter_ms": 0}
+OPTIONS = {"concurrency": 1, "read_count": 64, "claim_min_idle_ms": LEASE_MS}
+# An act that a worker does only when it is set up for it.
+OPTIONS_OF = {
+    "claim": {"abilities": {"claim_on_read": False}},
+    "complete": {"store_results": True},
+}
+
+
+class Stage:
+    """A queue of its own with jobs of every kind, and one worker that is to die on it."""
+
+    def __init__(self, url: str, name: str, folder: Path) -> None:
+        folder.mkdir()
+        self._url = url
+        self._name = name
+        self._folder = folder
+        self.fleet = WorkerFleet(url, name, folder)
+
+    async def __aenter__(self) -> Self:
+        self._queue = Queue(self._name, redis_url=self._url)
+        self.raw = await Raw.open(self._url, self._name)
+        self.trial = Trial(self._queue, self.raw, self._folder)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.fleet.close()
+        self.trial.close()
+        await self.raw.close()
+        await self._queue.close()
+
+    async def fill(self) -> None:
+        jobs = [{"name": "n", "data": fate, "backoff": BACKOFF} for fate in JOBS]
+        await self.trial.add_bulk([*jobs, *(job | {"delay_ms": 50} for job in jobs[-3:])])
+        every = RepeatPattern.every(100)
+        await self._queue.upsert_repeatable_job("tick", "completes", repeat=every, limit=FIRES)
+
+    def launch(self, act: str, failpoint: str):
+        options = OPTIONS | OPTIONS_OF.get(act, {})
+        return self.fleet.launch("fated", environment={"CHASQUI_FAIL": failpoint}, **options)
+
+    async def let_die(self, victim) -> int:
+        """Wait for its end; whoever held a lock with it must not hold up the next."""
+        await self.fleet.until_dead(victim)
+        await self.raw("DEL", self.raw.keys.promoter_lock, self.raw.keys.scheduler_lock)
+        return victim.exit_code
+
+    async def until_started(self) -> None:
+        await eventually(lambda: [one for one in self._lines() if one.event == START])
+
+    async def finish(self) -> None:
+        """Let another worker do the rest."""
+        handler = self.trial.watched(fault_worker.fated.__wrapped__)
+        worker = Worker(
+            self._name, handler, redis_url=self._url, claim_min_idle_ms=LEASE_MS,
+            scheduler_tick_ms=50,
+        )  # fmt: skip
+        running = asyncio.ensure_future(worker.run())
+        await eventually(self.has_fired, within_s=20, what="the last fire of the plan")
+        await self.trial.drain()
+        await worker.close()
+        await running
+
+    async def verdict(self):
+        return await self.trial.verdict(more_faults=self.fleet.faults)
+
+    async def fired(self) -> int:
+        """How many jobs the plan has become: they are those that nobody added."""
+        added = set(self.trial.acknowledged)
+        return len({one.job_id for one in self._lines() if one.job_id} - added)
+
+    async def has_fired(self) -> bool:
+        return not await self.raw("EXISTS", self.raw.keys.repeat)
+
+    def _lines(self):
+        return read_journals(self._folder)
+
+
+@pytest.fixture
+def stage(url, queue_name, tmp_path):
+    return lambda part: Stage(url, f"{queue_name}-{part}", tmp_path / part)
+
+
+@pytest.mark.parametrize("act", [*ACTS, "handler"])
+async def test_a_death_at_any_point_of_an_act_loses_nothing_and_doubles_nothing(stage, act, kind):
+    points = [point for point in POINTS if f"_{act}_" in point]
+
+    verdicts = await asyncio.gather(*(death_at(stage(point), act, point) for point in points))
+
+    assert points
+    for point, verdict, fired in verdicts:
+        print(f"{kind.label}, {point}: {verdict.line}")
+        verdict.demand()
+        assert fired == FIRES
+
+
+async def death_at(stage, act, point):
+    async with stage:
+        await stage.fill()
+        victim = stage.launch(act, f"{point}:1:exit")
+        if act == "hand_back":
+            await stage.until_started()
+            victim.signal(signal.SIGTERM)
+        assert await stage.let_die(victim) == EXIT_CODE
+        await stage.finish()
+        return point, await stage.verdict(), await stage.fired()
+
+
+@pytest.mark.parametrize("act", ["ack", "retry", "bury", "promote", "charge", "history"])
+async def test_a_reply_that_is_lost_once_costs_no_second_run(stage, act):
+    async with stage("lost") as here:
+        await here.fill()
+        worker = here.launch(act, f"after_{act}_sent:1:raise")
+        await eventually(here.has_fired, within_s=20)
+        await here.trial.drain()
+        await here.fleet.stop(worker)
+
+        verdict = await here.verdict()
+        verdict.demand()
+        assert verdict.figures["extra_starts"] == 0
+        assert await here.fired() == FIRES
+
+
+async def test_a_worker_that_stands_still_before_its_ack_completes_its_job_once(stage):
+    async with stage("still") as here:
+        await here.fill()
+        worker = here.launch("ack", f"{HANDLER_END}:1:sleep:{LEASE_MS * 2 / 1000}")
+        await here.until_started()
+        await eventually(here.has_fired, within_s=20)
+        await here.trial.drain()
+        await here.fleet.stop(worker)
+
+        verdict = await here.verdict()
+        verdict.demand()
+        assert verdict.figures["extra_starts"] == 0
+
+
+# ── off ──────────────────────────────────────────────────────────────────────────────────────
+
+LOOK = """
+import asyncio, sys
+from chasquimq import Queue, Worker
+from chasquimq.engine.door import DoorLoop
+from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.connection import Connection
+from chasquimq.store.consuming import ConsumerStore
+
+async def noop(job): pass
+
+async def main(url, name):
+    async with Queue(name, redis_url=url) as queue:
+        await queue.add("n", 1)
+        await Worker(name, noop, redis_url=url).run_until_idle()
+
+asyncio.run(main(*sys.argv[1:]))
+parts = [Connection.send, BlockingConnection._receive, ConsumerStore.ack, DoorLoop.put]
+print("chasquimq.engine.failpoints" in sys.modules, [hasattr(one, "__wrapped__") for one in parts])
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [({}, "False [False, False, False, False]"),
+     ({"CHASQUI_FAIL": "before_bury_sent:1:exit"}, "True [True, True, True, True]")],
+    ids=["off", "on"],
+)  # fmt: skip
+def test_without_the_variable_not_one_line_of_it_is_loaded_or_wrapped(
+    url, queue_name, environment, said
+):
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, url, queue_name], text=True, capture_output=True, timeout=50,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), **environment}, check=True,
+    )  # fmt: skip
+
+    assert done.stdout.strip() == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nowhere:1:exit", "after_ack_sent", "after_ack_sent:x:exit", "after_ack_sent:1:burn",
+     f"{HANDLER_END}:1:raise"],
+)  # fmt: skip
+def test_a_failpoint_that_means_nothing_is_refused_and_the_points_are_named(text):
+    with pytest.raises(SettingsError, match="after_ack_sent"):
+        Failpoint.read(text)
