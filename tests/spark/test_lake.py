@@ -209,10 +209,10 @@ def test_a_file_in_the_place_of_the_folder_is_refused_in_a_sentence(tmp_path):
 
 def test_a_second_pipeline_on_a_lake_is_refused(tmp_path):
     refused = pytest.raises(SettingsError, match="one pipeline at a time")
-    with only_pipeline(tmp_path), refused, only_pipeline(tmp_path):
+    with only_pipeline(Lake(tmp_path)), refused, only_pipeline(Lake(tmp_path)):
         pass
 
-    with only_pipeline(tmp_path):
+    with only_pipeline(Lake(tmp_path)):
         pass
 
 

@@ -13,6 +13,7 @@ from chasquimq.spark.compaction import compact
 from chasquimq.spark.lake import Change, Lake
 from chasquimq.spark.lake_files import write_table
 from chasquimq.spark.sketches import quantiles
+from chasquimq.spark.tidying import tidy
 from support.made_lake import sketch
 from support.rows import DAY, NOON, after, batch
 
@@ -152,9 +153,9 @@ def test_a_move_that_was_killed_between_the_tables_is_ended_by_the_next(lake, mo
 
 
 def test_a_lake_that_a_pipeline_holds_is_not_compacted_by_another(lake):
-    with only_pipeline(lake.path), pytest.raises(SettingsError, match="one pipeline at a time"):
-        lake.compact()
+    with only_pipeline(lake), pytest.raises(SettingsError, match="one pipeline at a time"):
+        tidy(lake)
 
 
 def test_an_empty_lake_has_nothing_to_compact(lake):
-    assert lake.compact() == []
+    assert tidy(lake) == ([], [])

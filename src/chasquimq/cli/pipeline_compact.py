@@ -15,6 +15,7 @@ from chasquimq.cli.render import emit_json, emit_table, talk
 
 if TYPE_CHECKING:
     from chasquimq.spark.compaction import Compacted
+    from chasquimq.spark.tidying import Tidied
 
 
 @click.command()
@@ -27,7 +28,7 @@ def compact(lake: Path, as_json: bool) -> None:
     """
     need(READING)
     with working("compacting"):
-        done, deleted = _compact(lake)
+        done, deleted = _tidied(lake)
     if as_json:
         tables = [_facts(one) for one in done]
         emit_json({"tables": tables, "deleted_files": len(deleted)})
@@ -36,19 +37,13 @@ def compact(lake: Path, as_json: bool) -> None:
     talk(f"{len(deleted):,} files deleted" if done or deleted else "nothing to do")
 
 
-def _compact(path: Path) -> tuple[list[Compacted], list[str]]:
+def _tidied(path: Path) -> Tidied:
     from chasquimq.spark.answers import refuse_empty
-    from chasquimq.spark.answers_progress import CHANNELS
-    from chasquimq.spark.checkpoints import Checkpoint, only_pipeline
-    from chasquimq.spark.compaction import compact as compact_tables
     from chasquimq.spark.lake import Lake
+    from chasquimq.spark.tidying import tidy
 
     refuse_empty(path)
-    lake = Lake(path)
-    with only_pipeline(lake.path):
-        for channel in CHANNELS:
-            Checkpoint(lake.path, channel).pending.settle(lake)
-        return compact_tables(lake), lake.vacuum()
+    return tidy(Lake(path))
 
 
 def _facts(one: Compacted) -> dict[str, str | int]:

@@ -4,26 +4,49 @@ from __future__ import annotations
 
 import fcntl
 import secrets
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chasquimq.errors import SettingsError
 from chasquimq.spark.manifest import ManifestFile
 
+if TYPE_CHECKING:
+    from chasquimq.spark.lake import Lake
+
 # Readers of tables leave alone what begins with an underscore.
 _FOLDER: Final = "_pipeline"
+_STAGING: Final = "staging"
+
+
+def own_folder(lake: Path) -> Path:
+    """Where a lake has all that is no table."""
+    return lake / _FOLDER
+
+
+def pending_files(lake: Path) -> list[ManifestFile]:
+    """Every manifest of a lake that is under way, whoever wrote it."""
+    return [ManifestFile(path) for path in sorted(own_folder(lake).glob("**/*.manifest"))]
+
+
+def settle_all(lake: Lake) -> None:
+    """End what writers before this one had decided to do, and forget what they only needed then."""
+    for pending in pending_files(lake.path):
+        pending.settle(lake)
+    for staging in own_folder(lake.path).glob(f"*/{_STAGING}"):
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 class Checkpoint:
     """The place of one channel: Spark's offsets, the manifest under way, files for a moment."""
 
     def __init__(self, lake: Path, channel: str) -> None:
-        self._folder = lake / _FOLDER / channel
+        self._folder = own_folder(lake) / channel
         self.pending = ManifestFile(self._folder / "pending.manifest")
-        self.staging = self._folder / "staging"
+        self.staging = self._folder / _STAGING
 
     @property
     def location(self) -> str:
@@ -49,13 +72,23 @@ class Checkpoint:
 
 
 @contextmanager
-def only_pipeline(lake: Path) -> Generator[None]:
-    """Hold a lake for one pipeline; the lock goes with the process, however it ends.
+def only_pipeline(lake: Lake) -> Generator[None]:
+    """Hold a lake for one pipeline, every table there and whole.
 
     Raises:
         SettingsError: another pipeline has it, or the folder cannot be written to.
     """
-    path = lake / _FOLDER / "lock"
+    with _locked(lake.path):
+        lake.create_missing()
+        # Whatever is counted, replaced or gone on from must not be half of a batch.
+        settle_all(lake)
+        yield
+
+
+@contextmanager
+def _locked(lake: Path) -> Generator[None]:
+    """The lock goes with the process, however it ends."""
+    path = own_folder(lake) / "lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")

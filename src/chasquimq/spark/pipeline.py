@@ -36,7 +36,7 @@ class Pipeline:
 
     def once(self, on_batch: OnBatch | None = None) -> PipelineRun:
         """Read what is there, compact, and stop."""
-        with only_pipeline(self._lake.path), self._workplace(on_batch) as work:
+        with only_pipeline(self._lake), self._workplace(on_batch) as work:
             channels = work.channels_soon()
             work.sample(channels)
             for channel, queues in by_channel(channels).items():
@@ -52,7 +52,7 @@ class Pipeline:
 
         A server that goes away is waited for. New queues are found within a minute.
         """
-        with only_pipeline(self._lake.path), self._workplace(on_batch) as work:
+        with only_pipeline(self._lake), self._workplace(on_batch) as work:
             following = Following(work, stop)
             following.run()
             work.flush()
@@ -61,7 +61,7 @@ class Pipeline:
 
     def backfill(self, day: date) -> PipelineRun:
         """Make the silver and gold rows of a day again, from bronze."""
-        with only_pipeline(self._lake.path), self._workplace(None) as work:
+        with only_pipeline(self._lake), self._workplace(None) as work:
             return work.backfill(day)
 
     def _workplace(self, on_batch: OnBatch | None) -> Workplace:

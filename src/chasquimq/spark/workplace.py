@@ -15,7 +15,7 @@ from chasquimq.spark.backlog import Backlog
 from chasquimq.spark.batches import Batches, ChannelTables, OnBatch
 from chasquimq.spark.channels import HISTORY, SETTLE_MS, Channels
 from chasquimq.spark.checkpoints import Checkpoint
-from chasquimq.spark.compaction import compact, move_file
+from chasquimq.spark.compaction import compact
 from chasquimq.spark.events_tables import EventsTables
 from chasquimq.spark.history_tables import HistoryTables
 from chasquimq.spark.lake import Change, Lake
@@ -63,13 +63,6 @@ class Workplace:
         self._done = PipelineRun()
 
     def __enter__(self) -> Self:
-        self._lake.create_missing()
-        # What a pipeline before this one had decided to do is done first.
-        for pending in (
-            move_file(self._lake.path),
-            Checkpoint(self._lake.path, "backfill").pending,
-        ):
-            pending.settle(self._lake)
         return self
 
     def __exit__(self, *_: object) -> None:

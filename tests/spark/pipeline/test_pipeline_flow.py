@@ -134,7 +134,10 @@ async def test_a_running_pipeline_follows_and_stops_when_told(feed, pipeline, co
 
 
 def test_two_pipelines_on_one_lake_are_refused(pipeline, settings):
-    with only_pipeline(settings.lake), pytest.raises(SettingsError, match="one pipeline at a time"):
+    with (
+        only_pipeline(Lake(settings.lake)),
+        pytest.raises(SettingsError, match="one pipeline at a time"),
+    ):
         pipeline().once()
 
 

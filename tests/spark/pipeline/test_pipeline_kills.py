@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from chasquimq.spark.lake import Lake
+from chasquimq.spark.tidying import tidy
 from support.attempts import failed
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +36,78 @@ def run(url, queue_name, settings):
         ).returncode
 
     return run_until
+
+
+@pytest.fixture
+def dying(monkeypatch):
+    """Does something that dies when so many changes are committed."""
+    commit = Lake.commit
+
+    def dies_after(count: int, act) -> None:
+        made = []
+
+        def committed(self, change, once=None):
+            if len(made) == count:
+                raise RuntimeError("killed")
+            made.append(change.table)
+            return commit(self, change, once)
+
+        monkeypatch.setattr(Lake, "commit", committed)
+        with pytest.raises(RuntimeError, match="killed"):
+            act()
+        monkeypatch.setattr(Lake, "commit", commit)
+
+    return dies_after
+
+
+@pytest.fixture
+def read(feed, pipeline, counts):
+    """Reads a few attempts; answers what every table must say about them from then on."""
+
+    def once_read() -> dict[str, int]:
+        feed.rows([("a", 1, RETRIED, failed()), ("a", 2, 0, None), ("b", 1, 0, None)])
+        pipeline().once()
+        return counts()
+
+    return once_read
+
+
+# The first change of a batch is that of bronze.
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_lost_checkpoint_and_a_batch_under_way_double_nothing(
+    feed, pipeline, settings, dying, counts, count
+):
+    feed.attempts(10)
+    dying(count, pipeline().once)
+    shutil.rmtree(settings.lake / "_pipeline" / "history" / "checkpoint")
+
+    pipeline().once()
+
+    assert (counts()["bronze_attempts"], counts()["completed"]) == (10, 10)
+
+
+def test_a_day_is_not_made_again_of_half_a_batch(feed, pipeline, dying, counts):
+    feed.attempts(10)
+    dying(1, pipeline().once)
+
+    pipeline().backfill(datetime.now(UTC).date())
+
+    assert (counts()["bronze_attempts"], counts()["silver_attempts"]) == (10, 10)
+    assert counts()["completed"] == 10
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_a_day_that_was_half_made_again_is_not_doubled_by_compaction(
+    feed, pipeline, settings, dying, read, counts, count
+):
+    read()
+    before = read()
+    dying(count, lambda: pipeline().backfill(datetime.now(UTC).date()))
+
+    tidy(Lake(settings.lake))
+    pipeline().once()
+
+    assert counts() == before
 
 
 @pytest.mark.slow
