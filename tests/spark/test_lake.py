@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -64,6 +65,17 @@ def test_a_change_with_a_lower_number_was_made_before(lake):
     assert lake.is_done(TABLE, Once("reader", 6))
     assert not lake.is_done(TABLE, Once("reader", 8))
     assert not lake.is_done(TABLE, Once("another", 0))
+
+
+def test_the_next_change_has_a_higher_number_though_the_clock_stepped_back(lake):
+    ahead_us = time.time_ns() // 1_000 + 3_600_000_000
+    lake.commit(write(lake, attempt()), Once("remaker", ahead_us))
+
+    after = lake.next_once("remaker", [TABLE, "silver_attempts"])
+    other = lake.next_once("remaker", ["silver_attempts"])
+
+    assert after == Once("remaker", ahead_us + 1)
+    assert other.version < ahead_us
 
 
 def test_each_table_has_its_own_count_of_changes(lake):

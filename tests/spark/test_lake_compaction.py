@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -10,8 +11,9 @@ from chasquimq.errors import SettingsError
 from chasquimq.spark.answers import Answers
 from chasquimq.spark.checkpoints import only_pipeline
 from chasquimq.spark.compaction import compact
-from chasquimq.spark.lake import Change, Lake
+from chasquimq.spark.lake import Change, Lake, Once
 from chasquimq.spark.lake_files import write_table
+from chasquimq.spark.lake_reading import JOBS_MOVE
 from chasquimq.spark.sketches import quantiles
 from chasquimq.spark.tidying import tidy
 from support.made_lake import sketch
@@ -150,6 +152,18 @@ def test_a_move_that_was_killed_between_the_tables_is_ended_by_the_next(lake, mo
     assert halfway_jobs == jobs(lake)
     assert [job["attempts"] for job in jobs(lake)] == [1]
     assert lake.files("silver_jobs_parts") == []
+
+
+def test_parts_move_though_the_clock_stepped_back_since_the_last_move(lake):
+    ahead = Once(JOBS_MOVE, time.time_ns() // 1_000 + 3_600_000_000)
+    for table in ("silver_jobs", "silver_jobs_parts"):
+        lake.commit(Change(table=table), ahead)
+    append(lake, "silver_jobs_parts", part("a", status="dead", updated_at=NOON))
+
+    compact(lake)
+
+    assert lake.files("silver_jobs_parts") == []
+    assert [job["attempts"] for job in jobs(lake)] == [1]
 
 
 def test_a_lake_that_a_pipeline_holds_is_not_compacted_by_another(lake):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
@@ -13,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  its usual name
 from chasquimq.spark.batches import changes_of
 from chasquimq.spark.frames import lake_frame, landed_frame
 from chasquimq.spark.gold import gold_rows
-from chasquimq.spark.lake import Change, Lake, Once
+from chasquimq.spark.lake import Change, Lake
 from chasquimq.spark.land import FACTS_DDL, DayLander, Landed, SilverLander, read_landed
 from chasquimq.spark.manifest import Manifest
 from chasquimq.spark.table_schemas import (
@@ -58,7 +57,7 @@ class Backfill:
         self._settings = replace(settings, slo=_targets_of(lake, day, settings.slo))
         self._checkpoint = checkpoint
         self._day = day
-        self._once = Once(_APP_ID, time.time_ns() // 1_000)
+        self._once = lake.next_once(_APP_ID, _REMADE)
         self._tag = f"{_APP_ID}-{self._once.version}"
 
     def run(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import date
 from importlib import import_module
@@ -14,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from chasquimq.spark.checkpoints import own_folder
-from chasquimq.spark.lake import Change, Lake, Once
+from chasquimq.spark.lake import Change, Lake
 from chasquimq.spark.lake_files import FileFacts, TableWriter, write_table
 from chasquimq.spark.lake_reading import JOBS_MOVE
 from chasquimq.spark.manifest import Manifest, ManifestFile
@@ -119,7 +118,7 @@ def _move_parts(lake: Lake, pending: ManifestFile) -> None:
         Change(table=SILVER_JOBS.name, adds=adds),
         Change(table=parts, removes=lake.relative(parts, lake.files(parts))),
     ]
-    once = Once(JOBS_MOVE, time.time_ns() // 1_000)
+    once = lake.next_once(JOBS_MOVE, [SILVER_JOBS.name, parts])
     pending.write(Manifest(once=once, changes=changes))
     pending.settle(lake)
 

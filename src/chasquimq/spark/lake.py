@@ -29,6 +29,8 @@ _CONFIGURATION: Final = {
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 VACUUM_AFTER_HOURS: Final = 24
+# Numbers of changes begin with 0.
+_NONE_YET: Final = -1
 
 
 class Once(msgspec.Struct, frozen=True):
@@ -112,9 +114,15 @@ class Lake:
 
     def is_done(self, name: str, once: Once) -> bool:
         """Whether the change was committed before."""
-        table = self.table(name)
-        done = None if table is None else table.transaction_version(once.app_id)
-        return done is not None and done >= once.version
+        return self._last_version(name, once.app_id) >= once.version
+
+    def next_once(self, app_id: str, tables: Iterable[str]) -> Once:
+        """The next change of an app to these tables: a number of the clock, and above all before.
+
+        A clock that stepped back would make it look done.
+        """
+        last = [self._last_version(name, app_id) for name in tables]
+        return Once(app_id, max([time.time_ns() // 1_000, *(number + 1 for number in last)]))
 
     def commit(self, change: Change, once: Once | None = None) -> bool:
         """Make a change visible; False where it was before, and nothing happened now."""
@@ -153,6 +161,11 @@ class Lake:
                 after_hours, dry_run=False, enforce_retention_duration=False, full=is_settled
             )
         ]
+
+    def _last_version(self, name: str, app_id: str) -> int:
+        table = self.table(name)
+        done = None if table is None else table.transaction_version(app_id)
+        return _NONE_YET if done is None else done
 
     def _create_or_widen(self, table: Table) -> None:
         found = self.table(table.name)
