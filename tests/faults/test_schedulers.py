@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,8 @@ from chasquimq.store.firing import FiringStore
 from chasquimq.store.inspecting import server_ms
 from chasquimq.store.link import Link
 from chasquimq.store.script import script
-from support.faultproxy import FaultProxy
+from support.clock_skew import DAY_S, skewed_environment
+from support.faultproxy import LosesOneReply
 from support.raw import Raw
 from support.waiting import eventually
 
@@ -32,21 +32,7 @@ SOURCES = Path(__file__).parents[2] / "src"
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
 SPECS, CHAOS_S = (200, 30) if IS_BIG else (50, 12)
 FAULT_EACH_S, STOP_S = 2.0, 3.0
-DAY_S = 86_400
 CATCH_UP = MissedFiresPolicy.fire_all(1_000)
-CLOCK_SHIM = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <time.h>
-int clock_gettime(clockid_t id, struct timespec *ts) {
-  static int (*real)(clockid_t, struct timespec *);
-  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-  int answer = real(id, ts);
-  if (answer == 0 && id == CLOCK_REALTIME) ts->tv_sec += atol(getenv("CLOCK_SKEW_S"));
-  return answer;
-}
-"""
 
 
 class SchedulerProcess:
@@ -201,7 +187,7 @@ async def has_caught_up(queue, raw) -> bool:
 async def test_a_scheduler_whose_clock_is_wrong_fires_by_the_servers(
     queue, raw, fleet, tmp_path, skew_s
 ):
-    process = fleet.start(tick_ms=200, environ=skewed(tmp_path, skew_s))
+    process = fleet.start(tick_ms=200, environ=skewed_environment(tmp_path, skew_s))
     shown_s = process.until_ready()
     first_ms = await plan(queue, 1, 200)
 
@@ -211,18 +197,6 @@ async def test_a_scheduler_whose_clock_is_wrong_fires_by_the_servers(
     assert abs(shown_s - time.time() - skew_s) < 60
     assert [due_ms for _, due_ms, _ in found] == [first_ms["spec-0"] + n * 200 for n in range(8)]
     assert all(0 <= at_ms - due_ms < 1_000 for _, due_ms, at_ms in found)
-
-
-def skewed(folder: Path, skew_s: int) -> dict[str, str]:
-    """An environment in which the clock of the day is off."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("a C compiler builds the wrong clock, and there is none here")
-    (folder / "clock.c").write_text(CLOCK_SHIM)
-    library = str(folder / "clock.so")
-    command = [compiler, "-shared", "-fPIC", "-o", library, str(folder / "clock.c"), "-ldl"]
-    subprocess.run(command, check=True, capture_output=True)
-    return {"LD_PRELOAD": library, "CLOCK_SKEW_S": str(skew_s)}
 
 
 async def has_fired(raw, count) -> bool:
@@ -343,23 +317,6 @@ async def test_after_everything_was_flushed_new_plans_fire(own_queue, own_raw, s
 
 
 # ── lost replies ─────────────────────────────────────────────────────────────────────────────
-
-
-class LosesOneReply(FaultProxy):
-    """Passes the next call of one script on and cuts its connection instead of answering."""
-
-    lost: bytes | None = None
-
-    async def request(self, chunk, pipe):
-        if self.lost is not None and self.lost in chunk:
-            self.lost, pipe.is_unanswered = None, True
-        return await super().request(chunk, pipe)
-
-    async def reply(self, chunk, pipe):
-        if not hasattr(pipe, "is_unanswered"):
-            return await super().reply(chunk, pipe)
-        pipe.is_doomed = True
-        return b""
 
 
 @pytest.fixture

@@ -126,3 +126,102 @@ async def test_a_refused_dial_fails_and_the_port_comes_back(proxy, dial):
     await proxy.accept()
 
     assert await pong(await dial()) == PONG
+
+
+@pytest.mark.parametrize("way", ["request_latency_s", "reply_latency_s", "jitter_s"])
+async def test_one_way_may_be_slow_by_itself(proxy, dial, way):
+    client = await dial()
+    await pong(client)
+    setattr(proxy, way, 0.05)
+    loop = asyncio.get_running_loop()
+
+    started_s = loop.time()
+    await pong(client)
+
+    assert loop.time() - started_s >= (0.05 if way != "jitter_s" else 0.001)
+
+
+async def test_jitter_is_another_wait_each_time(proxy):
+    proxy.jitter_s = 0.05
+    loop = asyncio.get_running_loop()
+
+    waits_s = []
+    for _ in range(4):
+        started_s = loop.time()
+        await proxy._delay(0.0, 0)
+        waits_s.append(round(loop.time() - started_s, 3))
+
+    assert len(set(waits_s)) > 1
+
+
+async def test_a_narrow_link_takes_its_time(proxy, dial):
+    client = await dial()
+    await pong(client)
+    proxy.bytes_per_s = len(PING) / 0.05
+    loop = asyncio.get_running_loop()
+
+    started_s = loop.time()
+    await pong(client)
+
+    assert loop.time() - started_s >= 0.1
+
+
+async def test_slices_arrive_byte_by_byte(proxy, dial):
+    client = await dial()
+    proxy.slice_bytes = 1
+
+    assert [await pong(client) for _ in range(3)] == [PONG] * 3
+    assert list(proxy.slices(b"abc")) == [b"a", b"b", b"c"]
+
+
+async def test_a_slammed_door_is_a_dial_that_counts_and_fails(proxy, dial):
+    proxy.slam()
+
+    reader, _ = await dial()
+
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(1), 5)
+    assert proxy.accept_count == 1
+
+
+async def test_a_blackhole_takes_everything_and_says_nothing(proxy, dial):
+    proxy.blackhole()
+    reader, writer = await dial()
+    writer.write(PING)
+    answer = asyncio.ensure_future(reader.read(1))
+    await eventually(lambda: proxy._mute)
+    assert not answer.done()
+
+    proxy.cut()
+
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(answer, 5)
+
+
+async def test_a_share_of_some_commands_is_done_and_never_answered(proxy, raw, dial, queue_name):
+    proxy.lose_replies(0.5, [b"INCR"], seed=1)
+    command, answered = b"INCR %b\r\n" % queue_name.encode(), 0
+    for _ in range(20):
+        reader, writer = client = await dial()
+        await pong(client)
+        writer.write(command)
+        try:
+            answered += bool(await asyncio.wait_for(reader.read(1), 5))
+        except ConnectionResetError:
+            continue
+
+    assert (answered + proxy.lost_count, proxy.lost_count > 0, answered > 0) == (20, True, True)
+    await eventually(lambda: raw("GET", queue_name))
+    assert await raw("GET", queue_name) == b"20"
+
+
+async def test_a_calm_proxy_has_forgotten_its_manners_of_before(proxy, dial):
+    proxy.slam()
+    proxy.freeze()
+    proxy.drop_replies()
+    proxy.lose_replies(1.0, [b"PING"])
+    proxy.latency_s, proxy.slice_bytes = 30, 1
+
+    proxy.calm()
+
+    assert await pong(await dial()) == PONG
