@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -197,6 +198,20 @@ async def test_a_bulk_that_just_fits_is_added_whole(capped, raw):
     await capped(5).add_bulk(bulk(5))
 
     assert await payloads(raw) == list(range(5))
+
+
+async def test_a_time_that_has_passed_is_no_way_around_the_cap(capped, raw):
+    queue = capped(1)
+    past, to_come = datetime(2001, 9, 9, tzinfo=UTC), timedelta(hours=1)
+    await queue.add("n", 1)
+
+    with pytest.raises(QueueFull) as caught:
+        await queue.add("n", 2, delay_ms=past)
+    waiting = await queue.add("n", 3, delay=to_come)
+
+    assert len(caught.value.job_ids) == 1
+    assert await payloads(raw) == [1]
+    assert await raw("HKEYS", raw.keys.dix) == [waiting.id.encode()]
 
 
 async def test_a_hundred_adds_with_room_for_fifty_add_exactly_fifty(capped, raw):

@@ -23,13 +23,13 @@ def job(job_id: str, ms: object = HOUR_MS, how: str = "in", *, digest: str = "",
 
 @pytest.fixture
 def schedule(run, raw):
-    async def call(*jobs, token="t1", unique_ms=60_000):
+    async def call(*jobs, token="t1", unique_ms=60_000, cap=()):
         k = raw.keys
         keys = [k.delayed, k.dix, k.stream, k.token(token)]
         for _, _, digest, job_id, _, _ in jobs:
             keys += (k.uniq(job_id), k.dlid(job_id), k.didx(job_id)) if digest else ()
         return await run(
-            "schedule", keys, TTL_S, unique_ms, *(part for one in jobs for part in one)
+            "schedule", keys, TTL_S, unique_ms, *(part for one in jobs for part in one), *cap
         )
 
     return call
@@ -75,6 +75,39 @@ async def test_an_instant_that_has_passed_is_ready_at_once(schedule, raw):
         {b"d": envelope("b")},
     ]
     assert await raw("EXISTS", raw.keys.delayed, raw.keys.dix) == 0
+
+
+@pytest.mark.parametrize("digest", ["", "d"], ids=["fresh id", "own id"])
+async def test_an_instant_that_has_passed_must_fit_under_the_cap(schedule, raw, snapshot, digest):
+    await raw("XADD", raw.keys.stream, "*", "d", envelope("before"))
+    before = await snapshot()
+
+    answer = await schedule(job("a"), job("b", 1_000, "at", digest=digest), cap=(1,))
+
+    assert answer == b"full"
+    assert await snapshot() == before
+
+
+async def test_what_waits_or_is_there_already_needs_no_room_under_the_cap(schedule, raw):
+    await schedule(job("b", 1_000, "at", digest="d"), token="t0")
+
+    marks = await schedule(job("a"), job("b", 1_000, "at", digest="d"), cap=(1,))
+
+    assert marks == [1, 0]
+    assert (await raw("XLEN", raw.keys.stream), await raw("ZCARD", raw.keys.delayed)) == (1, 1)
+
+
+async def test_an_instant_that_has_passed_takes_the_last_room_under_the_cap(schedule, raw):
+    assert await schedule(job("a", 1_000, "at"), job("b"), cap=(1,)) == [1, 1]
+    assert await raw("XLEN", raw.keys.stream) == 1
+
+
+@pytest.mark.parametrize("cap", ["", "-1", "many", "nan"])
+async def test_a_cap_that_is_no_count_is_refused(schedule, snapshot, cap):
+    with pytest.raises(StoreError, match="stream_len_max must be"):
+        await schedule(job("a"), cap=(cap,))
+
+    assert await snapshot() == {}
 
 
 async def test_a_resent_schedule_answers_the_same_and_adds_nothing(schedule, raw):

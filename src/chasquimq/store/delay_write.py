@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from chasquimq.store.add_write import TOKEN_TTL_S, RememberedWrite, leftovers
 
 if TYPE_CHECKING:
+    from chasquimq.settings import ProducerSettings
     from chasquimq.wire.keys import QueueKeys
     from chasquimq.wire.new_job import NewJob
 
@@ -18,7 +19,9 @@ class DelayWrite(RememberedWrite):
 
     script_name = "schedule"
 
-    def __init__(self, jobs: Sequence[NewJob], keys: QueueKeys, unique_ms: int) -> None:
+    def __init__(
+        self, jobs: Sequence[NewJob], keys: QueueKeys, settings: ProducerSettings, unique_ms: int
+    ) -> None:
         self.jobs = jobs
         self._keys = [keys.delayed, keys.dix, keys.stream, keys.token(secrets.token_hex(12))]
         self._args = [TOKEN_TTL_S, unique_ms]
@@ -29,4 +32,5 @@ class DelayWrite(RememberedWrite):
                 self._keys += (keys.uniq(job_id), keys.dlid(job_id), keys.didx(job_id))
             how = "at" if job.wait.is_absolute else "in"
             self._args += (job.envelope, job.name, job.digest, job.job_id, job.wait.ms, how)
+        self._args.append(settings.max_stream_len or 0)
         self._keys += leftovers(keys, [job.job_id for job in jobs if job.digest])

@@ -173,7 +173,7 @@ class ProducerStore:
         """The cheapest spelling that keeps the promises these jobs ask for."""
         assert self._abilities is not None, "a connection probes the server before it is used"
         if jobs[0].wait is not None:
-            return DelayWrite(jobs, self.keys, unique_ms)
+            return DelayWrite(jobs, self.keys, self._settings, unique_ms)
         needs_script = self._settings.max_stream_len is not None or any(j.digest for j in jobs)
         if needs_script or (self._settings.resend and not self._abilities.idempotent_add):
             return ScriptWrite(jobs, self.keys, self._settings, unique_ms)
