@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -23,12 +22,12 @@ from chasquimq.settings import (
     ProducerSettings,
 )
 from chasquimq.store.address import normal_url
-from chasquimq.store.connection import pack
 from chasquimq.store.delayed_listing import DelayedListing
 from chasquimq.store.diagnosing import DiagnosingStore
 from chasquimq.store.inspecting import InspectorStore, read_snapshot, snapshot_questions
 from chasquimq.store.job_bytes import JobBytes
 from chasquimq.store.link import Link
+from chasquimq.store.links import Links, Master
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.scanning import Advance, KeyScan
 from chasquimq.wire.codec import decode_payload, split_envelope
@@ -47,8 +46,6 @@ __all__ = [
 
 DEFAULT_GROUP = "default"
 LEASE_MS = LeaseSettings().lease_ms
-# Heavy answers are asked for in portions that nobody has to wait for.
-_SNAPSHOTS_PER_WRITE = 50
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +72,7 @@ class Survey(NamedTuple):
 
 
 class Inspector:
-    """Looks at every queue of one server, over one connection that is opened on first use."""
+    """Looks at every queue of one server or cluster; connections are opened on first use."""
 
     def __init__(
         self,
@@ -90,9 +87,7 @@ class Inspector:
             insecure_tls=insecure_tls,
             credential_provider=credential_provider,
         )
-        self._link = Link(connection, name="chasqui-inspector")
-        self._reads = ReadStore(self._link, ProducerSettings().resend_within_ms)
-        self._facts = DiagnosingStore(self._link, self._reads)
+        self._links = Links(connection, name="chasqui-inspector")
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,11 +96,17 @@ class Inspector:
         await self.close()
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._links.close()
 
     async def queues(self, advance: Advance | None = None) -> list[str]:
         """The names of all queues; `advance` hears how many keys were seen, and of how many."""
-        return await KeyScan(self._reads).queue_names(advance)
+        if not self._links.is_cluster:
+            return await KeyScan(_reads(await self._links.of(""))).queue_names(advance)
+        names: set[str] = set()
+        async with self._links.masters() as masters:
+            for master in masters:
+                names.update(await KeyScan(_reads(master.link)).queue_names(advance))
+        return sorted(names)
 
     async def snapshot(self, queue: str, group: str = DEFAULT_GROUP) -> Snapshot:
         """How much is where, in one round trip.
@@ -123,56 +124,59 @@ class Inspector:
         check_group_name(group)
         keys = list(map(QueueKeys, queues))
         found = Survey([], [], [])
-        for at in range(0, len(keys), _SNAPSHOTS_PER_WRITE):
-            await self._survey(keys[at : at + _SNAPSHOTS_PER_WRITE], group, found)
+        asked = [(one.queue, snapshot_questions(one, group)) for one in keys]
+        for one, replies in zip(keys, await self._links.ask_each(asked), strict=True):
+            try:
+                found.snapshots.append(read_snapshot(one.queue, group, replies))
+            except ServerRefused as refused:
+                if refused.code != "WRONGTYPE":
+                    raise
+                found.broken_queues.append(one.queue)
+                found.broken.extend(await self.wrong_types(one.queue))
         return found
 
     async def workers(self, queue: str, group: str = DEFAULT_GROUP) -> list[WorkerSnapshot]:
         """The consumers of a group, the dead ones included."""
-        return await InspectorStore(queue, self._link, check_group_name(group)).workers()
+        check_group_name(group)
+        return await InspectorStore(queue, await self._links.of(queue), group).workers()
 
     async def delayed(self, queue: str, limit: int = 20) -> list[DelayedJob]:
         """The delayed jobs that are due first."""
         whole_number("limit", limit, 0)
-        return await DelayedListing(QueueKeys(queue), self._reads).soonest(limit)
+        keys, link = QueueKeys(queue), await self._links.of(queue)
+        return await DelayedListing(keys, _reads(link)).soonest(limit)
 
     async def contents(self, queue: str, state: JobState) -> Contents | None:
         """What a job that `Queue.get_job` found carries; None where it left nothing to read."""
-        raw = await JobBytes(QueueKeys(queue), self._reads).envelope(state)
+        keys, link = QueueKeys(queue), await self._links.of(queue)
+        raw = await JobBytes(keys, _reads(link)).envelope(state)
         return None if raw is None else open_envelope(raw)
 
     async def wrong_types(self, queue: str) -> list[WrongType]:
         """Keys of the queue that hold another kind of value than they must."""
-        return await self._facts.wrong_types(QueueKeys(queue))
+        return await (await self._facts(queue)).wrong_types(QueueKeys(queue))
 
     async def diagnose_server(self) -> list[Finding]:
-        """Whether the promises of a queue can be kept on this server."""
-        return check_server(await self._facts.server())
+        """Whether the promises of a queue can be kept on this server, or on each of a cluster."""
+        if not self._links.is_cluster:
+            return check_server(await (await self._facts("")).server())
+        async with self._links.masters() as masters:
+            return [finding for master in masters for finding in await _diagnose(master)]
 
     async def diagnose_queue(
         self, queue: str, group: str = DEFAULT_GROUP, lease_ms: int = LEASE_MS
     ) -> list[Finding]:
         """Whether somebody works on the queue, and whether anything is stuck or lost in it."""
-        keys = QueueKeys(queue)
-        wrong = await self._facts.wrong_types(keys)
+        keys, store = QueueKeys(queue), await self._facts(queue)
+        wrong = await store.wrong_types(keys)
         if wrong:
             return _about(queue, check_types(wrong))
-        facts = await self._facts.queue(keys, check_group_name(group))
+        facts = await store.queue(keys, check_group_name(group))
         return _about(queue, check_queue(facts, lease_ms))
 
-    async def _survey(self, keys: Sequence[QueueKeys], group: str, found: Survey) -> None:
-        questions = [snapshot_questions(one, group) for one in keys]
-        request = b"".join(pack(question) for asked in questions for question in asked)
-        replies = iter(await self._link.ask(request, sum(map(len, questions))))
-        for one, asked in zip(keys, questions, strict=True):
-            own = list(islice(replies, len(asked)))
-            try:
-                found.snapshots.append(read_snapshot(one.queue, group, own))
-            except ServerRefused as refused:
-                if refused.code != "WRONGTYPE":
-                    raise
-                found.broken_queues.append(one.queue)
-                found.broken.extend(await self._facts.wrong_types(one))
+    async def _facts(self, queue: str) -> DiagnosingStore:
+        link = await self._links.of(queue)
+        return DiagnosingStore(link, _reads(link))
 
 
 def open_envelope(raw: bytes) -> Contents | None:
@@ -202,3 +206,16 @@ def _decoded(payload: bytes) -> tuple[Any, bool]:
 
 def _about(queue: str, findings: list[Finding]) -> list[Finding]:
     return [msgspec.structs.replace(finding, queue=queue) for finding in findings]
+
+
+async def _diagnose(master: Master) -> list[Finding]:
+    """The findings of one node, each with its address."""
+    facts = await DiagnosingStore(master.link, _reads(master.link)).server(master.holds)
+    return [
+        msgspec.structs.replace(finding, found=f"{master.address}: {finding.found}")
+        for finding in check_server(facts)
+    ]
+
+
+def _reads(link: Link) -> ReadStore:
+    return ReadStore(link, ProducerSettings().resend_within_ms)

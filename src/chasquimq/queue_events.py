@@ -11,7 +11,8 @@ from typing import Any, Self
 from chasquimq.errors import ConnectionLost, SettingsError
 from chasquimq.settings import DEFAULT_URL, ConnectionSettings, CredentialProvider
 from chasquimq.store.address import normal_url
-from chasquimq.store.tailing import EventTail, TailedEntry
+from chasquimq.store.tailing import TailedEntry
+from chasquimq.store.tails import open_tail
 
 _NUMBERS = frozenset({"attempt", "backoff_ms", "delay_ms", "duration_us", "ts", "enq", "dc", "due"})
 Callback = Callable[["QueueEvent"], Awaitable[None] | None]
@@ -78,7 +79,7 @@ class QueueEvents:
         if not queues:
             raise SettingsError("queue_name", queues, "one name or several")
         self.name = queues[0]
-        self._tail = EventTail(
+        self._tail = open_tail(
             queues,
             ConnectionSettings(
                 url=normal_url(redis_url, tls=tls),

@@ -51,10 +51,13 @@ async def natives(connection: Connection, keys: QueueKeys) -> dict[str, bool | N
         pack(("XACKDEL", scratch, "probe", "IDS", 1, "0-1"))
         + pack((*_CLAIMING_READ, scratch, ">"))
         # Comes with idempotent adds, and is answered even by a server that is out of memory.
-        + pack(("XCFGSET", scratch, "IDMP-MAXSIZE", 100)),
-        3,
+        + pack(("XCFGSET", scratch, "IDMP-MAXSIZE", 100))
+        # A node of a cluster says nothing about whose key it is in a command it does not know.
+        + pack(("EXISTS", scratch)),
+        4,
     )
     _raise_trouble(replies)
+    del replies[3:]
     answers = (not _is_error(replies[0]), _is_no_group(replies[1]), _is_known(replies[2]))
     tried = zip(Abilities.__slots__, answers, replies, strict=True)
     return {name: None if _is_forbidden(reply) else answer for name, answer, reply in tried}

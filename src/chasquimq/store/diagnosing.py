@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
@@ -31,6 +31,8 @@ _GHOST_PAGES_MAX = 10
 _SCAN_STEPS_MAX = 1_000
 # No job is ever added under this name: it is only asked what the server would do.
 _SCRATCH_QUEUE = "doctor"
+# So many names fall into any part of a cluster that is worth a look.
+_NAMES_MAX = 20_000
 _TYPES = {
     "stream": "stream",
     "dlq": "stream",
@@ -52,11 +54,11 @@ class DiagnosingStore:
         self._link = link
         self._reads = reads
 
-    async def server(self) -> ServerFacts:
-        """What the server says of itself."""
+    async def server(self, holds: Callable[[str], bool] | None = None) -> ServerFacts:
+        """What the server says of itself; one of a cluster `holds` some queues and not others."""
         connection = await self._link.connection()
         rtt_ms, ahead_ms = await self._clock()
-        abilities = await natives(connection, QueueKeys(_SCRATCH_QUEUE))
+        abilities = await natives(connection, QueueKeys(_scratch_queue(holds)))
         facts = await self._info()
         return ServerFacts(
             kind="valkey" if facts.get("server_name") == "valkey" else "redis",
@@ -173,6 +175,13 @@ class DiagnosingStore:
         (entries,) = await self._reads.ask(command)
         runs_us = sorted(us for us in map(_duration_us, entries) if us is not None)
         return _summary(runs_us) if runs_us else None
+
+
+def _scratch_queue(holds: Callable[[str], bool] | None) -> str:
+    if holds is None:
+        return _SCRATCH_QUEUE
+    names = (f"{_SCRATCH_QUEUE}-{at}" for at in range(_NAMES_MAX))
+    return next(filter(holds, names), _SCRATCH_QUEUE)
 
 
 def _info(reply: bytes) -> dict[str, str]:
