@@ -1,0 +1,134 @@
+"""One script call for up to a thousand rows, spelled so that sending it twice adds each row once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+from chasquimq.store.add_write import TOKEN_TTL_S, leftovers
+from chasquimq.store.script import script
+
+if TYPE_CHECKING:
+    from chasquimq.store.connection import Part, Reply
+    from chasquimq.wire.keys import QueueKeys
+
+ROWS_PER_WRITE_MAX = 1_000
+# A hash of so many parts is deleted without keeping others waiting, even after ten million rows.
+RUN_BUCKETS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Jobs by column; `waits_ms` is None where every job is ready now."""
+
+    ids: Sequence[str]
+    names: Sequence[str]
+    envelopes: Sequence[bytes]
+    waits_ms: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def envelope_bytes(self) -> int:
+        return sum(map(len, self.envelopes))
+
+
+@dataclass(frozen=True, slots=True)
+class RowOwner:
+    """Who writes rows of a run: attempts of one partition stand for each other."""
+
+    run: str
+    instance: str
+    partition: int
+    attempt: int
+
+
+class RowWrite:
+    """A write that can be sent again."""
+
+    def __init__(
+        self, script_name: str, jobs: Jobs, keys: Sequence[str], args: Sequence[Part]
+    ) -> None:
+        self.jobs = jobs
+        self._script = script(script_name)
+        self._keys = keys
+        self._args = args
+
+    def request(self) -> bytes:
+        return self._script.by_hash(self._keys, self._args)
+
+    def request_with_text(self) -> bytes:
+        return self._script.by_text(self._keys, self._args)
+
+
+def own_id_write(
+    jobs: Jobs,
+    digests: Sequence[str],
+    keys: QueueKeys,
+    *,
+    stream_len_max: int,
+    unique_ms: int,
+    has_leftovers: bool,
+) -> RowWrite:
+    """Jobs that are ready now and have ids of their own."""
+    named = [keys.stream, _new_token(keys), *map(keys.uniq, jobs.ids)]
+    if has_leftovers:
+        named += leftovers(keys, jobs.ids)
+    args = [stream_len_max, TOKEN_TTL_S, unique_ms]
+    rows = zip(jobs.envelopes, jobs.names, digests, strict=True)
+    return RowWrite("add_rows", jobs, named, [*args, *chain.from_iterable(rows)])
+
+
+def own_id_delay_write(
+    jobs: Jobs, digests: Sequence[str], keys: QueueKeys, *, unique_ms: int
+) -> RowWrite:
+    """Jobs that are not due yet and have ids of their own."""
+    assert jobs.waits_ms is not None, "jobs without waits go the immediate way"
+    named = [keys.delayed, keys.dix, keys.stream, _new_token(keys)]
+    for one in jobs.ids:
+        named += (keys.uniq(one), keys.dlid(one), keys.didx(one))
+    named += leftovers(keys, jobs.ids)
+    rows = zip(
+        jobs.envelopes, jobs.names, digests, jobs.ids, jobs.waits_ms, repeat("in", len(jobs)),
+        strict=True,
+    )  # fmt: skip
+    args = [TOKEN_TTL_S, unique_ms]
+    return RowWrite("schedule", jobs, named, [*args, *chain.from_iterable(rows)])
+
+
+def run_write(
+    jobs: Jobs,
+    digests: Sequence[bytes],
+    keys: QueueKeys,
+    owner: RowOwner,
+    *,
+    stream_len_max: int,
+    keep_ms: int,
+) -> RowWrite:
+    """Jobs that are known by their contents, within one run."""
+    named = [keys.stream, _new_token(keys), keys.delayed, keys.dix, *bucket_keys(keys, owner.run)]
+    who = (owner.instance, owner.partition, owner.attempt)
+    args = [stream_len_max, TOKEN_TTL_S, keep_ms, *who, 0 if jobs.waits_ms is None else 1]
+    columns: list[Sequence[Part]] = [jobs.envelopes, jobs.names, digests]
+    if jobs.waits_ms is not None:
+        columns.append(jobs.waits_ms)
+    rows = zip(*columns, strict=True)
+    return RowWrite("add_run_rows", jobs, named, [*args, *chain.from_iterable(rows)])
+
+
+def bucket_keys(keys: QueueKeys, run: str) -> list[str]:
+    """Where the rows of a run are noted."""
+    return [keys.token(f"run:{run}:{number}") for number in range(RUN_BUCKETS)]
+
+
+def read_marks(reply: Reply) -> bytes:
+    """One character a row: 1 added, 0 was there, 2 taken by another job."""
+    return reply if isinstance(reply, bytes) else bytes(48 + mark for mark in reply)
+
+
+def _new_token(keys: QueueKeys) -> str:
+    return keys.token(secrets.token_hex(12))

@@ -1,0 +1,209 @@
+"""Writes rows from a thread that waits: a few writes on the way at once, each until it is answered.
+
+While the server works on one write, the caller spells the next. After trouble everything that was
+not answered is sent again, one by one; what had arrived is not added twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import hiredis
+
+from chasquimq.errors import ConnectionLost, QueueFull, ServerOutOfMemory, StoreError
+from chasquimq.store.add_write import leftovers
+from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.connection import pack
+from chasquimq.store.row_write import RowWrite, bucket_keys, read_marks
+from chasquimq.store.script import is_forgotten
+from chasquimq.store.server_errors import is_worth_resending
+from chasquimq.wire.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.store.connection import Reply
+
+Marked = Callable[[RowWrite, bytes], None]
+_CLIENT_NAME = "chasqui-spark-sink"
+_ON_THE_WAY_MAX = 3
+_FULL = b"full"
+_PAUSE_S_MIN = 0.02
+_PAUSE_S_MAX = 1.0
+_REPORT_TTL_S = 3_600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long trouble may last before it is raised; a full queue may take longer than a cut."""
+
+    resend_s: float = 30.0
+    full_s: float = 600.0
+
+
+class RowWriter:
+    """The adding side of one queue; `on_marks` hears what became of each write, in any order."""
+
+    def __init__(
+        self,
+        queue: str,
+        connection: ConnectionSettings,
+        on_marks: Marked,
+        *,
+        patience: Patience | None = None,
+        stream_len_max: int = 0,
+    ) -> None:
+        self.keys = QueueKeys(queue)
+        self._connection = _Pipe(connection, name=_CLIENT_NAME)
+        # Questions have a connection of their own: their answers do not wait behind writes.
+        self._questions = BlockingConnection(connection, name=_CLIENT_NAME)
+        self._on_marks = on_marks
+        self._patience = patience or Patience()
+        self._stream_len_max = stream_len_max
+        # Under a cap each write is judged by itself, so that a full queue holds up all that follow.
+        self._on_the_way_max = 1 if stream_len_max else _ON_THE_WAY_MAX
+        self._on_the_way: deque[RowWrite] = deque()
+
+    def put(self, write: RowWrite) -> None:
+        """Send a write; waits for an older one where enough are on the way."""
+        while len(self._on_the_way) >= self._on_the_way_max:
+            self._settle_oldest()
+        self._on_the_way.append(write)
+        try:
+            self._connection.write(write.request())
+        except StoreError as trouble:
+            self._send_all_again(trouble)
+
+    def drain(self) -> None:
+        """Wait until every write is answered."""
+        while self._on_the_way:
+            self._settle_oldest()
+
+    def has_leftovers(self, job_ids: Sequence[str]) -> bool:
+        """Whether former jobs of these ids left results or outcomes."""
+        return self._ask(pack(("EXISTS", *leftovers(self.keys, job_ids))))[0] > 0
+
+    def wait_ms(self, run: str, row_count: int, rows_per_s: float) -> int:
+        """How long these rows must wait for the pace that all tasks of the run share."""
+        keys = [self.keys.token(f"pace:{run}")]
+        return self._questions.run("pace", keys, row_count, repr(rows_per_s))
+
+    def note(self, report: str, fields: Sequence[str]) -> None:
+        """Leave figures of a run where others can see them for an hour."""
+        key = self.keys.token(f"report:{report}")
+        self._ask(pack(("HSET", key, *fields)) + pack(("EXPIRE", key, _REPORT_TTL_S)), 2)
+
+    def notes(self, report: str) -> dict[str, str]:
+        """The figures of a run, as far as they were noted."""
+        (flat,) = self._ask(pack(("HGETALL", self.keys.token(f"report:{report}"))))
+        texts = [part.decode() for part in flat]
+        return dict(zip(texts[::2], texts[1::2], strict=True))
+
+    def forget_run(self, run: str, after_ms: int) -> None:
+        """Let go of what is noted about the rows of a run, when no attempt can be under way."""
+        asked = [pack(("PEXPIRE", key, after_ms)) for key in bucket_keys(self.keys, run)]
+        self._ask(b"".join(asked), len(asked))
+
+    def close(self) -> None:
+        self._connection.close()
+        self._questions.close()
+
+    def _ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
+        """Questions, and notes that may be made twice: asked again for a while after trouble."""
+        give_up_s = time.monotonic() + self._patience.resend_s
+        while True:
+            try:
+                return _without_errors(self._questions.send(request, reply_count))
+            except StoreError as trouble:
+                if time.monotonic() >= give_up_s or not is_worth_resending(trouble):
+                    raise
+                time.sleep(_PAUSE_S_MAX)
+
+    def _settle_oldest(self) -> None:
+        try:
+            reply = self._connection.read()
+        except StoreError as trouble:
+            self._send_all_again(trouble)
+            return
+        write = self._on_the_way.popleft()
+        if isinstance(reply, StoreError) or reply == _FULL:
+            self._settle_others_first(write, reply)
+            return
+        self._on_marks(write, read_marks(reply))
+
+    def _settle_others_first(self, write: RowWrite, reply: Reply) -> None:
+        """Replies that are under way come first; then there is time to care for this write."""
+        while self._on_the_way:
+            self._settle_oldest()
+        self._send_until_done(write, reply)
+
+    def _send_all_again(self, trouble: StoreError) -> None:
+        waiting, self._on_the_way = self._on_the_way, deque()
+        self._connection.close()
+        for write in waiting:
+            self._send_until_done(write, trouble)
+
+    def _send_until_done(self, write: RowWrite, reply: Reply) -> None:
+        began_s, pause_s = time.monotonic(), _PAUSE_S_MIN
+        while True:
+            if is_forgotten(reply):
+                reply = self._exchange(write.request_with_text())
+            if not isinstance(reply, StoreError) and reply != _FULL:
+                self._on_marks(write, read_marks(reply))
+                return
+            self._raise_if_over(write, reply, time.monotonic() - began_s)
+            time.sleep(pause_s)
+            pause_s = min(_PAUSE_S_MAX, pause_s * 2)
+            reply = self._exchange(write.request())
+
+    def _exchange(self, request: bytes) -> Reply:
+        try:
+            return self._connection.send(request)[0]
+        except StoreError as trouble:
+            return trouble
+
+    def _raise_if_over(self, write: RowWrite, reply: Reply, waited_s: float) -> None:
+        if reply == _FULL:
+            if waited_s >= self._patience.full_s:
+                raise QueueFull(self.keys.queue, self._stream_len_max, write.jobs.ids)
+            return
+        # A server without memory is a queue that is full for everyone.
+        is_full = isinstance(reply, ServerOutOfMemory)
+        may_heal = is_full or isinstance(reply, ConnectionLost) or is_worth_resending(reply)
+        within_s = self._patience.full_s if is_full else self._patience.resend_s
+        if not may_heal or waited_s >= within_s:
+            raise reply
+
+
+class _Pipe(BlockingConnection):
+    """The same connection, with requests that leave before earlier ones are answered."""
+
+    def write(self, request: bytes) -> None:
+        """Write now; `read` fetches the reply, in the order of the requests."""
+        socket = self._socket()
+        try:
+            socket.sendall(request)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def read(self) -> Reply:
+        """The next reply, an error reply included."""
+        socket = self._socket()
+        try:
+            return self._receive(socket)
+        except (OSError, hiredis.ProtocolError) as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: Exception) -> ConnectionLost:
+        self.close()
+        return ConnectionLost(f"the connection to the server broke: {error}")
+
+
+def _without_errors(replies: list[Reply]) -> list[Reply]:
+    for reply in replies:
+        if isinstance(reply, StoreError):
+            raise reply
+    return replies

@@ -1,0 +1,53 @@
+-- Add rows with ids of their own: once per write token, once per id, never above the cap.
+-- KEYS     1 stream   2 write token   3.. one marker for each row
+--          then, optional, outcome and result of each row: what a former job left there
+-- ARGV     1 stream_len_max (0: no cap)   2 token_ttl_s   3 unique_for_ms
+--          then for each row: envelope, name, digest
+-- RETURNS  "full" when the new rows do not fit, else one character a row:
+--          1 added, 0 the same id was there, 2 the id is taken by another job
+-- SETTLES  two writers of the same rows: whoever sets a marker adds its row.
+local known = redis.call('GET', KEYS[2])
+if known then return known end
+local count = (#ARGV - 3) / 3
+local has_leftovers = #KEYS == 2 + count * 3
+if count < 1 or count > 1000 or count ~= math.floor(count) then
+  return redis.error_reply('ERR rows come in threes, at most a thousand')
+end
+if not has_leftovers and #KEYS ~= 2 + count then
+  return redis.error_reply('ERR a row has one marker, or three keys')
+end
+local cap, unique_ms = tonumber(ARGV[1]), tonumber(ARGV[3])
+if not (unique_ms and unique_ms >= 1) then
+  return redis.error_reply('ERR unique_for_ms must be a time')
+end
+-- A key of the wrong type must fail before the first write.
+local stream = KEYS[1]
+local backlog = redis.call('XLEN', stream)
+if cap > 0 then
+  local fresh, seen = 0, {}
+  local found = redis.call('MGET', unpack(KEYS, 3, 2 + count))
+  for i = 1, count do
+    local key = KEYS[2 + i]
+    if not found[i] and not seen[key] then fresh, seen[key] = fresh + 1, true end
+  end
+  if fresh > 0 and backlog + fresh > cap then return 'full' end
+end
+local marks = {}
+for i = 1, count do
+  local at, key = 1 + i * 3, KEYS[2 + i]
+  local name, digest = ARGV[at + 1], ARGV[at + 2]
+  if redis.call('SET', key, digest, 'NX', 'PX', ARGV[3]) then
+    if has_leftovers then redis.call('DEL', KEYS[1 + count + i * 2], KEYS[2 + count + i * 2]) end
+    if name == '' then
+      redis.call('XADD', stream, '*', 'd', ARGV[at])
+    else
+      redis.call('XADD', stream, '*', 'd', ARGV[at], 'n', name)
+    end
+    marks[i] = '1'
+  else
+    marks[i] = redis.call('GET', key) == digest and '0' or '2'
+  end
+end
+local answer = table.concat(marks)
+redis.call('SET', KEYS[2], answer, 'EX', ARGV[2])
+return answer

@@ -1,0 +1,67 @@
+"""Rows of a table as jobs: envelopes and digests of a thousand at once, each loop inside C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from hashlib import blake2b
+from itertools import repeat
+from operator import methodcaller
+
+import msgspec
+
+from chasquimq.model.backoff import RetryOverride
+
+# The digest of a row of a run; its hex is the id of the job.
+ROW_DIGEST_BYTES = 16
+_KEY_BYTES_MAX = 64
+_encode = msgspec.msgpack.Encoder().encode
+_digest = methodcaller("digest")
+_hexdigest = methodcaller("hexdigest")
+
+
+def encode_values(values: Iterable[object]) -> list[bytes]:
+    """Payloads from plain values, spelled as `encode_payload` does."""
+    return list(map(_encode, values))
+
+
+def encode_envelopes(
+    ids: Sequence[str],
+    payloads: Sequence[bytes],
+    now_ms: int,
+    attempts: Sequence[int | None] | None = None,
+) -> list[bytes]:
+    """Envelopes of jobs that have not run yet; `attempts` is how often each may run."""
+    if attempts is None:
+        return list(map(_encode, zip(ids, payloads, repeat(now_ms), repeat(0))))
+    retries = {most: RetryOverride(most, None) for most in set(attempts) if most is not None}
+    # Two shapes: without an override the original writes four elements, not five and a nil.
+    return [
+        _encode((one, payload, now_ms, 0, retries[most]) if most else (one, payload, now_ms, 0))
+        for one, payload, most in zip(ids, payloads, attempts, strict=True)
+    ]
+
+
+def job_digests(names: Sequence[str], payloads: Sequence[bytes]) -> list[str]:
+    """What tells two jobs of one id apart; the digest that `Queue.add` leaves in a marker."""
+    hashes = map(partial(blake2b, digest_size=12), _contents(names, payloads))
+    return list(map(_hexdigest, hashes))
+
+
+def row_digests(
+    run: str, names: Sequence[str], payloads: Sequence[bytes], *more: Iterable[object] | None
+) -> list[bytes]:
+    """What names a row within a run; `more` are columns that make rows differ, too."""
+    key = blake2b(run.encode(), digest_size=_KEY_BYTES_MAX).digest()
+    contents = _contents(names, payloads)
+    for column in more:
+        if column is not None:
+            contents = [b"%b\0%a" % pair for pair in zip(contents, column, strict=True)]
+    hashes = map(partial(blake2b, digest_size=ROW_DIGEST_BYTES, key=key), contents)
+    return list(map(_digest, hashes))
+
+
+def _contents(names: Sequence[str], payloads: Sequence[bytes]) -> list[bytes]:
+    if len(set(names)) == 1:
+        return list(map((names[0].encode() + b"\0").__add__, payloads))
+    return [name.encode() + b"\0" + payload for name, payload in zip(names, payloads, strict=True)]

@@ -1,0 +1,121 @@
+"""add_rows.lua: once per write token, once per id, never above the cap."""
+
+from __future__ import annotations
+
+import pytest
+
+from chasquimq.errors import StoreError
+
+TTL_S = 120
+UNIQUE_MS = 60_000
+
+
+@pytest.fixture
+def add(run, raw):
+    """One call: rows are (envelope, name, digest, job id)."""
+
+    async def call(*rows, token="t1", cap=0, unique_ms=UNIQUE_MS, leftovers=False):
+        keys = raw.keys
+        named = [keys.stream, keys.token(token), *[keys.uniq(row[3]) for row in rows]]
+        if leftovers:
+            named += [key for *_, one in rows for key in (keys.outcome(one), keys.result(one))]
+        args = [part for row in rows for part in row[:3]]
+        return await run("add_rows", named, cap, TTL_S, unique_ms, *args)
+
+    return call
+
+
+async def test_rows_are_added_in_order_with_their_names(add, raw):
+    marks = await add(("e1", "greet", "d1", "one"), ("e2", "", "d2", "two"))
+
+    assert marks == b"11"
+    assert [fields for _, fields in await raw.entries(raw.keys.stream)] == [
+        {b"d": b"e1", b"n": b"greet"},
+        {b"d": b"e2"},
+    ]
+
+
+async def test_an_id_is_added_once_and_another_job_of_it_is_told(add, raw):
+    await add(("e1", "", "d1", "one"))
+
+    marks = await add(("e1", "", "d1", "one"), ("e9", "", "d9", "one"), token="t2")
+
+    assert marks == b"02"
+    assert await raw("XLEN", raw.keys.stream) == 1
+
+
+async def test_an_id_that_comes_twice_in_a_write_is_added_once(add, raw):
+    marks = await add(("e1", "", "d1", "one"), ("e1", "", "d1", "one"), ("e3", "", "d3", "one"))
+
+    assert marks == b"102"
+
+
+async def test_a_resend_answers_what_the_first_send_did(add, raw):
+    rows = [("e1", "", "d1", "one"), ("e2", "", "d2", "two")]
+    first = await add(*rows)
+
+    assert await add(*rows) == first == b"11"
+    assert await raw("XLEN", raw.keys.stream) == 2
+    assert TTL_S - 5 <= await raw("TTL", raw.keys.token("t1")) <= TTL_S
+
+
+async def test_a_marker_lasts_for_its_time(add, raw):
+    await add(("e1", "", "d1", "one"))
+
+    assert UNIQUE_MS - 5_000 <= await raw("PTTL", raw.keys.uniq("one")) <= UNIQUE_MS
+    assert await raw("GET", raw.keys.uniq("one")) == b"d1"
+
+
+async def test_what_a_former_job_left_goes_with_the_new_one_only(add, raw):
+    keys = raw.keys
+    for one in ("new", "old"):
+        await raw("SET", keys.result(one), "r")
+        await raw("SET", keys.outcome(one), "o")
+    await raw("SET", keys.uniq("old"), "d")
+
+    marks = await add(("e1", "", "d", "new"), ("e2", "", "d", "old"), leftovers=True)
+
+    assert marks == b"10"
+    assert await raw("EXISTS", keys.result("new"), keys.outcome("new")) == 0
+    assert await raw("EXISTS", keys.result("old"), keys.outcome("old")) == 2
+
+
+async def test_rows_that_do_not_fit_are_not_added(add, raw, snapshot):
+    await add(("e1", "", "d1", "one"), ("e2", "", "d2", "two"))
+    before = await snapshot()
+
+    assert await add(("e3", "", "d3", "three"), token="t2", cap=2) == b"full"
+
+    assert await snapshot() == before
+
+
+async def test_rows_that_are_there_need_no_room(add):
+    await add(("e1", "", "d1", "one"), ("e2", "", "d2", "two"))
+
+    assert await add(("e1", "", "d1", "one"), token="t2", cap=2) == b"0"
+    assert await add(("e3", "", "d3", "x"), ("e3", "", "d3", "x"), token="t3", cap=3) == b"10"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"unique_ms": 0}, "unique_for_ms must be a time"), ({}, "rows come in threes")],
+)
+async def test_wrong_arguments_are_refused_before_anything_is_written(
+    add, snapshot, options, words
+):
+    rows = [("e1", "", "d1", "one")] if options else []
+
+    with pytest.raises(StoreError, match=words):
+        await add(*rows, **options)
+
+    assert await snapshot() == {}
+
+
+async def test_a_key_of_the_wrong_type_leaves_nothing(add, raw, snapshot):
+    await raw("SET", raw.keys.stream, "no stream")
+    before = await snapshot()
+
+    with pytest.raises(StoreError):
+        await add(("e1", "", "d1", "one"))
+
+    assert await snapshot() == before
