@@ -12,6 +12,7 @@ class DayCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     `server_finished` is what left the stream by the server's own counter, `rows_finished` the rows
     about it. `has_unknown_gap`: entries are missing, and with them nobody knows how many rows.
+    `untold` left before anybody looked, perhaps before there was a channel to tell of it.
     """
 
     queue: str
@@ -20,6 +21,7 @@ class DayCounts(msgspec.Struct, frozen=True, kw_only=True):
     rows_finished: int
     rows_lost: int = 0
     unproven: int = 0
+    untold: int = 0
     has_unknown_gap: bool = False
     is_settled: bool = True
 
@@ -60,7 +62,8 @@ def _verdict(day: DayCounts, missing: int | None) -> Verdict:
         return Verdict(missing_proven=None, missing_maybe=None, surplus=None)
     if missing <= 0:
         return Verdict(missing_proven=0, missing_maybe=0, surplus=-missing)
-    maybe = missing if _may_all_be_explained(day) else min(missing, day.rows_lost + day.unproven)
+    known = day.rows_lost + day.unproven + day.untold
+    maybe = missing if _may_all_be_explained(day) else min(missing, known)
     return Verdict(missing_proven=missing - maybe, missing_maybe=maybe, surplus=0)
 
 

@@ -3,7 +3,8 @@
 # ruff: noqa: S608  the SQL is our own, and names in it are of our tables
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 import duckdb
 
@@ -19,6 +20,14 @@ _SKEW_MS: Final = 100
 # A day of many millions goes to disk for a moment instead.
 _MEMORY: Final = "256MB"
 _ENDS: Final = "('completed', 'dead', 'rejected')"
+_UNKNOWN: Final = "(unit = 'entries' or lost is null)"
+
+
+class Look(NamedTuple):
+    """The first and the last look at a queue on a day."""
+
+    first_at: datetime
+    last_at: datetime
 
 
 class AuditFacts:
@@ -36,15 +45,40 @@ class AuditFacts:
     def close(self) -> None:
         self._connection.close()
 
+    def looks(self) -> dict[str, dict[str, Look]]:
+        """When each queue was first and last looked at, by day."""
+        looks: dict[str, dict[str, Look]] = {}
+        for row in self._ask(f"""
+            select queue, sampled_at::date as day, min(sampled_at) as first_at,
+                   max(sampled_at) as last_at
+            from {self._rows("gold_backlog", *self._lake.days("gold_backlog"))}
+            group by all order by day
+        """):
+            look = Look(row["first_at"], row["last_at"])
+            looks.setdefault(row["queue"], {})[row["day"].isoformat()] = look
+        return looks
+
     def attempts(self, day: str) -> dict[str, dict[str, Any]]:
-        """Rows of each queue: how many left the stream, and how many are odd."""
+        """Rows of each queue: how many left the stream, and how many are odd.
+
+        `*_by` counts those until the last look of the day, `*_first` those until the first.
+        """
         return self._by_queue(f"""
-            select queue, count(*) filter (outcome in {_LEFT}) as rows_finished,
+            with looks as ({self._edges(day)}), rows as (
+                select queue, outcome, attempt, deliveries, outcome in {_LEFT} as has_left,
+                       {_within(day, "ended_at")} as told_at
+                from {self._rows("silver_attempts", day)}
+            )
+            select queue, count(*) filter (has_left) as rows_finished,
+                   count(*) filter (has_left and told_at <= last_at) as rows_finished_by,
+                   count(*) filter (has_left and told_at <= first_at) as rows_finished_first,
                    count(*) filter (attempt > 0) as runs,
+                   count(*) filter (attempt > 0 and told_at <= last_at) as runs_by,
                    count(*) filter (deliveries > 1) as redeliveries,
                    count(*) filter (outcome = 'stale') as stale,
-                   count(*) filter (outcome = 'unproven') as unproven
-            from {self._rows("silver_attempts", day)} group by queue
+                   count(*) filter (outcome = 'unproven') as unproven,
+                   count(*) filter (outcome = 'unproven' and told_at <= last_at) as unproven_by
+            from rows left join looks using (queue) group by queue
         """)
 
     def ends(self, day: str) -> dict[str, dict[str, Any]]:
@@ -82,21 +116,31 @@ class AuditFacts:
         """)
 
     def starts(self, day: str) -> dict[str, dict[str, Any]]:
-        """Starts that the events told."""
+        """Starts that the events told, and those until the last look of the day."""
         return self._by_queue(f"""
-            select queue, count(*) as starts from {self._rows("bronze_events", day)}
+            with looks as ({self._edges(day)})
+            select queue, count(*) as starts,
+                   count(*) filter ({_within(day, "ts")} <= last_at) as starts_by
+            from {self._rows("bronze_events", day)} left join looks using (queue)
             where event = 'active' group by queue
         """)
 
     def gaps(self, day: str) -> dict[str, dict[str, Any]]:
-        """Known losses: attempts that were counted, entries that hold nobody knows how many."""
+        """Known losses: attempts that were counted, entries that hold nobody knows how many.
+
+        `*_late` are those that were noticed after the last look of the day.
+        """
+        is_late = "detected_at > last_at"
         return self._by_queue(f"""
-            select queue, coalesce(sum(lost) filter (unit = 'attempts'), 0)::bigint as rows_lost,
-                   greatest(coalesce(sum(lost) filter (cause = 'sequence'), 0),
-                            coalesce(sum(lost) filter (unit = 'entries' and cause <> 'sequence'), 0)
-                           )::bigint as entries_lost,
-                   bool_or(unit = 'entries' or lost is null) as has_unknown_gap
-            from {self._rows("bronze_gaps", day)} group by queue
+            with looks as ({self._edges(day)})
+            select queue, {_sum("lost", "unit = 'attempts'")} as rows_lost,
+                   {_sum("lost", f"unit = 'attempts' and {is_late}")} as rows_lost_late,
+                   greatest({_sum("lost", "cause = 'sequence'")},
+                            {_sum("lost", "unit = 'entries' and cause <> 'sequence'")}
+                           ) as entries_lost,
+                   coalesce(bool_or({_UNKNOWN}), false) as has_unknown_gap,
+                   coalesce(bool_or({_UNKNOWN} and {is_late}), false) as has_unknown_gap_late
+            from {self._rows("bronze_gaps", day)} left join looks using (queue) group by queue
         """)
 
     def samples(self, day: str) -> dict[str, dict[str, Any]]:
@@ -121,29 +165,24 @@ class AuditFacts:
             from samples group by queue
         """)
 
-    def first_sampled(self) -> dict[str, str]:
-        """The day of the first sample of each queue."""
-        rows = self._by_queue(f"""
-            select queue, min(sampled_at)::date as day
-            from {self._rows("gold_backlog", *self._lake.days("gold_backlog"))} group by queue
-        """)
-        return {queue: row["day"].isoformat() for queue, row in rows.items()}
-
     def runs(self) -> list[dict[str, Any]]:
-        """Worker runs without an end, by the day of their last entry."""
+        """All runs of workers: from when until when they wrote, and whether they closed."""
         return self._ask(f"""
-            select queue, worker, run, max(last_at)::date as day
-            from ({view_sql(self._lake.path, "bronze_runs")})
-            where not is_ended group by queue, worker, run
+            select queue, worker, run, coalesce(min(first_at), min(last_at)) as first_at,
+                   max(last_at) as last_at, bool_or(is_ended) as is_ended
+            from ({view_sql(self._lake.path, "bronze_runs")}) group by queue, worker, run
         """)
 
-    def rows_until(self, day: str) -> dict[str, dict[str, Any]]:
-        """Rows of all days up to this one."""
-        days = [one for one in self._lake.days("silver_attempts") if one <= day]
-        return self._by_queue(f"""
-            select queue, count(*) filter (outcome in {_LEFT}) as rows_finished
-            from {self._rows("silver_attempts", *days)} group by queue
-        """)
+    def days_between(self, after: str, before: str) -> list[str]:
+        """Days with rows or gaps, none of which is one of the two."""
+        days = {*self._lake.days("silver_attempts"), *self._lake.days("bronze_gaps")}
+        return sorted(day for day in days if after < day < before)
+
+    def _edges(self, day: str) -> str:
+        return f"""
+            select queue, min(sampled_at) as first_at, max(sampled_at) as last_at
+            from {self._rows("gold_backlog", day)} group by queue
+        """
 
     def _rows(self, name: str, *days: str) -> str:
         paths = [path for day in days for path in self._lake.files(name, day)]
@@ -156,3 +195,14 @@ class AuditFacts:
         found = self._connection.execute(question)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def _within(day: str, moment: str) -> str:
+    """A moment of a worker's clock, kept within the day on which the server heard of it."""
+    midnight = f"timestamptz '{day} 00:00:00+00'"
+    known = f"greatest(coalesce({moment}, {midnight}), {midnight})"
+    return f"least({known}, {midnight} + interval 1 day)"
+
+
+def _sum(column: str, condition: str) -> str:
+    return f"coalesce(sum({column}) filter ({condition}), 0)::bigint"

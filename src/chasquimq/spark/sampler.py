@@ -39,12 +39,12 @@ class ServerSampler:
             samples += self._ask(queues[at : at + _QUEUES_PER_CALL])
         return samples
 
-    def alive_workers(self, queues: Sequence[str]) -> set[str]:
-        """The names of all workers that the server has heard of within their lease."""
-        names: set[str] = set()
+    def alive_workers(self, queues: Sequence[str]) -> set[tuple[str, str]]:
+        """Queues and names of all workers that the server has heard of within their lease."""
+        names: set[tuple[str, str]] = set()
         for queue in queues:
             asked = pack(("XINFO", "CONSUMERS", QueueKeys(queue).stream, _GROUP))
-            names.update(_alive(self._connection.send(asked)[0]))
+            names.update((queue, name) for name in _alive(self._connection.send(asked)[0]))
         return names
 
     def close(self) -> None:

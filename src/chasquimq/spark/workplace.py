@@ -23,6 +23,7 @@ from chasquimq.spark.lake_files import write_table
 from chasquimq.spark.pipeline_settings import BatchReport, PipelineRun, PipelineSettings
 from chasquimq.spark.queries import ChannelQuery
 from chasquimq.spark.sampler import ServerSampler
+from chasquimq.spark.standing import ask_standing
 from chasquimq.store.ranging import RangeStore
 
 if TYPE_CHECKING:
@@ -121,9 +122,9 @@ class Workplace:
     def audit(self, channels: Mapping[str, str]) -> None:
         """Hold the rows of the last days against the server's counters."""
         began_s = time.monotonic()
-        alive = self._sampler.alive_workers(list(channels))
         with self._turn:
-            audit(self._lake, channels, alive)
+            standing = ask_standing(self._lake.path, channels, self._sampler, self._store)
+            audit(self._lake, channels, standing)
         took_s = time.monotonic() - began_s
         self._audit_due_s = time.monotonic() + max(_AUDIT_EVERY_S, took_s * _AUDIT_SHARE)
 
