@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from chasquimq.model.outcome import Door
+from chasquimq.store.passing import PartlyPassed
 
 
 class _Move(Protocol):
@@ -91,6 +92,17 @@ class DoorLoop(Generic[Move]):
     async def _pass(self, moves: list[Move]) -> list[Door]:
         try:
             return await self._send(moves)
+        except PartlyPassed as error:
+            self._settle_known(moves, error.doors)
+            self._was_sent = True
+            raise
         except BaseException:
             self._was_sent = True
             raise
+
+    def _settle_known(self, moves: list[Move], doors: Sequence[Door | None]) -> None:
+        """Let go of what was answered; the rest stays under way."""
+        pairs = list(zip(moves, doors, strict=True))
+        self._under_way = [move for move, door in pairs if door is None]
+        known = [(move, door) for move, door in pairs if door is not None]
+        self._settle([move for move, _ in known], [door for _, door in known], self._was_sent)

@@ -13,6 +13,7 @@ from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
 from chasquimq.store.arrivals import EMPTY, ArrivalReader, Batch
 from chasquimq.store.link import Link
+from chasquimq.store.passing import Call, pass_moves
 from chasquimq.store.server_clock import ServerClock
 from chasquimq.wire.codec import encode_envelope
 from chasquimq.wire.delayed_member import encode_member
@@ -36,8 +37,6 @@ _PARKED_IDLE_MS = 365 * 24 * 3_600_000
 _IDS_PER_CALL_MAX = 1_000
 _MOVES_PER_CALL_MAX = 100
 _MOVE_BYTES_PER_CALL_MAX = 1024 * 1024
-# Keys and arguments of one script call.
-Call = tuple["Sequence[str]", "Sequence[Part]"]
 
 
 class ConsumerStore:
@@ -141,26 +140,25 @@ class ConsumerStore:
     async def complete(self, moves: Sequence[Completing]) -> list[Door]:
         """Complete entries and keep what their handlers returned, in one step."""
         calls = [self._complete_call(chunk) for chunk in _result_chunks(moves)]
-        return await self._pass("complete", calls)
+        return await pass_moves(self._writes, "complete", calls)
 
     async def retry(self, moves: Sequence[Retrying]) -> list[Door]:
         """Move failed deliveries to the delayed set, as their owner."""
         keys = (self.keys.stream, self.keys.delayed, self.keys.dix)
         spelled = [_spell_retry(move) for move in moves]
         head = (self.group, self.consumer)
-        return await self._pass(
-            "retry", [(keys, [*head, *_flat(chunk)]) for chunk in _by_bytes(spelled)]
-        )
+        calls = [Call(keys, [*head, *_flat(rows)], len(rows)) for rows in _by_bytes(spelled)]
+        return await pass_moves(self._writes, "retry", calls)
 
     async def bury(self, moves: Sequence[Burying]) -> list[Door]:
         """Move entries to the DLQ, as their owner; who waits for their results is told."""
         if self._results.is_stored:
-            return await self._pass("bury", [self._bury_call(move) for move in moves])
+            calls = [self._bury_call(move) for move in moves]
+            return await pass_moves(self._writes, "bury", calls)
         keys, head = (self.keys.stream, self.keys.dlq), (self.group, self.consumer, 0)
         spelled = [_spell_bury(move) for move in moves]
-        return await self._pass(
-            "bury", [(keys, [*head, *_flat(chunk)]) for chunk in _by_bytes(spelled)]
-        )
+        calls = [Call(keys, [*head, *_flat(rows)], len(rows)) for rows in _by_bytes(spelled)]
+        return await pass_moves(self._writes, "bury", calls)
 
     async def charge(self, counts: Sequence[tuple[bytes, int]]) -> list[bytes]:
         """Set delivery counts of held entries; answers the ids that are ours no more."""
@@ -212,22 +210,13 @@ class ConsumerStore:
             self._writes.heed(error)
             raise
 
-    async def _pass(self, name: str, calls: Sequence[Call]) -> list[Door]:
-        connection = await self._writes.connection()
-        doors: list[Door] = []
-        for reply in await script.run_many(connection, name, calls):
-            if isinstance(reply, StoreError):
-                self._writes.heed(reply)
-                raise reply
-            doors += [Door(mark) for mark in reply]
-        return doors
-
     def _bury_call(self, move: Burying) -> Call:
         keys, head = (self.keys.stream, self.keys.dlq), (self.group, self.consumer)
         if isinstance(move.entry, Arrival):
-            return keys, [*head, 0, *_spell_bury(move)]
+            return Call(keys, [*head, 0, *_spell_bury(move)], 1)
         outcome = self.keys.outcome(move.entry.job_id)
-        return (*keys, outcome), [*head, self._results.outcome_ttl_s, *_spell_bury(move)]
+        args = [*head, self._results.outcome_ttl_s, *_spell_bury(move)]
+        return Call((*keys, outcome), args, 1)
 
     def _complete_call(self, moves: Sequence[Completing]) -> Call:
         keys: list[str] = [self.keys.stream]
@@ -237,7 +226,7 @@ class ConsumerStore:
             keys += (self.keys.result(job_id), self.keys.outcome(job_id))
             outcome = COMPLETED_WITHOUT_RESULT if move.result is None else COMPLETED_WITH_RESULT
             args += (move.entry_id, move.result or b"", outcome)
-        return keys, args
+        return Call(keys, args, len(moves))
 
     async def _prepare_writes(self, connection: Connection) -> None:
         self.abilities = await probe(connection, self.keys, self._wanted)
@@ -261,7 +250,10 @@ class ConsumerStore:
                 raise
 
     async def _has_group(self, connection: Connection) -> bool:
-        groups = await connection.call("XINFO", "GROUPS", self.keys.stream)
+        try:
+            groups = await connection.call("XINFO", "GROUPS", self.keys.stream)
+        except ServerRefused:
+            return False  # there is no stream
         return self.group.encode() in [row[1] for row in groups]
 
 

@@ -56,9 +56,17 @@ async def run_many(
     replies = await connection.send(request, len(calls))
     for i, reply in enumerate(replies):
         if is_forgotten(reply):
-            keys, args = calls[i]
-            (replies[i],) = await connection.send(act.by_text(keys, args))
+            replies[i] = await _taught(connection, act.by_text(*calls[i]))
     return replies
+
+
+async def _taught(connection: Connection, request: bytes) -> Reply:
+    try:
+        (reply,) = await connection.send(request)
+    except StoreError as error:
+        # The other calls have their replies, which must not be lost with this one's.
+        return error
+    return reply
 
 
 def is_forgotten(reply: Reply) -> bool:
