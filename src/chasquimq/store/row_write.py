@@ -53,6 +53,7 @@ class RowWrite:
     def __init__(
         self, script_name: str, jobs: Jobs, keys: Sequence[str], args: Sequence[Part]
     ) -> None:
+        self.script_name = script_name
         self.jobs = jobs
         self._script = script(script_name)
         self._keys = keys

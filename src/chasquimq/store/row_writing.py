@@ -66,9 +66,13 @@ class RowWriter:
         # Under a cap each write is judged by itself, so that a full queue holds up all that follow.
         self._on_the_way_max = 1 if stream_len_max else _ON_THE_WAY_MAX
         self._on_the_way: deque[RowWrite] = deque()
+        self._taught: set[str] = set()
 
     def put(self, write: RowWrite) -> None:
         """Send a write; waits for an older one where enough are on the way."""
+        if write.script_name not in self._taught:
+            self._teach(write)
+            return
         while len(self._on_the_way) >= self._on_the_way_max:
             self._settle_oldest()
         self._on_the_way.append(write)
@@ -121,6 +125,12 @@ class RowWriter:
                 if time.monotonic() >= give_up_s or not is_worth_resending(trouble):
                     raise
                 time.sleep(_PAUSE_S_MAX)
+
+    def _teach(self, write: RowWrite) -> None:
+        """The first write of a script goes alone: a server that does not know it hears it once."""
+        self.drain()
+        self._send_until_done(write, self._exchange(write.request()))
+        self._taught.add(write.script_name)
 
     def _settle_oldest(self) -> None:
         try:

@@ -60,7 +60,7 @@ class QueueOptions:
 
     @property
     def connection(self) -> ConnectionSettings:
-        return ConnectionSettings(url=self.url)
+        return ConnectionSettings(url=self.url, queue=self.queue)
 
 
 def parse_options(given: Mapping[str, str]) -> QueueOptions:
