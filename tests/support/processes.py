@@ -105,11 +105,17 @@ class WorkerFleet:
         self.faults: list[Fault] = []
 
     def launch(
-        self, handler: str, *, environment: dict[str, str] | None = None, **options
+        self,
+        handler: str,
+        *,
+        environment: dict[str, str] | None = None,
+        url: str | None = None,
+        **options,
     ) -> WorkerProcess:
-        """Start a process and do not wait for it."""
+        """Start a process, perhaps on another way to the server, and do not wait for it."""
         journal = str(self._folder / f"{next(self._numbers)}.journal")
         settings = self._settings | {"handler": handler, "journal": journal, "options": options}
+        settings |= {} if url is None else {"url": url}
         process = self.process(settings, environment)
         self.processes.append(process)
         return process

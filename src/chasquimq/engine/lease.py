@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import StoreError
+from chasquimq.model.dialing import dial_delay_ms
 
 if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 0.2
+_LOOK_S = 0.05
 
 
 class Lease:
@@ -30,12 +33,15 @@ class Lease:
         settings: LeaseSettings,
         on_lost: Callable[[list[bytes]], None],
         on_trust: Callable[[bool], None],
+        is_reached: Callable[[], bool],
     ) -> None:
+        """`is_reached` tells whether other connections of this worker reach the server."""
         self._store = store
         self._holdings = holdings
         self._settings = settings
         self._on_lost = on_lost
         self._on_trust = on_trust
+        self._is_reached = is_reached
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._renewed_s = time.monotonic()
@@ -68,10 +74,22 @@ class Lease:
             self._on_lost(self._holdings.ids())
 
     def _run(self) -> None:
+        failures = 0
         pause_s = self._settings.beat_ms / 1000
         while not self._stopped.wait(pause_s):
-            pause_s = self._settings.beat_ms / 1000 if self._beat() else self._retry_s
+            is_renewed = self._beat()
+            failures = 0 if is_renewed else failures + 1
+            pause_s = self._settings.beat_ms / 1000 if is_renewed else self._retry_s
+            self._await_server(failures)
         self._store.close()
+
+    def _await_server(self, failures: int) -> None:
+        """Dial no more often than any other connection, until one of them gets through."""
+        until_s = time.monotonic() + dial_delay_ms(failures, random.uniform) / 1000
+        while time.monotonic() < until_s and not self._is_reached():
+            if self._stopped.wait(_LOOK_S):
+                return
+            self.check()
 
     @property
     def _retry_s(self) -> float:

@@ -92,8 +92,9 @@ class Pipeline:
         self.upkeep = upkeep
         self._loop = asyncio.get_running_loop()
         self.lease = Lease(
-            lease_store, self.holdings, settings.lease, self._leases_lost, self._leases_trusted
-        )
+            lease_store, self.holdings, settings.lease, self._leases_lost, self._leases_trusted,
+            lambda: store.is_up,
+        )  # fmt: skip
         self._pulse = Pulse(self.lease.check)
         self.lease.pulse = self._pulse
         self.reader = Reader(
