@@ -432,3 +432,25 @@ def stand(lake: Path, queue: str, position: str) -> None:
     (checkpoint / "commits" / "3").write_text("v1\n{}")
     (checkpoint / "commits" / ".3.crc").write_text("")
     (checkpoint / "offsets" / "3").write_text(f"v1\n{{}}\n{json.dumps({queue: position})}")
+
+
+@pytest.mark.parametrize("command", ["run", "once", "backfill"])
+def test_a_connect_url_is_refused_before_anything_is_made(pipeline, tmp_path, command):
+    days = ["2026-11-14"] if command == "backfill" else []
+
+    said = pipeline(command, *days, "--lake", "new", "--master", "sc://127.0.0.1:1")
+
+    assert said.code == 2
+    assert "commits from the driver" in " ".join(said.err.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_page_of_a_lake_that_is_named_from_within_lies_beside_it(pipeline, lake, environ):
+    said = subprocess.run(
+        [*PROGRAM, "pipeline", "report", "--lake", "."],
+        env=environ, cwd=lake, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert said.returncode == 0, said.stderr
+    assert (lake.parent / "report.html").exists()
+    assert not (lake / "report.html").exists()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from chasquimq.spark.answers import Answers
+from chasquimq.spark.charts_ink import as_page_ink
 from chasquimq.spark.report import make_report
 from chasquimq.spark.report_format import ms_text, rate_text, share_text, shown
 from chasquimq.spark.report_page import page_of
@@ -196,6 +198,41 @@ def test_a_loss_with_two_witnesses_is_one_loss(tmp_path):
         ("lost", 4, "attempts"), ("trimmed and sequence", 69, "entries"),
     ]  # fmt: skip
     assert losses.rows[1]["evidence"] == {"sequence": 69, "trimmed": 69}
+
+
+def test_losses_of_two_days_are_two_losses(tmp_path):
+    gap = {"queue": "q", "channel": "history", "unit": "entries", "detected_at": minutes(1)}
+    append(tmp_path, "bronze_gaps", {**gap, "cause": "sequence", "lost": 10},
+           {**gap, "cause": "trimmed", "lost": 5, "event_date": minutes(-1_440).date()})  # fmt: skip
+
+    (losses,) = section(report_of(tmp_path), "audit").grids
+
+    assert [(row["cause"], row["lost"]) for row in losses.rows] == [("trimmed and sequence", 15)]
+
+
+def test_rows_that_the_server_did_not_count_make_no_whole(tmp_path):
+    append(tmp_path, "gold_audit", {"queue": "q", "channel": "history", "audited_at": minutes(1),
+           "server_finished": 100, "rows_finished": 200, "surplus": 100, "missing_proven": 0,
+           "missing_maybe": 0, "is_settled": True})  # fmt: skip
+
+    report = report_of(tmp_path)
+
+    assert (report.figures[-1].text, report.figures[-1].tone) == ("not known", "bad")
+    assert section(report, "audit").sentences[0] == (
+        "Completeness: not known, 100 attempts are there that the server did not count."
+    )
+
+
+def test_a_gap_of_unknown_size_leaves_the_share_unknown(tmp_path):
+    append(tmp_path, "gold_audit", {"queue": "q", "channel": "history", "audited_at": minutes(1),
+           "server_finished": 7, "rows_finished": 7, "is_settled": True})  # fmt: skip
+    append(tmp_path, "bronze_gaps", {"queue": "q", "channel": "history", "unit": "entries",
+           "cause": "reset", "detected_at": minutes(1)})  # fmt: skip
+
+    report = report_of(tmp_path)
+
+    assert (report.figures[-1].text, report.figures[-1].tone) == ("not known", "bad")
+    assert "not known, 1 gap is of unknown size" in section(report, "audit").sentences[0]
 
 
 def test_a_whole_lake_says_that_it_is_whole(tmp_path):
@@ -387,6 +424,17 @@ def test_a_job_without_a_name_is_told_as_such(tmp_path):
     assert "all of one kind: (no name), no message." in html
 
 
+@pytest.mark.parametrize("name", ["#010207", 'id="x"', "url(#p1)", "font: 9px sans;"])
+def test_a_drawing_spells_names_as_they_are(name):
+    drawn = f'<svg id="a"><g style="fill: #010207"><text>{escape(name)}</text></g></svg>'
+
+    inked = as_page_ink(drawn, "key", "title")
+
+    assert f"<text>{escape(name)}</text>" in inked
+    assert 'id="key-a"' in inked
+    assert 'style="fill: var(--bad)"' in inked
+
+
 def test_the_same_lake_always_makes_the_same_page(lake, html):
     assert page_of(report_of(lake)) == html
 
@@ -395,7 +443,7 @@ def test_the_same_lake_always_makes_the_same_page(lake, html):
     ("text", "wanted"),
     [
         (ms_text(0), "0 ms"), (ms_text(0.25), "250 µs"), (ms_text(1), "1 ms"),
-        (ms_text(9.96), "10 ms"), (ms_text(999), "999 ms"), (ms_text(59_900), "60 s"),
+        (ms_text(9.96), "10 ms"), (ms_text(999), "999 ms"), (ms_text(59_900), "1 min 0 s"), (ms_text(999.96), "1 s"), (ms_text(0.9999), "1 ms"),
         (ms_text(61_000), "1 min 1 s"), (ms_text(3_600_000), "1 h 0 min"),
         (ms_text(200_000_000), "2 d 7 h"), (share_text(1), "100 %"), (share_text(0), "0 %"),
         (share_text(0.99999), "> 99.9 %"), (share_text(0.00001), "< 0.1 %"),

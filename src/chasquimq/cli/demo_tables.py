@@ -78,7 +78,9 @@ def _fresh_folder() -> Path:
     try:
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
-        (FOLDER.parent / ".gitignore").write_text("*\n")
+        ignored = FOLDER.parent / ".gitignore"
+        if not ignored.exists():
+            ignored.write_text("*\n")
     except OSError:
         return Path(tempfile.mkdtemp(prefix="chasqui-demo-"))
     return FOLDER

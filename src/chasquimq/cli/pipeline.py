@@ -16,7 +16,7 @@ from chasquimq.cli.pipeline_status import status
 def pipeline() -> None:
     """Carry the history of queues into tables, and ask them.
 
-    run and once need Spark and Java; all else reads the tables without them.
+    run, once and backfill need Spark and Java; all else reads the tables without them.
     """
 
 

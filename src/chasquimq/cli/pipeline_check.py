@@ -14,7 +14,6 @@ from chasquimq.cli.pipeline_options import lake_option, queues_option, trigger_o
 from chasquimq.cli.pipeline_talk import working
 from chasquimq.cli.render import emit_json, emit_table, talk
 from chasquimq.cli.server_choice import running_server
-from chasquimq.errors import ChasquiError
 
 if TYPE_CHECKING:
     from chasquimq.model.finding import Finding
@@ -108,15 +107,14 @@ def _entries(count: int) -> str:
 def _about_lake(lake: Path) -> list[Finding]:
     """What was lost already; a lake that is not there yet has lost nothing."""
     from chasquimq.model.finding import note, ok
-    from chasquimq.spark.answers import Answers
+    from chasquimq.spark.answers import Answers, has_tables
     from chasquimq.spark.answers_audit import gaps
     from chasquimq.spark.answers_scope import Scope
 
-    try:
-        with Answers(lake) as answers:
-            ledger = gaps(answers, Scope())
-    except ChasquiError:
+    if not has_tables(lake):
         return [note("lake", f"{lake} has no tables yet")]
+    with Answers(lake) as answers:
+        ledger = gaps(answers, Scope())
     if not ledger:
         return [ok("lake", "no loss is known")]
     lost = sum(row["lost"] or 0 for row in ledger)

@@ -106,6 +106,17 @@ queues_option = click.option(
     multiple=True,
     help="Only this queue; may be given twice.  [default: every queue]",
 )
+
+
+def _no_connect(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if value.startswith("sc://"):
+        raise click.BadParameter(
+            "a master is needed, as the pipeline commits from the driver, and a session of Spark "
+            f"Connect has none; use local[*] or spark://host:port, got {value}"
+        )
+    return value
+
+
 slo_option = click.option(
     "--slo",
     type=Target(),
@@ -117,7 +128,8 @@ master_option = click.option(
     "--master",
     default=DEFAULT_MASTER,
     show_default=True,
-    help="Spark's master, or sc:// for Connect.",
+    callback=_no_connect,
+    help="Spark's master: local[n], spark://…, yarn or k8s://…",
 )
 conf_option = click.option(
     "--conf",

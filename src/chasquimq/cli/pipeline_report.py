@@ -63,7 +63,7 @@ def report(
     # Drawing takes longer than asking, so what can be read comes first.
     if not as_json:
         print_report(made)
-    path = write_page(made, output or lake.parent / PAGE_NAME)
+    path = write_page(made, output or lake.resolve().parent / PAGE_NAME)
     if as_json:
         emit_json({"page": str(path), **report_facts(made)})
     else:

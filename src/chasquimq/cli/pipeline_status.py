@@ -15,7 +15,7 @@ from chasquimq.cli.options import json_option, redis_url_option
 from chasquimq.cli.pipeline_needs import READING, need
 from chasquimq.cli.pipeline_options import lake_option
 from chasquimq.cli.render import emit_json, emit_table, talk
-from chasquimq.errors import ConnectionLost, StoreError
+from chasquimq.errors import StoreError
 from chasquimq.server.finder import find_server
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _unread(lake: Path, redis_url: str | None) -> list[Behind]:
         return []
     try:
         return behind(lake, ConnectionSettings(url=url))
-    except (ConnectionLost, StoreError) as trouble:
+    except StoreError as trouble:
         talk(f"it is not known what was not read yet: {trouble}")
         return []
 

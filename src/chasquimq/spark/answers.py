@@ -39,9 +39,14 @@ class Answer(NamedTuple):
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
+def has_tables(lake: Path) -> bool:
+    """Whether a pipeline has begun to fill the folder."""
+    return any((lake / name / "_delta_log").is_dir() for name in TABLES)
+
+
 def refuse_empty(lake: Path) -> None:
     """Raise a sentence about a folder that holds no table."""
-    if not any((lake / name / "_delta_log").is_dir() for name in TABLES):
+    if not has_tables(lake):
         hint = "fill it with `chasqui pipeline once`, or name another with --lake"
         raise SettingsError("lake", str(lake), "a folder with tables", hint=hint)
 

@@ -13,7 +13,7 @@ from chasquimq.spark.report_format import count_text, share_text
 
 
 class Completeness(NamedTuple):
-    """What is in the tables, and what is missing from them.
+    """What is in the tables, what is missing from them, and what is in them twice.
 
     `is_proven`: the server's own counters say so; else it is what the channels say of themselves,
     and more may be missing. `on_the_way`: what had ended and was not read yet when they were
@@ -26,6 +26,7 @@ class Completeness(NamedTuple):
     is_settled: bool
     on_the_way: int = 0
     unknown_gaps: int = 0
+    surplus: int = 0
     since: date | None = None
 
     @property
@@ -36,8 +37,8 @@ class Completeness(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        has_loss = self.missing or self.unknown_gaps
-        return self.is_proven and self.is_settled and not has_loss
+        is_off = self.missing or self.unknown_gaps or self.surplus
+        return self.is_proven and self.is_settled and not is_off
 
     def sentence(self) -> str:
         """How far an answer that rests on this can be trusted."""
@@ -53,10 +54,12 @@ class Completeness(NamedTuple):
     def _verdict(self) -> str:
         if self.is_whole:
             return f"100 %, all {count_text(self.rows)} attempts that the server counted"
+        if self.surplus:
+            return f"not known, {_are(self.surplus)} there that the server did not count"
         if self.missing:
             return f"{share_text(self.share or 0)}, {_are(self.missing)} missing"
         if self.unknown_gaps:
-            return f"not known, {count_text(self.unknown_gaps)} gaps are of unknown size"
+            return f"not known, {_gaps_are(self.unknown_gaps)} of unknown size"
         return self._unproven()
 
     def _unproven(self) -> str:
@@ -83,23 +86,33 @@ def gaps(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
     """The ledger of losses by queue, channel and unit, each loss once.
 
     An entry that is gone also leaves a hole in the numbers of its run: two witnesses of one loss,
-    and the larger count holds. `evidence` is what each of them says.
+    and of each day the larger count holds. `evidence` is what each of them says.
     """
     return answers.ask(f"""
         with causes as (
-            select queue, channel, unit, cause, sum(lost)::bigint as lost,
+            select queue, channel, unit, cause, event_date, sum(lost)::bigint as lost,
                    count(*) filter (lost is null) as unknown, count(*) as gaps,
                    min(detected_at) as first_seen, max(detected_at) as last_seen
             from bronze_gaps where {scope.by_day().where("detected_at")}
-            group by queue, channel, unit, cause
+            group by queue, channel, unit, cause, event_date
+        ), days as (
+            select queue, channel, unit, {_greater("lost")} as lost, {_greater("gaps")} as gaps
+            from causes group by queue, channel, unit, event_date
+        ), losses as (
+            select queue, channel, unit, sum(lost)::bigint as lost, sum(gaps)::bigint as gaps
+            from days group by queue, channel, unit
+        ), witnesses as (
+            select queue, channel, unit, cause, sum(lost)::bigint as told,
+                   sum(unknown)::bigint as unknown,
+                   min(first_seen) as first_seen, max(last_seen) as last_seen
+            from causes group by queue, channel, unit, cause
         )
-        select queue, channel, {_joined_causes()} as cause, unit,
-               greatest({_of_witness("sum(lost)")}, {_of_others("sum(lost)")})::bigint as lost,
-               sum(unknown)::bigint as unknown,
-               greatest({_of_witness("sum(gaps)")}, {_of_others("sum(gaps)")})::bigint as gaps,
+        select queue, channel, {_joined_causes()} as cause, unit, any_value(lost) as lost,
+               sum(unknown)::bigint as unknown, any_value(gaps) as gaps,
                min(first_seen) as first_seen, max(last_seen) as last_seen,
-               map_from_entries(list((cause, lost) order by cause)) as evidence
-        from causes group by queue, channel, unit order by queue, channel, unit
+               map_from_entries(list((cause, told) order by cause)) as evidence
+        from witnesses join losses using (queue, channel, unit)
+        group by queue, channel, unit order by queue, channel, unit
     """)
 
 
@@ -115,6 +128,7 @@ def completeness(answers: Answers, scope: Scope) -> Completeness:
         is_settled=all(row["is_settled"] for row in audited),
         on_the_way=sum(map(_on_the_way, audited)),
         unknown_gaps=sum(row["unknown"] for row in ledger),
+        surplus=sum(row["surplus"] or 0 for row in audited if row["is_settled"]),
         since=None if days.since is None else days.since.date(),
     )
 
@@ -123,12 +137,13 @@ def _joined_causes() -> str:
     return f"string_agg(cause, ' and ' order by cause = '{SEQUENCE}', cause)"
 
 
-def _of_witness(total: str) -> str:
-    return f"{total} filter (cause = '{SEQUENCE}')"
-
-
-def _of_others(total: str) -> str:
-    return f"{total} filter (cause <> '{SEQUENCE}')"
+def _greater(count: str) -> str:
+    """What the numbers of the runs say, or all other witnesses together."""
+    is_number = f"cause = '{SEQUENCE}'"
+    by_number, by_others = (
+        f"sum({count}) filter ({'' if is_it else 'not '}{is_number})" for is_it in (True, False)
+    )
+    return f"greatest({by_number}, {by_others})"
 
 
 def _missing(audit: dict[str, Any]) -> int:
@@ -144,6 +159,10 @@ def _on_the_way(audit: dict[str, Any]) -> int:
     if audit["is_settled"] or audit["server_finished"] is None:
         return 0
     return max(0, (audit["missing_maybe"] or 0) - (audit["rows_lost"] or 0))
+
+
+def _gaps_are(count: int) -> str:
+    return "1 gap is" if count == 1 else f"{count_text(count)} gaps are"
 
 
 def _are(count: int) -> str:

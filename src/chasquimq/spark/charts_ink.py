@@ -28,6 +28,7 @@ _ID: Final = re.compile(r'\bid="([^"]+)"')
 _REFERENCE: Final = re.compile(r'(xlink:href="#|url\(#)([^")]+)')
 _FONT: Final = re.compile(r"font: (?P<size>[\d.]+px) [^;\"]+")
 _METADATA: Final = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
+_TAG: Final = re.compile(r"<[^>]*>")
 _SIZE: Final = re.compile(r' (?:width|height)="[\d.]+pt"')
 
 
@@ -40,10 +41,15 @@ def as_page_ink(svg: str, key: str, title: str) -> str:
     """The drawing as a part of a page: own ids, the page's colours, a name for who listens."""
     _, _, body = svg.partition("<svg")
     drawn = _METADATA.sub("", "<svg" + body)
-    drawn = _ID.sub(rf'id="{key}-\1"', drawn)
-    drawn = _REFERENCE.sub(rf"\g<1>{key}-\2", drawn)
-    drawn = _FONT.sub(r"font: \g<size> var(--font)", drawn)
-    drawn = _COLOUR.sub(lambda found: _VARIABLES[found[0]], drawn)
+    # Only in tags: what stands between them is the text of names.
+    drawn = _TAG.sub(lambda tag: _inked(tag[0], key), drawn)
     head, _, rest = drawn.partition(">")
     named = f' role="img" aria-label="{escape(title)}"'
     return _SIZE.sub("", head) + named + ">" + rest.strip()
+
+
+def _inked(tag: str, key: str) -> str:
+    tag = _ID.sub(rf'id="{key}-\1"', tag)
+    tag = _REFERENCE.sub(rf"\g<1>{key}-\2", tag)
+    tag = _FONT.sub(r"font: \g<size> var(--font)", tag)
+    return _COLOUR.sub(lambda found: _VARIABLES[found[0]], tag)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ for arg do
   shift
   [ "$arg" = "{option}" ] || set -- "$@" "$arg"
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -67,7 +68,7 @@ def quiet_home(java: Java, folder: Path) -> Path:
         if part.name != "bin" and not link.exists():
             link.symlink_to(part)
     shim = home / "bin" / "java"
-    shim.write_text(_SHIM.format(option=_MODULE_OPTION, java=java.binary))
+    shim.write_text(_SHIM.format(option=_MODULE_OPTION, java=shlex.quote(str(java.binary))))
     shim.chmod(0o755)
     return home
 

@@ -61,7 +61,9 @@ def audit_section(answers: Answers, scope: Scope, whole: Completeness) -> Sectio
     """Rows against the server's own counters, and the ledger of what was lost."""
     rows, ledger = audits(answers, scope), gaps(answers, scope)
     if not rows and not ledger:
-        absence = "No audit yet: the pipeline makes one with every batch."
+        absence = (
+            "No audit yet: a pipeline makes one when it ends, and twice a minute while it runs."
+        )
         return Section("audit", "Audit and completeness", absence=absence)
     settled = [{**row, "is_settled": _settled_text(row["is_settled"])} for row in rows]
     oddities = _oddities(rows)

@@ -53,11 +53,12 @@ def share_text(share: float) -> str:
 
 def ms_text(ms: float) -> str:
     """A duration in at most two units."""
-    if ms < 1:
+    # What would be rounded up to a whole next unit is told in that one.
+    if ms < 0.9995:
         return f"{ms * 1_000:.0f} µs" if ms else "0 ms"
-    if ms < 1_000:
+    if ms < 999.5:
         return f"{_short(ms)} ms"
-    if ms < 60_000:
+    if ms < 59_500:
         return f"{_short(ms / 1_000)} s"
     minutes, seconds = divmod(round(ms / 1_000), 60)
     if minutes < 60:

@@ -56,6 +56,8 @@ def _complete(whole: Completeness) -> Figure:
 def _complete_text(whole: Completeness) -> tuple[str, Tone]:
     if whole.share is None:
         return text_of(None, "share"), "plain"
+    if whole.surplus or (whole.unknown_gaps and not whole.missing):
+        return "not known", "bad"
     if whole.share == 1 and not whole.is_proven:
         return "not proven", "fair"
     if whole.share == 1 and not whole.is_settled:
