@@ -149,6 +149,69 @@ async def test_a_dial_that_failed_is_tried_again_by_the_next_call(connect, proxy
     assert await in_thread(connection.call, "PING") == b"PONG"
 
 
+READONLY = b"-READONLY You can't write against a read only replica.\r\n"
+
+
+async def calls_for(connection, seconds: float) -> None:
+    """Call again and again, as the thread that renews leases does."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        with pytest.raises((ServerRefused, ConnectionLost), match="READONLY"):
+            await in_thread(connection.run, "release_lock", ["k"], "me")
+        await asyncio.sleep(0.02)
+
+
+async def test_a_server_that_is_the_wrong_one_is_left_and_dialled_ever_more_slowly(connect):
+    answers = {"PING": b"+PONG\r\n", "EVALSHA": READONLY}
+    async with FakeServer(NEW | answers) as server:
+        connection = connect(server.url)
+        await in_thread(connection.call, "PING")
+
+        await calls_for(connection, 1.2)
+
+        assert 2 <= server.accept_count <= 6
+        assert server.count("EVALSHA") <= 6
+
+
+async def test_a_server_that_was_good_for_long_is_left_without_a_pause(connect):
+    answers = {"PING": b"+PONG\r\n", "EVALSHA": (READONLY, b":1\r\n")}
+    async with FakeServer(NEW | answers) as server:
+        connection = connect(server.url)
+        await in_thread(connection.call, "PING")
+        await asyncio.sleep(1.1)
+        with pytest.raises(ServerRefused, match="READONLY"):
+            await in_thread(connection.run, "release_lock", ["k"], "me")
+
+        assert await in_thread(connection.run, "release_lock", ["k"], "me") == 1
+
+
+async def test_a_server_that_is_away_is_dialled_ever_more_slowly(connect, proxy):
+    connection = connect(proxy.url)
+    await in_thread(connection.call, "PING")
+    proxy.freeze()
+    proxy.cut()
+    proxy.refuse()
+    told = []
+    until_s = time.monotonic() + 1.2
+    while time.monotonic() < until_s:
+        with pytest.raises(ConnectionLost) as caught:
+            await in_thread(connection.call, "PING")
+        told.append(type(caught.value))
+        await asyncio.sleep(0.02)
+
+    assert 2 <= told.count(ServerUnreachable) <= 5
+    proxy.thaw()
+    await proxy.accept()
+    await eventually(lambda: _answers(connection), what="an answer")
+
+
+async def _answers(connection) -> bool:
+    try:
+        return await in_thread(connection.call, "PING") == b"PONG"
+    except ConnectionLost:
+        return False
+
+
 def test_after_a_fork_each_process_has_its_own_connection(connect, url):
     connection = connect(url)
     parent_id = connection.call("CLIENT", "ID")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import tempfile
 from contextlib import AsyncExitStack
@@ -215,17 +216,19 @@ class Cluster:
         """The node that was given the slot of the queue when the cluster was made."""
         return self.nodes[slot_of(queue) * self._count // SLOT_COUNT]
 
-    async def move(self, queue: str, target: SessionServer, *, before_end=None) -> None:
-        """Move the slot of a queue key by key, as resharding does."""
-        slot, source = slot_of(queue), self.owner_at_start(queue)
+    async def move(
+        self, queue: str, source: SessionServer, target: SessionServer, *, pause_s: float = 0.0
+    ) -> None:
+        """Move the slot of a queue key by key, as resharding does; `pause_s` makes it last."""
+        slot = slot_of(queue)
         source_id, target_id = await self._id(source), await self._id(target)
         await tell(target.url, "CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
         await tell(source.url, "CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
         await self._migrate(slot, source, target)
-        if before_end is not None:
-            await before_end()
-            await self._migrate(slot, source, target)
-        for node in (target, source, *self.nodes):
+        await asyncio.sleep(pause_s)
+        await self._migrate(slot, source, target)
+        others = [node for node in self.nodes if node not in (source, target)]
+        for node in (target, source, *others):
             await tell(node.url, "CLUSTER", "SETSLOT", slot, "NODE", target_id)
 
     async def _migrate(self, slot: int, source: SessionServer, target: SessionServer) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 65_536
 _ROUTE_NAME = "chasqui-route"
+# A server that is left sooner than this counts as a failed dial.
+_YOUNG_S = 1.0
 _LEAVING = (Action.REDIAL, Action.REDISCOVER)
 
 
@@ -84,7 +86,7 @@ class BlockingConnection:
         for reply in replies:
             if isinstance(reply, StoreError) and action_for(reply) in _LEAVING:
                 self._route.heed(reply)
-                self._pace.failed(reply)
+                self._pace.left(reply)
                 self.close()
                 return
         self._pace.worked()
@@ -97,6 +99,7 @@ class BlockingConnection:
             except StoreError as error:
                 self._pace.failed(error)
                 raise
+            self._pace.opened()
             self._owner, self._owner_pid = owner, os.getpid()
             self._reader = hiredis.Reader(replyError=error_from_reply)
         return self._owner._sock  # noqa: SLF001  the one private attribute we rely on
@@ -129,6 +132,7 @@ class _Pace:
     def __init__(self) -> None:
         self._was_open = False
         self._failures = 0
+        self._opened_s = 0.0
         self._not_before_s = 0.0
         self._trouble: StoreError | None = None
 
@@ -137,16 +141,32 @@ class _Pace:
         if self._trouble is not None and time.monotonic() < self._not_before_s:
             raise ConnectionLost(str(self._trouble), outcome="not_done") from self._trouble
 
-    def failed(self, trouble: StoreError) -> None:
-        if not self._was_open:
-            return
-        self._failures += 1
-        self._trouble = trouble
-        pause_ms = dial_delay_ms(self._failures, random.uniform)
-        self._not_before_s = time.monotonic() + pause_ms / 1000
+    def opened(self) -> None:
+        self._opened_s = time.monotonic()
 
     def worked(self) -> None:
-        self._was_open, self._failures, self._trouble = True, 0, None
+        self._was_open, self._trouble = True, None
+        if not self._is_young:
+            self._failures = 0
+
+    def left(self, trouble: StoreError) -> None:
+        """A server that was good until now is left at once; one after the other, ever later."""
+        self._put_off(trouble, self._failures + 1 if self._is_young else 0)
+
+    def failed(self, trouble: StoreError) -> None:
+        """A dial failed."""
+        self._put_off(trouble, self._failures + 1)
+
+    def _put_off(self, trouble: StoreError, failures: int) -> None:
+        if not self._was_open:
+            return
+        self._trouble, self._failures = trouble, failures
+        pause_ms = dial_delay_ms(failures, random.uniform)
+        self._not_before_s = time.monotonic() + pause_ms / 1000
+
+    @property
+    def _is_young(self) -> bool:
+        return time.monotonic() - self._opened_s < _YOUNG_S
 
 
 def find_masters(settings: ConnectionSettings) -> list[tuple[ConnectionSettings, list[Range]]]:
