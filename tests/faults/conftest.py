@@ -19,9 +19,9 @@ def fleet(url, queue_name, tmp_path):
 
 
 @pytest.fixture
-def trial(queue, raw, tmp_path):
+def trial(queue, url, tmp_path):
     """Adds under a journal, and a verdict at the end."""
-    trial = Trial(queue, raw, tmp_path)
+    trial = Trial(queue, url, tmp_path)
     yield trial
     trial.close()
 
@@ -55,7 +55,7 @@ def own_fleet(own_server, queue_name, tmp_path):
 
 
 @pytest.fixture
-def own_trial(own_queue, own_raw, tmp_path):
-    trial = Trial(own_queue, own_raw, tmp_path)
+def own_trial(own_queue, own_server, tmp_path):
+    trial = Trial(own_queue, own_server.url, tmp_path)
     yield trial
     trial.close()

@@ -49,7 +49,7 @@ class Stage:
     async def __aenter__(self) -> Self:
         self._queue = Queue(self._name, redis_url=self._url)
         self.raw = await Raw.open(self._url, self._name)
-        self.trial = Trial(self._queue, self.raw, self._folder)
+        self.trial = Trial(self._queue, self._url, self._folder)
         return self
 
     async def __aexit__(self, *_: object) -> None:

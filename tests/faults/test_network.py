@@ -38,10 +38,10 @@ async def proxy(url):
 
 
 @pytest.fixture
-async def far_trial(proxy, queue_name, raw, tmp_path):
+async def far_trial(proxy, url, queue_name, tmp_path):
     """A producer behind the proxy."""
     async with Queue(queue_name, redis_url=proxy.url) as queue:
-        trial = Trial(queue, raw, tmp_path, seed=SEED)
+        trial = Trial(queue, url, tmp_path, seed=SEED)
         yield trial
         proxy.calm()
         trial.close()

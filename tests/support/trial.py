@@ -23,12 +23,12 @@ _CLOCK_READINGS = 20
 class Trial:
     """One queue, one folder of journals, one verdict."""
 
-    def __init__(self, queue: Queue, raw: Raw, folder: Path, *, seed: int = 0) -> None:
+    def __init__(self, queue: Queue, url: str, folder: Path, *, seed: int = 0) -> None:
         self.queue = queue
         self.faults: list[Fault] = []
         self.acknowledged: list[str] = []
         self.seed = seed
-        self._raw = raw
+        self._url = url
         self._folder = folder
         self._journal = Journal(folder / "trial.journal")
 
@@ -85,14 +85,17 @@ class Trial:
 
     async def verdict(self, *, more_faults: Sequence[Fault] = (), **limits: Any) -> Verdict:
         """Judge; the report lies beside the journals."""
+        # The server may have been killed since the last look at it.
+        raw = await Raw.open(self._url, self.queue.name)
         evidence = Evidence(
             lines=read_journals(self._folder),
-            places=await look(self._raw),
+            places=await look(raw),
             faults=[*self.faults, *more_faults],
             seed=self.seed,
-            server_offset_ms=await clock_offset_ms(self._raw),
+            server_offset_ms=await clock_offset_ms(raw),
             **limits,
         )
+        await raw.close()
         verdict = check(evidence)
         verdict.write(self._folder / "verdict.json")
         return verdict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import time
 
 
@@ -19,3 +20,8 @@ async def eventually(condition, *, within_s: float = 10.0, what: str = "the cond
         if time.monotonic() > until_s:
             raise AssertionError(f"{what} did not become true within {within_s} s")
         await asyncio.sleep(0.01)
+
+
+def patience() -> float:
+    """How much longer things may take while others keep this machine busy: 1 where nobody does."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -1,0 +1,87 @@
+"""The server is killed again and again under load: what it had promised to keep is there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from chasquimq import Queue
+from support.checker import Fault
+from support.journal import START, read_journals
+from support.trial import Trial
+from support.waiting import eventually, patience
+
+IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
+RESTARTS = 300 if IS_BIG else 3
+LEASE_MS = 1000
+RESUME_S = 2.0
+# With everysec, a killed server forgets what it did since its last look at the disk.
+FORGETS_S = {"always": 0.0, "everysec": 2.0}
+
+
+@pytest.fixture
+def own_server(kind, aof):
+    server = kind.session(aof=aof).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def own_trial(own_server, queue_name, tmp_path, durability):
+    async with Queue(queue_name, redis_url=own_server.url, durability=durability) as queue:
+        trial = Trial(queue, own_server.url, tmp_path)
+        yield trial
+        trial.close()
+
+
+@pytest.mark.timeout(3_600 if IS_BIG else 90)
+@pytest.mark.parametrize(
+    ("aof", "durability", "may_lose"),
+    [("always", "server", False), ("everysec", "fsync", False), ("everysec", "server", True)],
+    ids=["always", "everysec with fsync", "everysec"],
+)
+async def test_a_killed_server_keeps_what_its_class_of_durability_promises(
+    own_server, own_trial, own_fleet, tmp_path, kind, aof, durability, may_lose
+):
+    await own_fleet.start("brief", concurrency=4, claim_min_idle_ms=LEASE_MS)
+    adding = asyncio.create_task(add_all_the_time(own_trial))
+    back_s = []
+
+    for _ in range(RESTARTS):
+        known = len(own_trial.acknowledged)
+        await eventually(lambda known=known: len(own_trial.acknowledged) > known + 20, within_s=20)
+        died_s = time.monotonic()
+        await asyncio.to_thread(own_server.restart)
+        up_s = time.monotonic()
+        own_trial.faults.append(Fault("restart", died_s - FORGETS_S[aof], up_s))
+        started = lambda since_s=up_s: starts_since(tmp_path, since_s)  # noqa: E731
+        back_s.append((await eventually(started, within_s=15))[0].t_s - up_s)
+    adding.cancel()
+    await own_trial.drain(within_s=40)
+    await own_fleet.stop_all()
+
+    verdict = await own_trial.verdict(more_faults=own_fleet.faults)
+    lost = len(verdict.broken.get("lost", ()))
+    print(
+        f"{kind.label}, {aof}, {durability}: {lost} lost in {RESTARTS} restarts, "
+        f"back after {max(back_s):.2f} s; {verdict.line}"
+    )
+    if may_lose:
+        verdict.broken.pop("lost", None)
+    verdict.demand()
+    assert verdict.figures["jobs"] >= RESTARTS * 20
+    assert max(back_s) <= RESUME_S * patience()
+
+
+async def add_all_the_time(trial):
+    while True:
+        jobs = [{"name": "n", "data": i} for i in range(20)]
+        await asyncio.shield(asyncio.ensure_future(trial.add_bulk(jobs)))
+        await asyncio.sleep(0.02)
+
+
+def starts_since(folder, since_s):
+    return [one for one in read_journals(folder) if one.event == START and one.t_s > since_s]
