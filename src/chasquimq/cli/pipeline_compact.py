@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def compact(lake: Path, as_json: bool) -> None:
     """Merge rows of one key for good, join small files, and delete what was replaced a day ago.
 
-    A pipeline that runs does this by itself.
+    A pipeline that runs does all this by itself, and keeps others from it meanwhile.
     """
     need(READING)
     with working("compacting"):

@@ -57,6 +57,7 @@ class Pipeline:
             following.run()
             work.flush()
             work.audit(following.channels)
+            work.tidy()
             return work.summary(following.channels)
 
     def backfill(self, day: date) -> PipelineRun:

@@ -35,7 +35,7 @@ class PipelineSettings:
     trigger_s: float = 1.0
     max_rows_per_batch: int = 500_000
     fail_on_data_loss: bool = False
-    # So many batches between two compactions of a running pipeline.
+    # So many commits between two compactions of a running pipeline; fewer wait ten minutes.
     compact_every: int = 200
 
     def __post_init__(self) -> None:

@@ -15,7 +15,6 @@ from chasquimq.spark.backlog import Backlog
 from chasquimq.spark.batches import Batches, ChannelTables, OnBatch
 from chasquimq.spark.channels import HISTORY, SETTLE_MS, Channels
 from chasquimq.spark.checkpoints import Checkpoint
-from chasquimq.spark.compaction import compact
 from chasquimq.spark.events_tables import EventsTables
 from chasquimq.spark.history_tables import HistoryTables
 from chasquimq.spark.lake import Change, Lake
@@ -24,6 +23,7 @@ from chasquimq.spark.pipeline_settings import BatchReport, PipelineRun, Pipeline
 from chasquimq.spark.queries import ChannelQuery
 from chasquimq.spark.sampler import ServerSampler
 from chasquimq.spark.standing import ask_standing
+from chasquimq.spark.tidying import Tidying
 from chasquimq.store.ranging import RangeStore
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Workplace:
         self._batches: list[Batches] = []
         self._began_s = time.monotonic()
         self._flushed_s = 0.0
-        self._tidied_at = 0
+        self._tidying = Tidying(lake, settings.compact_every)
         self._audit_due_s = time.monotonic() + _AUDIT_EVERY_S
         self._done = PipelineRun()
 
@@ -101,6 +101,7 @@ class Workplace:
             for name, rows in self._backlog.rows().items():
                 files = write_table(self._lake.path, name, rows, _SAMPLE_TAG)
                 self._lake.commit(Change(table=name, adds=files))
+                self._tidying.note_commit()
             self._flushed_s = time.monotonic()
 
     @property
@@ -109,14 +110,13 @@ class Workplace:
         return time.monotonic() - self._flushed_s
 
     def tidy(self) -> None:
-        """Compact the tables."""
+        """Compact the tables, and delete what was replaced long ago."""
         with self._turn:
-            compact(self._lake)
-            self._tidied_at = self._done.batches
+            self._tidying.tidy()
 
     def tidy_if_due(self) -> None:
-        """Compact the tables, if there were enough batches since the last time."""
-        if self._done.batches - self._tidied_at >= self.settings.compact_every:
+        """The same, if there was enough to do since the last time."""
+        if self._tidying.is_due:
             self.tidy()
 
     def audit(self, channels: Mapping[str, str]) -> None:
@@ -162,6 +162,7 @@ class Workplace:
             rows=done.rows + report.rows,
             lost=done.lost + report.lost,
         )
+        self._tidying.note_commit()
         self._flushed_s = time.monotonic()
         if self._on_batch is not None:
             self._on_batch(report)

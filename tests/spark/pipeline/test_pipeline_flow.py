@@ -117,20 +117,25 @@ def test_a_lost_checkpoint_doubles_nothing(feed, pipeline, settings, counts):
     assert (counts()["bronze_attempts"], counts()["completed"]) == (13, 13)
 
 
-async def test_a_running_pipeline_follows_and_stops_when_told(feed, pipeline, counts):
+async def test_a_running_pipeline_follows_and_when_told_to_stop_tidies_its_lake(
+    feed, pipeline, settings, counts
+):
     stop, reports = threading.Event(), []
     thread = threading.Thread(target=pipeline().run, args=(stop, reports.append))
     feed.attempts(4)
     thread.start()
 
     await eventually(lambda: sum(report.rows for report in reports) == 4, within_s=60)
-    feed.attempts(5)
+    feed.attempts(4)
+    feed.rows([("a", 2, 0, None)])
     await eventually(lambda: sum(report.rows for report in reports) == 9, within_s=60)
     stop.set()
     thread.join(60)
 
     assert not thread.is_alive()
     assert (counts()["bronze_attempts"], counts()["completed"]) == (9, 9)
+    # The part of a job has become the job.
+    assert Lake(settings.lake).files("silver_jobs_parts") == []
 
 
 def test_two_pipelines_on_one_lake_are_refused(pipeline, settings):
