@@ -81,6 +81,20 @@ async def test_too_few_replicas_is_an_error_that_names_the_written_jobs(queue):
     assert (await queue.counts()).ready == 1
 
 
+@pytest.mark.parametrize("wait", [{}, {"delay_ms": 60_000}], ids=["ready", "delayed"])
+async def test_a_server_that_has_seen_no_script_yet_is_waited_for_once(kind, queue_name, wait):
+    """The first miss took twice as long: the answer to an unknown script was waited for, too."""
+    with kind.session() as server:
+        async with Queue(queue_name, redis_url=server.url) as queue:
+            with pytest.raises(DurabilityNotMet):
+                await queue.add("a", 1, job_id="kept", durability="replica:1", **wait)
+
+        raw = await Raw.open(server.url, queue_name)
+        calls = (await raw("INFO", "commandstats")).decode()
+        await raw.close()
+        assert "cmdstat_wait:calls=1," in calls
+
+
 @pytest.mark.parametrize("text", ["", "disk", "replica", "replica:0", "replica:x", 1])
 def test_an_unknown_class_is_refused_at_once(queue_name, text):
     with pytest.raises(SettingsError, match="durability"):
