@@ -1,0 +1,128 @@
+"""A server that takes no writes, and a queue that is full: told by name, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chasquimq import Queue
+from chasquimq.errors import QueueFull, ServerRefused
+from support import fault_worker
+from support.trial import Trial
+from support.waiting import eventually, patience
+from support.workers import RunningWorker, Worker
+
+JOBS = 40
+CAP = 20
+RESUME_S = 2.0
+
+
+@pytest.fixture
+def own_server(kind):
+    """A server that can be made to fail at writing its data."""
+    server = kind.session(args=["--save", "3600", "1000000", "--dbfilename", "dump.rdb"]).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def own_worker(own_server, queue_name):
+    started = []
+
+    async def start(handler, **options):
+        running = RunningWorker(Worker(queue_name, handler, redis_url=own_server.url, **options))
+        started.append(running)
+        await running.until_consuming()
+        return running
+
+    yield start
+    for running in started:
+        await running.stop()
+
+
+class BrokenDisk:
+    """Where the server wants to write its file there is a folder."""
+
+    def __init__(self, server, raw) -> None:
+        self._obstacle = server.data_dir / "dump.rdb"
+        self._raw = raw
+
+    async def fail(self) -> None:
+        self._obstacle.unlink(missing_ok=True)
+        self._obstacle.mkdir()
+        await self._save("err")
+
+    async def heal(self) -> None:
+        self._obstacle.rmdir()
+        await self._save("ok")
+
+    async def _save(self, outcome: str) -> None:
+        await self._raw("BGSAVE")
+        expected = f"rdb_last_bgsave_status:{outcome}".encode()
+
+        async def is_seen() -> bool:
+            return expected in await self._raw("INFO", "persistence")
+
+        await eventually(is_seen, what=f"a save that is {outcome}")
+
+
+async def test_a_disk_that_is_full_is_told_and_everything_goes_on_when_it_is_not(
+    own_server, own_raw, own_trial, own_worker, kind
+):
+    gate = asyncio.Event()
+
+    async def handler(job):
+        await gate.wait()
+        await fault_worker.fated.__wrapped__(job)
+
+    running = await own_worker(own_trial.watched(handler), concurrency=JOBS)
+    backoff = {"kind": "fixed", "delay_ms": 20, "jitter_ms": 0}
+    fates = ["completes", "fails once", "gives up", "completes"] * (JOBS // 4)
+    await own_trial.add_bulk([{"name": "n", "data": f, "backoff": backoff} for f in fates])
+    await own_trial.add_bulk([{"name": "n", "data": "completes", "delay_ms": 200}] * JOBS)
+    await eventually(lambda: running.worker.health().running == JOBS)
+
+    disk = BrokenDisk(own_server, own_raw)
+    await disk.fail()
+    gate.set()
+    with pytest.raises(ServerRefused, match="MISCONF"):
+        await own_trial.add("n", "completes")
+    await asyncio.sleep(0.5)
+    assert running.worker.health().completed == 0
+    await disk.heal()
+    loop = asyncio.get_running_loop()
+    healed_s = loop.time()
+    await own_trial.drain(within_s=20)
+    drained_s = loop.time() - healed_s
+    await eventually(lambda: running.worker.health().unconfirmed == 0)
+
+    verdict = await own_trial.verdict()
+    print(f"{kind.label}: done {drained_s:.2f} s after the disk was well; {verdict.line}")
+    verdict.demand()
+    assert verdict.figures["jobs"] == 2 * JOBS
+    assert verdict.figures["extra_starts"] == 0
+    assert drained_s <= RESUME_S * patience()
+
+
+async def test_a_full_queue_refuses_by_name_and_takes_more_as_it_drains(
+    url, queue_name, running_worker, tmp_path, kind
+):
+    refused = []
+    async with Queue(queue_name, redis_url=url, max_stream_len=CAP) as queue:
+        trial = Trial(queue, url, tmp_path)
+        await running_worker(trial.watched(fault_worker.brief.__wrapped__), concurrency=2)
+        for i in range(150):
+            try:
+                await trial.add("n", i)
+            except QueueFull as full:
+                refused.append(len(full.job_ids))
+                await asyncio.sleep(0.01)
+        await trial.drain()
+
+        verdict = await trial.verdict()
+        trial.close()
+    print(f"{kind.label}: {len(refused)} of 150 adds refused; {verdict.line}")
+    verdict.demand()
+    assert set(refused) == {1}
+    assert verdict.figures["jobs"] == verdict.figures["starts"] == 150 - len(refused)
