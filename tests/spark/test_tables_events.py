@@ -250,6 +250,18 @@ def test_an_id_that_tells_its_time_tells_when_the_job_was_added():
     assert other["enqueued_at"] is None
 
 
+def test_an_end_without_start_and_run_time_is_of_the_moment_it_was_told():
+    (row,) = attempts(fold(completed(duration_us=None)))
+
+    assert row["started_at"] == after(1)
+
+
+def test_an_id_that_tells_a_time_of_no_calendar_tells_nothing():
+    (row,) = attempts(fold(completed(job_id="7ZZZZZZZZZ" + "0" * 16)))
+
+    assert row["enqueued_at"] is None
+
+
 def test_the_events_of_the_original_become_its_attempts():
     lines = load("events")["events_clean_run"]["events"]
     entries = [

@@ -7,9 +7,10 @@ from datetime import date, timedelta
 import pyarrow as pa
 import pytest
 
+from chasquimq.spark.ledger import RunPart
 from chasquimq.spark.schema import ATTEMPTS_ARROW, EVENTS_ARROW, MARK
 from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, SILVER_ATTEMPTS, SILVER_JOBS
-from chasquimq.spark.tables_bronze import bronze_attempts, bronze_events
+from chasquimq.spark.tables_bronze import bronze_attempts, bronze_events, bronze_runs
 from chasquimq.spark.tables_silver import active_parts, silver_rows, waiting_parts
 from support.rows import DAY, NOON, after, attempt, batch, failure
 
@@ -46,6 +47,35 @@ def test_events_are_of_the_day_that_their_entry_reached_the_server(id_ms, day):
     bronze = bronze_events(pa.RecordBatch.from_pylist([row], EVENTS_ARROW), 0, 0)
 
     assert bronze.column("event_date").to_pylist() == [day]
+
+
+WILD_MS = [1_700_000_000_000_000, 2**62]
+NOW_US = 1_794_830_400_000_000
+
+
+@pytest.mark.parametrize("wild_ms", WILD_MS, ids=["microseconds", "no calendar"])
+def test_what_has_a_wild_entry_id_is_of_the_day_it_was_read(wild_ms):
+    event = dict.fromkeys(EVENTS_ARROW.names) | {"event": "active", "id_ms": wild_ms}
+    row = attempt(stream_id=f"{wild_ms}-0", row=0)
+    told = {name: row.get(name) for name in ATTEMPTS_ARROW.names}
+
+    events = bronze_events(pa.RecordBatch.from_pylist([event], EVENTS_ARROW), 0, NOW_US)
+    attempts = bronze_attempts(pa.RecordBatch.from_pylist([told], ATTEMPTS_ARROW), 0, NOW_US)
+
+    assert events.column("event_date").to_pylist() == [DAY]
+    assert attempts.column("event_date").to_pylist() == [DAY]
+
+
+@pytest.mark.parametrize("wild_ms", WILD_MS, ids=["microseconds", "no calendar"])
+def test_a_run_with_a_wild_entry_id_is_of_the_day_it_was_read(wild_ms):
+    part = RunPart(
+        queue="mail", worker="w", run="r", first_seq=1, last_seq=1, first_id=f"{wild_ms}-0",
+        last_id=f"{wild_ms}-0",
+    )  # fmt: skip
+
+    (row,) = bronze_runs([part], 0, NOON).to_pylist()
+
+    assert (row["last_at"], row["event_date"]) == (NOON, DAY)
 
 
 def test_an_attempt_knows_its_end_and_its_wait():

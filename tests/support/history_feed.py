@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chasquimq.model.verdict import Failure
 from chasquimq.wire.history import encode_history
+from chasquimq.wire.history_rows import HistoryRows
 from support.attempts import attempts
 from support.feed import Feed
 
@@ -25,6 +26,10 @@ class HistoryFeed(Feed):
             us + number * 1_000_000
             for us, number in zip(rows.started_us, rows.attempts, strict=True)
         ]
+        return self.packed(rows)
+
+    def packed(self, rows: HistoryRows) -> list[str]:
+        """One entry with these rows, however odd they are."""
         fields = encode_history(rows, worker="worker-1", run="run-1", seq=self._seq)
         self._seq += 1
         return self._add(self.keys.history, [fields])

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chasquimq.spark.moments import LAST_MS, moments_ms
+from chasquimq.spark.moments import CENTURY_MS, CENTURY_US, LAST_MS, moments_ms
 from chasquimq.spark.schema import EVENTS_ARROW, GAP, UNREADABLE
 from chasquimq.store.ranging import RawEntry
 from chasquimq.wire.stream_entry import read_text, read_uint
@@ -25,9 +25,11 @@ _TEXTS = {
     b"e": "event", b"id": "job_id", b"n": "name", b"reason": "reason", b"w": "worker",
     b"ec": "error_class", b"fp": "fingerprint",
 }  # fmt: skip
+# Numbers also have a ceiling.
 _NUMBERS = {
-    b"attempt": "attempt", b"duration_us": "duration_us", b"backoff_ms": "backoff_ms",
-    b"delay_ms": "delay_ms", b"dc": "deliveries",
+    b"attempt": ("attempt", _INT32_MAX), b"duration_us": ("duration_us", CENTURY_US),
+    b"backoff_ms": ("backoff_ms", CENTURY_MS), b"delay_ms": ("delay_ms", CENTURY_MS),
+    b"dc": ("deliveries", _INT32_MAX),
 }  # fmt: skip
 _MOMENTS = {b"ts": "ts", b"enq": "enq", b"due": "due"}
 
@@ -89,11 +91,8 @@ class _Page:
         }
         for field, column in _TEXTS.items():
             columns[column] = self._text(field)
-        for field, column in _NUMBERS.items():
-            kind = EVENTS_ARROW.field(column).type
-            columns[column] = self._number(
-                field, kind, _INT32_MAX if kind == pa.int32() else _INT64_MAX
-            )
+        for field, (column, ceiling) in _NUMBERS.items():
+            columns[column] = self._number(field, EVENTS_ARROW.field(column).type, ceiling)
         for field, column in _MOMENTS.items():
             columns[column] = moments_ms(self._number(field, pa.int64(), LAST_MS))
         return self._marked(columns)

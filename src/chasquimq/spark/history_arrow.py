@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.attempt_row import outcome_label
-from chasquimq.spark.moments import known_ms, moments_ms, moments_us
+from chasquimq.spark.moments import CENTURY_MS, CENTURY_US, known_ms, moments_ms, moments_us
 from chasquimq.spark.schema import ATTEMPTS_ARROW, GAP, MARK, UNREADABLE
 from chasquimq.store.ranging import RawEntry
 from chasquimq.wire.history import HistoryEntry, decode_history
@@ -97,9 +97,9 @@ def _batch(queue: str, packed: list[_Packed]) -> pa.RecordBatch:
             moments_ms(_offsets([one.ready_ms for one in columns]), base_ms),
             moments_ms(_offsets([one.due_ms for one in columns]), base_ms),
             moments_us(_offsets([one.started_us for one in columns]), base_ms),
-            _joined(pa.int64(), [one.durations_us for one in columns]),
+            _lasting([one.durations_us for one in columns], CENTURY_US),
             _small(pa.int32(), [one.deliveries for one in columns]),
-            _joined(pa.int64(), [one.backoffs_ms for one in columns]),
+            _lasting([one.backoffs_ms for one in columns], CENTURY_MS),
             pa.array([one.error_type for one in errors], pa.string()).take(error_at),
             pa.array([one.message for one in errors], pa.string()).take(error_at),
             pa.array([one.fingerprint for one in errors], pa.string()).take(error_at),
@@ -146,6 +146,15 @@ def _flat(columns: Sequence[Sequence[Any]]) -> list[Any]:
 
 def _joined(kind: pa.DataType, columns: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.array(_flat(columns), kind)
+
+
+def _lasting(columns: Sequence[Sequence[int]], century: int) -> pa.Array:
+    """How long something took; sums of it must stay within their column, too."""
+    numbers = _joined(pa.int64(), columns)
+    edges = pc.min_max(numbers).as_py()
+    if numbers and not 0 <= edges["min"] <= edges["max"] <= century:
+        raise OverflowError("runs and waits of a history entry must take from 0 to a century")
+    return numbers
 
 
 def _offsets(columns: Sequence[Sequence[int | None]]) -> pa.Array:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chasquimq.spark.ledger import Gap, RunPart, id_ms
+from chasquimq.spark.moments import LAST_MS, known_ms, within
 from chasquimq.spark.schema import GAP, UNREADABLE
 from chasquimq.spark.table_schemas import (
     BRONZE_ATTEMPTS,
@@ -26,15 +27,17 @@ _MARKERS: Final = pa.array([GAP, UNREADABLE])
 def bronze_attempts(rows: pa.RecordBatch, batch_id: int, now_us: int) -> pa.RecordBatch:
     """Attempts, without the markers, and with the day they reached the server."""
     attempts = rows.filter(pc.greater_equal(rows.column("row"), 0))
-    return _stamped(
-        BRONZE_ATTEMPTS, attempts, _days_of(attempts.column("stream_id")), batch_id, now_us
-    )
+    # The rows of an entry share its id, so there are few to read.
+    ids = attempts.column("stream_id").dictionary_encode()
+    times = pa.array([known_ms(id_ms(text)) for text in ids.dictionary.to_pylist()], pa.int64())
+    days = _days(times, now_us).take(ids.indices)
+    return _stamped(BRONZE_ATTEMPTS, attempts, days, batch_id, now_us)
 
 
 def bronze_events(rows: pa.RecordBatch, batch_id: int, now_us: int) -> pa.RecordBatch:
     """Events, without the markers, and with the day they reached the server."""
     events = rows.filter(pc.invert(pc.is_in(rows.column("event"), _MARKERS)))
-    days = pc.divide(events.column("id_ms"), _DAY_MS).cast(pa.int32()).cast(pa.date32())
+    days = _days(events.column("id_ms"), now_us)
     return _stamped(BRONZE_EVENTS, events, days, batch_id, now_us)
 
 
@@ -91,14 +94,14 @@ def _stamped(
     return pa.RecordBatch.from_arrays([columns[name] for name in table.names], schema=table.arrow)
 
 
-def _days_of(stream_ids: pa.Array) -> pa.Array:
-    # The rows of an entry share its id, so there are few to read.
-    ids = stream_ids.dictionary_encode()
-    days = [id_ms(text) // _DAY_MS for text in ids.dictionary.to_pylist()]
-    return pa.array(days, pa.int32()).take(ids.indices).cast(pa.date32())
+def _days(times_ms: pa.Array, now_us: int) -> pa.Array:
+    """The days of entry ids; one that no calendar holds is of the day on which it was read."""
+    today = pa.scalar(now_us // 1_000 // _DAY_MS, pa.int64())
+    days = pc.fill_null(pc.divide(within(times_ms, 0, LAST_MS), _DAY_MS), today)
+    return days.cast(pa.int32()).cast(pa.date32())
 
 
 def _moment(entry_id: str, now: datetime) -> datetime:
-    """When the server took an entry; now, where there was none."""
-    ms = id_ms(entry_id)
+    """When the server took an entry; now, where there was none or no calendar holds it."""
+    ms = known_ms(id_ms(entry_id))
     return datetime.fromtimestamp(ms / 1_000, UTC) if ms else now

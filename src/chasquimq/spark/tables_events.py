@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chasquimq.spark.event_chain import COMPLETED, LIFE, EventChain
+from chasquimq.spark.moments import moments_ms
 from chasquimq.spark.table_schemas import FOLDED_ATTEMPTS, SILVER_OPEN
 from chasquimq.spark.table_shape import TIMESTAMP
 from chasquimq.wire.job_id import ulid_ms
@@ -115,7 +116,8 @@ def _started_at(
     outcome: pa.Array,
 ) -> pa.Array:
     ended_us = pc.coalesce(_us(failure), _us(end))
-    worked_out = pc.subtract(ended_us, duration_us).cast(TIMESTAMP)
+    # Whose run time nobody knows began at its end at the latest.
+    worked_out = pc.subtract(ended_us, pc.fill_null(duration_us, 0)).cast(TIMESTAMP)
     ran = pc.not_equal(outcome, "rejected")
     return _where(ran, pc.coalesce(start.column("ts"), worked_out))
 
@@ -130,8 +132,8 @@ def _enqueued_at(end: pa.RecordBatch) -> pa.Array:
     # Ids that were made in the same millisecond begin alike.
     heads = pc.utf8_slice_codeunits(ids, 0, _ULID_TIME_CHARS).dictionary_encode()
     made_ms = [ulid_ms(head + _ULID_REST) for head in heads.dictionary.to_pylist()]
-    made_us = pc.multiply(pa.array(made_ms, pa.int64()), 1_000).take(heads.indices)
-    return pc.coalesce(told, _where(is_ulid, made_us.cast(TIMESTAMP)))
+    made_at = moments_ms(pa.array(made_ms, pa.int64())).take(heads.indices)
+    return pc.coalesce(told, _where(is_ulid, made_at))
 
 
 def _has_job(events: pa.RecordBatch) -> pa.Array:

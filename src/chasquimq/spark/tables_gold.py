@@ -59,7 +59,7 @@ def gold_failures(attempts: DataFrame) -> DataFrame:
             F.max("error").alias("reason"),
             F.count_if(_failed()).alias("failed"),
             F.count_if(_is("dead", "rejected")).alias("dead"),
-            F.sum("duration_us").alias("run_us"),
+            F.try_sum("duration_us").alias("run_us"),
             F.min(ended_at).alias("first_seen"),
             F.max(ended_at).alias("last_seen"),
         )
@@ -105,8 +105,9 @@ def gold_retries(attempts: DataFrame) -> DataFrame:
             F.count_if(_is("completed")).alias("completed"),
             F.count_if(_is("retried")).alias("retried"),
             F.count_if(_is("dead")).alias("dead"),
-            F.coalesce(F.sum("backoff_ms"), F.lit(0)).alias("added_delay_ms"),
-            F.sum("duration_us").alias("run_us"),
+            # Many centuries are unknown, and stop nobody.
+            F.try_sum("backoff_ms").alias("added_delay_ms"),
+            F.try_sum("duration_us").alias("run_us"),
         )
     )
     return cells.select(

@@ -164,3 +164,18 @@ def test_a_gap_says_where_how_much_and_why():
         "queue": "emails", "stream_id": "5-0", "event": "gap", "fault": "reset",
         "reason": "the stream was deleted",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "wild"),
+    [
+        ("duration_us", 2**63 - 1),
+        ("duration_us", 2**52),
+        ("backoff_ms", 2**60),
+        ("delay_ms", 2**42),
+    ],
+)
+def test_a_time_of_more_than_a_century_is_a_fault(field, wild):
+    (row,) = rows_of(["e", "completed", "id", "a", field, str(wild)])
+
+    assert (row[field], row["fault"], row["extra"]) == (None, field, [(field, str(wild))])

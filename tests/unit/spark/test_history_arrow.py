@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.spark.history_arrow import attempt_batches, gap_batch
+from chasquimq.spark.moments import CENTURY_US, LAST_MS
 from chasquimq.spark.schema import ATTEMPTS_ARROW
 from chasquimq.wire.history import decode_history, encode_history
 from support.attempts import BASE_MS, attempts, entry, failed
@@ -155,6 +156,29 @@ def test_a_number_beyond_its_column_marks_its_own_entry_only():
 
     assert [row["seq"] for row in rows] == [0, 0, 9, 2, 2]
     assert [row["outcome"] for row in rows][2] == "unreadable"
+
+
+@pytest.mark.parametrize(
+    "wild",
+    [
+        {"durations_us": 2**63 - 1}, {"durations_us": 2**52}, {"durations_us": -(2**62)},
+        {"backoffs_ms": 2**60}, {"backoffs_ms": 2**42},
+    ],
+    ids=["the largest", "142 years", "negative", "a long wait", "139 years"],
+)  # fmt: skip
+def test_a_time_of_more_than_a_century_marks_its_own_entry_only(wild):
+    rows = rows_of(entry(2), packed(attempts(2, **wild), seq=9), entry(2, seq=2))
+
+    assert [row["seq"] for row in rows] == [0, 0, 9, 2, 2]
+    assert rows[2]["outcome"] == "unreadable"
+    assert "century" in rows[2]["error"]
+
+
+def test_what_ends_a_century_after_the_last_start_is_still_in_the_calendar():
+    last_us = LAST_MS * 1_000
+    (row,) = rows_of(packed(attempts(1, started_us=last_us, durations_us=CENTURY_US)))
+
+    assert row["started_at"] + 2 * timedelta(microseconds=row["duration_us"]) < datetime.max.replace(tzinfo=UTC)  # fmt: skip
 
 
 def test_a_huge_sequence_number_is_marked_too():
