@@ -389,3 +389,10 @@ def test_a_job_that_runs_over_midnight_has_not_lost_its_end(lake):
     found = [row["starts_without_end_proven"] for row in audit(lake, EVENTS, standing())]
 
     assert found == [0, 0]
+
+
+def test_rows_of_a_worker_whose_clock_is_ahead_are_not_missing_for_certain(lake):
+    append(lake, "gold_backlog", sample(0, 0, 0, None), sample(60, 3, 3, 3))
+    ended(lake, NOON + timedelta(minutes=5), 3)
+
+    assert verdict(audited(lake)) == (3, 0, 0, 3)

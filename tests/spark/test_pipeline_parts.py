@@ -56,9 +56,7 @@ async def test_a_sample_counts_what_has_left(queue, queue_name, sampler, running
     (sample,) = sampler.sample([queue_name])
 
     assert (sample.added, sample.ready, sample.consumers) == (1, 0, 1)
-    assert sampler.alive_workers([queue_name]) == {
-        (queue_name, running.worker.consumer_id)
-    }
+    assert sampler.alive_workers([queue_name]) == {(queue_name, running.worker.consumer_id)}
 
 
 def test_a_queue_that_is_not_there_is_empty(queue_name, sampler):

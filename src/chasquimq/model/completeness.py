@@ -12,7 +12,8 @@ class DayCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     `server_finished` is what left the stream by the server's own counter, `rows_finished` the rows
     about it. `has_unknown_gap`: entries are missing, and with them nobody knows how many rows.
-    `untold` left before anybody looked, perhaps before there was a channel to tell of it.
+    `untold` left before anybody looked, perhaps before there was a channel to tell of it; `beyond`
+    are rows of a later time by a clock that may be ahead.
     """
 
     queue: str
@@ -22,6 +23,7 @@ class DayCounts(msgspec.Struct, frozen=True, kw_only=True):
     rows_lost: int = 0
     unproven: int = 0
     untold: int = 0
+    beyond: int = 0
     has_unknown_gap: bool = False
     is_settled: bool = True
 
@@ -62,7 +64,7 @@ def _verdict(day: DayCounts, missing: int | None) -> Verdict:
         return Verdict(missing_proven=None, missing_maybe=None, surplus=None)
     if missing <= 0:
         return Verdict(missing_proven=0, missing_maybe=0, surplus=-missing)
-    known = day.rows_lost + day.unproven + day.untold
+    known = day.rows_lost + day.unproven + day.untold + day.beyond
     maybe = missing if _may_all_be_explained(day) else min(missing, known)
     return Verdict(missing_proven=missing - maybe, missing_maybe=maybe, surplus=0)
 

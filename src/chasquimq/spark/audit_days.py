@@ -87,6 +87,7 @@ class Days:
             rows_lost=self.told(queue, spell, "rows_lost") + self._late(queue, spell),
             unproven=self.within(queue, spell, self.facts.attempts, "unproven"),
             untold=self._untold(queue, spell),
+            beyond=self._beyond(queue, spell),
             has_unknown_gap=self._has_unknown_gap(queue, spell),
             is_settled=self._is_settled(queue, day),
         )
@@ -127,6 +128,13 @@ class Days:
         rows = sum(self.of(ask, one, queue).get("rows_finished", 0) for one in spell.between)
         rows += self.of(ask, spell.day, queue).get("rows_finished_first", 0)
         return max(0, sample["first_left"] - rows)
+
+    def _beyond(self, queue: str, spell: Spell) -> int:
+        """Rows behind the last look of all; of any other, they are what the next day has too many."""
+        if spell.day != max(self.looks[queue]):
+            return 0
+        rows = self.of(self.facts.attempts, spell.day, queue)
+        return rows.get("rows_finished", 0) - rows.get("rows_finished_by", 0)
 
     def _late(self, queue: str, spell: Spell) -> int:
         return self._before(queue, spell).get("rows_lost_late", 0)
