@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from chasquimq import MetricsSink, NoopSink, Worker
+from chasquimq.bench.filling import preload
 from chasquimq.bench.machine import describe_machine, own_versions, quiet_text
-from chasquimq.bench.ours import preload
 from chasquimq.bench.scenario import CONCURRENCY, QUEUE, STREAM
 from chasquimq.bench.target import Target, open_target
 from chasquimq.settings import ConnectionSettings

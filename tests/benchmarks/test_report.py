@@ -3,10 +3,12 @@
 import pytest
 
 from chasquimq.bench.machine import quiet_text
-from chasquimq.bench.report import _verdict, make_document, notes, table_rows
+from chasquimq.bench.report import _verdict, make_document
 from chasquimq.bench.rounds import BenchSettings, Measured
 from chasquimq.bench.scenario import SCENARIOS, Figures
+from chasquimq.bench.tables import notes, table_rows
 from chasquimq.bench.target import Target
+from chasquimq.bench.whole import Outcome
 
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
 
@@ -15,9 +17,12 @@ MACHINE = {"cpu": "a fast one", "cores": 2, "python": "3.11.7", "load_average": 
 
 def figures(*rates: float) -> list[Figures]:
     return [
-        Figures(jobs=1000, seconds=1000 / rate, cpu_seconds=0.01, version="1", loop="uvloop")
+        Figures(
+            jobs=1000, seconds=1000 / rate, cpu_seconds=0.01, version="1", loop="uvloop",
+            began_s=0, concurrency=100, payload_digest="0", server_cpu_share=0.5,
+        )
         for rate in rates
-    ]
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -28,7 +33,10 @@ def document() -> dict:
         {"ours": figures(100, 50, 80), "limit": figures(200, 100, 100), "original": figures(10, 5, 16)},
         {"original+uvloop": "could not be installed"},
     )  # fmt: skip
-    return make_document(MACHINE, TARGET, BenchSettings(scenarios=[scenario], rounds=3), [measured])
+    outcome = Outcome(
+        measured=[measured], waited=[], grown=[], missing={"celery": "no such package"}, took_s=61
+    )
+    return make_document(MACHINE, TARGET, BenchSettings(scenarios=[scenario], rounds=3), outcome)
 
 
 def test_rates_are_medians_with_their_spread(document):
@@ -71,7 +79,12 @@ def test_a_busy_machine_is_warned_about(load, is_warned):
 
 
 def test_a_missing_peer_is_named_with_its_reason(document):
-    assert "missing: original+uvloop: could not be installed" in notes(document)
+    assert "missing: celery: no such package" in notes(document)
+    assert "not in consume-100: original+uvloop: could not be installed" in notes(document)
+
+
+def test_the_time_of_the_run_is_told(document):
+    assert notes(document)[-1] == "the run took 1 min 1 s"
 
 
 def test_the_limit_is_a_share_and_a_peer_a_multiple(document):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SCENARIOS = ["add-concurrent", "add-bulk-50x8", "consume-100"]
 # Three scenarios in processes of their own; a busy machine takes its time.
 pytestmark = pytest.mark.timeout(240)
-TINY = ["--rounds", "2", "--jobs", "2000", "--no-original"]
+TINY = ["--rounds", "2", "--jobs", "2000", "--peer", "none"]
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,7 @@ def test_how_busy_the_machine_is_comes_first_and_aside(tiny_run):
 async def test_a_terminated_bench_takes_its_measuring_process_along():
     environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "chasquimq", "bench", "add", "--jobs", "500000"]
+    command += ["--peer", "none"]
     bench = await asyncio.create_subprocess_exec(
         *command, env=environ, start_new_session=True, stderr=subprocess.DEVNULL
     )
@@ -97,7 +98,15 @@ def commands_of(session: int) -> str:
 def test_an_unknown_scenario_is_refused_by_name(capsys):
     assert main(["bench", "consume-9000"]) == 2
 
-    assert "'consume-9000' is not one of 'add'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "scenario must be one of add, " in said
+    assert "got 'consume-9000'; did you mean consume-100?" in said
+
+
+def test_an_unknown_peer_is_refused_by_name(capsys):
+    assert main(["bench", "--scenario", "add", "--peer", "celeri"]) == 2
+
+    assert "got 'celeri'; did you mean celery?" in capsys.readouterr().err
 
 
 def test_two_servers_are_one_too_many(capsys):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.bench.scenario import JOB_NAME, JOBS_PER_PRELOAD, PAYLOAD, QUEUE, RUN_ONCE, Work
+from chasquimq.bench.peers.arrivals import Starts, arrive
+from chasquimq.bench.peers.measuring import digest
+from chasquimq.bench.scenario import Plan
 from chasquimq.bench.timing import Stopwatch, Stretch, time_calls, until_empty
 from chasquimq.queue import Queue
 from chasquimq.settings import ConnectionSettings
@@ -13,24 +17,9 @@ from chasquimq.store.connection import open_connection
 from chasquimq.worker import Worker
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import Plan
+    from chasquimq.bench.scenario import Work
     from chasquimq.bench.tape import Recorder
     from chasquimq.job import Job
-
-_AT_ONCE = {"kind": "fixed", "delay_ms": 0, "jitter_ms": 0}
-
-
-async def preload(url: str, jobs: int, work: Work = RUN_ONCE) -> None:
-    """Fill the queue for a worker of any side: all read the same bytes."""
-    job: dict[str, Any] = {"name": JOB_NAME, "data": PAYLOAD}
-    if work.delay_ms:
-        job |= {"delay_ms": work.delay_ms}
-    if work.fails_once:
-        job |= {"attempts": work.runs_per_job, "backoff": _AT_ONCE}
-    async with Queue(QUEUE, redis_url=url) as queue:
-        for start in range(0, jobs, JOBS_PER_PRELOAD):
-            size = min(JOBS_PER_PRELOAD, jobs - start)
-            await queue.add_bulk([job] * size)
 
 
 async def add(plan: Plan, recorder: Recorder | None = None) -> Stretch:
@@ -50,7 +39,7 @@ async def add(plan: Plan, recorder: Recorder | None = None) -> Stretch:
 
 
 async def consume(plan: Plan, recorder: Recorder | None = None) -> Stretch:
-    """Empty a preloaded queue until the last ack is confirmed.
+    """Work on a filled queue until the last wanted ack is confirmed.
 
     Timed from the moment jobs are let in; from the worker's start when it has to promote them.
     """
@@ -58,34 +47,88 @@ async def consume(plan: Plan, recorder: Recorder | None = None) -> Stretch:
     if recorder:
         recorder.ignore(observer)
     run = _Run(plan, recorder)
-    worker = Worker(
-        plan.queue, run.handler, redis_url=plan.url, concurrency=plan.concurrency,
-        on_startup=run.start, **_options(plan.work),
-    )  # fmt: skip
+    worker = new_worker(plan, run.handler, on_startup=run.start)
     running = asyncio.create_task(worker.run())
-    await asyncio.wait(
-        [running, asyncio.create_task(run.all_ran.wait())], return_when="FIRST_COMPLETED"
-    )
-    if running.done():
-        running.result()
+    await _either(running, run.until_all_ran())
     await until_empty(observer, plan)
-    stretch = run.watch.stop(plan.jobs)
+    stretch = run.watch.stop(run.count)
     if recorder:
         recorder.stop()
     await worker.close()
     await running
     await observer.close()
+    run.check()
     return stretch
 
 
+async def arrivals(plan: Plan) -> dict[str, Any]:
+    """Add jobs when their time has come."""
+    async with Queue(plan.queue, redis_url=plan.url) as queue:
+        raw = {name: getattr(plan, name) for name in plan.__struct_fields__}
+        return await arrive(raw, lambda payload: queue.add(plan.job_name, payload))
+
+
+async def starts(plan: Plan) -> dict[str, Any]:
+    """Run jobs as they come, and note how long each waited to start."""
+    noted = Starts()
+
+    async def handler(job: Job) -> None:
+        noted.started(job.data)
+
+    worker = new_worker(plan, handler)
+    running = asyncio.create_task(worker.run())
+    answer = await noted.all_started()
+    await worker.close()
+    await running
+    return answer
+
+
+class BenchWorker(Worker):
+    """A worker whose leases can be left alone, which nobody but a benchmark should want."""
+
+    def leave_leases(self) -> None:
+        lease = replace(self._settings.lease, enabled=False)
+        self._settings = replace(self._settings, lease=lease)
+
+
+def new_worker(plan: Plan, handler: Callable[[Job], Any], **hooks: Any) -> BenchWorker:
+    """A worker with what the plan asks for and nothing else."""
+    worker = BenchWorker(
+        plan.queue, handler, redis_url=plan.url, concurrency=plan.concurrency,
+        claim_min_idle_ms=plan.lease_ms or None, **_options(plan.work), **hooks,
+    )  # fmt: skip
+    if plan.lease_ms == 0:
+        worker.leave_leases()
+    return worker
+
+
+def _options(work: Work) -> dict[str, Any]:
+    return {
+        "events": work.events,
+        "history": work.has_history,
+        "delayed_enabled": work.needs_promotion,
+        "run_scheduler": False,
+        "store_results": work.result is not None,
+    }
+
+
+async def _either(running: asyncio.Task[None], done: Any) -> None:
+    """Wait for the end, or for the worker's own, which says why."""
+    await asyncio.wait([running, asyncio.ensure_future(done)], return_when="FIRST_COMPLETED")
+    if running.done():
+        running.result()
+
+
 class _Run:
-    """A handler that does nothing but count, and fails first when asked to."""
+    """A handler that looks at its payload and counts, and fails first when asked to."""
 
     def __init__(self, plan: Plan, recorder: Recorder | None) -> None:
-        self._left = plan.jobs
+        self._plan = plan
         self._work = plan.work
         self._recorder = recorder
-        self.all_ran = asyncio.Event()
+        self._all_ran = asyncio.Event()
+        self._last: Any = None
+        self.count = 0
         self.watch = Stopwatch()
 
     async def start(self, *_: object) -> None:
@@ -95,19 +138,21 @@ class _Run:
             self.watch = Stopwatch()
 
     async def handler(self, job: Job) -> str | None:
+        data = job.data
         if self._work.fails_once and job.attempt == 0:
             raise ValueError("once")
-        self._left -= 1
-        if self._left == 0:
-            self.all_ran.set()
+        _ = data["k0"]
+        self.count += 1
+        if self.count == self._plan.jobs:
+            self._last = data
+            self._all_ran.set()
         return self._work.result
 
+    async def until_all_ran(self) -> None:
+        # Where others share the queue nobody knows who runs how many.
+        if self._plan.processes == 1:
+            await self._all_ran.wait()
 
-def _options(work: Work) -> dict[str, Any]:
-    return {
-        "events_enabled": work.has_events,
-        "history": work.has_history,
-        "delayed_enabled": work.needs_promotion,
-        "run_scheduler": False,
-        "store_results": work.result is not None,
-    }
+    def check(self) -> None:
+        if self._last is not None:
+            assert digest(self._last) == digest(self._plan.payload), "another payload arrived"

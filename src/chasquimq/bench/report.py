@@ -1,4 +1,4 @@
-"""Turns figures into a document for programs and rows for people."""
+"""Turns figures into a document for programs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from chasquimq.bench.machine import own_versions, quiet_text
-from chasquimq.bench.rounds import LIMIT, OURS
-from chasquimq.bench.scenario import CONCURRENCY, PAYLOAD
+from chasquimq.bench.growth_report import growth_part
+from chasquimq.bench.latency_report import latency_part
+from chasquimq.bench.machine import own_versions
+from chasquimq.bench.peer import PEERS
+from chasquimq.bench.rounds import OURS
+from chasquimq.bench.scenario import CONCURRENCY
+from chasquimq.bench.spread import bound_by, spread
 
 if TYPE_CHECKING:
     from chasquimq.bench.rounds import BenchSettings, Measured
     from chasquimq.bench.scenario import Figures
     from chasquimq.bench.target import Target
+    from chasquimq.bench.whole import Outcome
 
 Row = dict[str, Any]
 
@@ -32,59 +37,34 @@ BARS = (
 )
 
 
-def make_document(
-    machine: Row, target: Target, settings: BenchSettings, measured: Sequence[Measured]
-) -> Row:
+def make_document(machine: Row, target: Target, settings: BenchSettings, outcome: Outcome) -> Row:
     """Everything about one run, raw figures included."""
-    scenarios = [_scenario(one) for one in measured]
+    scenarios = [_scenario(one) for one in outcome.measured]
     return {
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "took_s": outcome.took_s,
         "machine": machine,
-        "server": {"kind": target.kind, "version": target.version, "is_private": target.is_private},
+        "server": {
+            "kind": target.kind,
+            "version": target.version,
+            "is_private": target.is_private,
+            # Of a server that is not ours nobody asked.
+            "aof": target.aof if target.is_private else None,
+        },
         "versions": own_versions(),
         "settings": {
             "rounds": settings.rounds,
             "concurrency": CONCURRENCY,
-            "payload": PAYLOAD,
             "order": "sides take turns, and each round begins with the next one",
             "scheduler": "off on all sides",
+            "notes": {one.side: one.note for one in settings.peers if one.note},
         },
+        "peers_missing": outcome.missing,
         "scenarios": scenarios,
+        "latency": latency_part(outcome.waited),
+        "growth": growth_part(outcome.grown),
         "bars": _bars(scenarios),
     }
-
-
-def table_rows(document: Row) -> list[Row]:
-    """One row per scenario and side."""
-    return [
-        _row(scenario, side, is_first=at == 0)
-        for scenario in document["scenarios"]
-        for at, side in enumerate(scenario["sides"])
-    ]
-
-
-def notes(document: Row) -> list[str]:
-    """What the table does not say: where, on which loops, who is missing, which bars were met."""
-    machine, server = document["machine"], document["server"]
-    where = f"{server['kind']} {server['version']}, {machine['cpu']} x {machine['cores']}"
-    lines = [
-        f"{where}, Python {machine['python']}",
-        quiet_text(machine),
-        f"medians of {document['settings']['rounds']} rounds; ratios are paired round by round",
-        "event loops: " + ", ".join(f"{side} {loop}" for side, loop in _loops(document).items()),
-    ]
-    reasons = {(s, why) for one in document["scenarios"] for s, why in one["missing"].items()}
-    lines += [f"missing: {side}: {why}" for side, why in sorted(reasons)]
-    return lines + [_bar_line(bar) for bar in document["bars"]]
-
-
-def ratio_text(ratio: float, side: str) -> str:
-    return f"{ratio:.0%}" if side == LIMIT else f"{ratio:.1f}x"
-
-
-def spread_text(ratio: dict[str, float], side: str) -> str:
-    low, high = (ratio_text(ratio[end], side) for end in ("min", "max"))
-    return f"{ratio_text(ratio['median'], side)} ({low} … {high})"
 
 
 def _scenario(measured: Measured) -> Row:
@@ -94,46 +74,51 @@ def _scenario(measured: Measured) -> Row:
         "jobs": ours[0].jobs,
         "batch": scenario.batch,
         "in_flight": scenario.in_flight,
+        "payload_bytes": scenario.payload_bytes,
+        "payload_digest": ours[0].payload_digest,
         "work": msgspec.to_builtins(scenario.work),
-        "sides": [_side(name, figures, ours) for name, figures in measured.figures.items()],
+        "sides": [_side(name, figures, ours) for name, figures in _sorted(measured)],
         "missing": measured.missing,
     }
+
+
+def _sorted(measured: Measured) -> list[tuple[str, list[Figures]]]:
+    """Ours and what belongs to it first, then the original, then the fastest of the others."""
+    names = list(measured.figures)
+
+    def rank(name: str) -> tuple[bool, float]:
+        is_other = name in PEERS and not PEERS[name].is_original
+        rate = median(one.jobs_per_s for one in measured.figures[name])
+        return is_other, -rate if is_other else names.index(name)
+
+    return [(name, measured.figures[name]) for name in sorted(names, key=rank)]
 
 
 def _side(name: str, figures: Sequence[Figures], ours: Sequence[Figures]) -> Row:
     rates = [one.jobs_per_s for one in figures]
     ratios = [our.jobs_per_s / rate for our, rate in zip(ours, rates, strict=True)]
+    shares = [one.server_cpu_share for one in figures if one.server_cpu_share is not None]
     return {
         "side": name,
         "version": figures[0].version,
         "loop": figures[0].loop,
-        "jobs_per_s": _spread(rates),
-        "cpu_us_per_job": _spread([one.cpu_us_per_job for one in figures]),
-        "ours_to_this": _spread(ratios),
-        "rounds": [{"seconds": one.seconds, "cpu_seconds": one.cpu_seconds} for one in figures],
+        "concurrency": figures[0].concurrency,
+        "jobs": figures[0].jobs,
+        "jobs_per_s": spread(rates),
+        "cpu_us_per_job": spread([one.cpu_us_per_job for one in figures]),
+        "server_cpu_share": spread(shares) if shares else None,
+        "bound_by": bound_by(figures),
+        "ours_to_this": spread(ratios),
+        "rounds": [
+            {
+                "jobs_per_s": one.jobs_per_s,
+                "seconds": one.seconds,
+                "cpu_seconds": one.cpu_seconds,
+                "server_cpu_share": one.server_cpu_share,
+            }
+            for one in figures
+        ],
     }
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": median(values), "min": min(values), "max": max(values)}
-
-
-def _row(scenario: Row, side: Row, *, is_first: bool) -> Row:
-    rate, ratio = side["jobs_per_s"], side["ours_to_this"]
-    is_ours = side["side"] == OURS
-    return {
-        "scenario": scenario["name"] if is_first else "",
-        "side": side["side"],
-        "jobs/s": f"{rate['median']:,.0f}",
-        "min … max": f"{rate['min']:,.0f} … {rate['max']:,.0f}",
-        "CPU µs/job": f"{side['cpu_us_per_job']['median']:.1f}",
-        "ours to this": "" if is_ours else spread_text(ratio, side["side"]),
-    }
-
-
-def _loops(document: Row) -> dict[str, str]:
-    sides = [side for scenario in document["scenarios"] for side in scenario["sides"]]
-    return {side["side"]: side["loop"] for side in sides}
 
 
 def _bars(scenarios: Sequence[Row]) -> list[Row]:
@@ -160,9 +145,3 @@ def _verdict(found: dict[str, float], bar: float) -> str:
     if found["min"] < bar <= found["max"]:
         return "unclear"
     return "met" if found["min"] >= bar else "not met"
-
-
-def _bar_line(bar: Row) -> str:
-    side = bar["side"]
-    found, wanted = spread_text(bar["found"], side), ratio_text(bar["at_least"], side)
-    return f"bar {bar['verdict']}: {bar['scenario']} is {found} of {side}, wanted {wanted}"

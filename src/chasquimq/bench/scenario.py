@@ -7,8 +7,11 @@ from typing import Literal
 
 import msgspec
 
-Act = Literal["add", "consume"]
-LoopKind = Literal["asyncio", "uvloop"]
+from chasquimq.bench.payload import KIB, PAYLOAD, SMALL_BYTES
+
+Act = Literal["add", "consume", "arrive", "start"]
+LoopKind = Literal["asyncio", "uvloop", "threads", "node"]
+EventLevel = Literal["off", "terminal", "full"]
 
 QUEUE = "bench"
 JOB_NAME = "bench"
@@ -18,10 +21,7 @@ DELAYED = "{chasqui:bench}:delayed"
 DLQ = "{chasqui:bench}:dlq"
 EVENTS = "{chasqui:bench}:events"
 HISTORY = "{chasqui:bench}:history"
-# 101 bytes of MessagePack.
-PAYLOAD = {f"k{i}": f"v{i}" for i in range(15)}
 CONCURRENCY = 100
-JOBS_PER_PRELOAD = 1_000
 # No side may take longer than this, however slow the machine is.
 _WAIT_S_MIN = 60
 _JOBS_PER_S_MIN = 500
@@ -34,7 +34,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     fails_once: bool = False
     # What the handler returns, and the worker keeps.
     result: str | None = None
-    has_events: bool = False
+    events: EventLevel = "off"
     # A record of every attempt, which only we keep.
     has_history: bool = False
 
@@ -60,45 +60,51 @@ class Scenario:
     quick_jobs: int
     batch: int = 1
     in_flight: int = 1
-    has_redis_py: bool = False
+    payload_bytes: int = SMALL_BYTES
     work: Work = RUN_ONCE
+    has_redis_py: bool = False
+    # Whether packages other than the original are measured, too, and the original on uvloop.
+    has_peers: bool = False
+    has_uvloop: bool = False
+    # Part of a run that has to be quick, unless scenarios are named.
+    is_quick: bool = False
+
+
+def _add(name: str, jobs: int, quick_jobs: int, **rest: int | bool) -> Scenario:
+    return Scenario(name=name, act="add", jobs=jobs, quick_jobs=quick_jobs, **rest)  # pyright: ignore[reportArgumentType]
+
+
+def _consume(
+    name: str,
+    jobs: int,
+    quick_jobs: int,
+    work: Work = RUN_ONCE,
+    payload_bytes: int = SMALL_BYTES,
+    **rest: bool,
+) -> Scenario:
+    return Scenario(
+        name=name, act="consume", jobs=jobs, quick_jobs=quick_jobs, work=work,
+        payload_bytes=payload_bytes, **rest,
+    )  # fmt: skip
 
 
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario(name="add", act="add", jobs=10_000, quick_jobs=2_000),
-        Scenario(
-            name="add-concurrent", act="add", jobs=40_000, quick_jobs=10_000,
-            in_flight=100, has_redis_py=True,
-        ),
-        Scenario(name="add-bulk-50", act="add", jobs=100_000, quick_jobs=30_000, batch=50),
-        Scenario(
-            name="add-bulk-50x8", act="add", jobs=100_000, quick_jobs=40_000,
-            batch=50, in_flight=8,
-        ),
-        Scenario(name="add-bulk-1000", act="add", jobs=200_000, quick_jobs=40_000, batch=1_000),
-        Scenario(name="consume-100", act="consume", jobs=100_000, quick_jobs=20_000),
-        Scenario(
-            name="consume-100-events", act="consume", jobs=30_000, quick_jobs=6_000,
-            work=Work(has_events=True),
-        ),
-        Scenario(
-            name="consume-100-history", act="consume", jobs=100_000, quick_jobs=20_000,
-            work=Work(has_history=True),
-        ),
-        Scenario(
-            name="consume-results", act="consume", jobs=30_000, quick_jobs=6_000,
-            work=Work(result="done"),
-        ),
-        Scenario(
-            name="delayed-end-to-end", act="consume", jobs=50_000, quick_jobs=10_000,
-            work=Work(delay_ms=1),
-        ),
-        Scenario(
-            name="retry-throughput", act="consume", jobs=20_000, quick_jobs=3_000,
-            work=Work(fails_once=True),
-        ),
+        _add("add", 10_000, 2_000, has_peers=True),
+        _add("add-concurrent", 40_000, 10_000, in_flight=100, has_redis_py=True, has_peers=True, is_quick=True),
+        _add("add-bulk-50", 100_000, 30_000, batch=50, has_peers=True, has_uvloop=True, is_quick=True),
+        _add("add-bulk-50x8", 100_000, 40_000, batch=50, in_flight=8, has_uvloop=True),
+        _add("add-bulk-1000", 200_000, 40_000, batch=1_000),
+        _consume("consume-100", 100_000, 20_000, has_peers=True, has_uvloop=True, is_quick=True),
+        _consume("consume-100-terminal", 50_000, 10_000, Work(events="terminal")),
+        _consume("consume-100-events", 30_000, 6_000, Work(events="full"), is_quick=True),
+        _consume("consume-100-history", 100_000, 20_000, Work(has_history=True)),
+        _consume("consume-100-all", 30_000, 6_000, Work(events="full", has_history=True)),
+        _consume("consume-results", 30_000, 6_000, Work(result="done"), has_peers=True),
+        _consume("consume-1KiB", 50_000, 10_000, payload_bytes=KIB, has_peers=True),
+        _consume("delayed-end-to-end", 50_000, 10_000, Work(delay_ms=1), has_peers=True, is_quick=True),
+        _consume("retry-throughput", 20_000, 3_000, Work(fails_once=True), has_peers=True, is_quick=True),
     )
 }  # fmt: skip
 
@@ -108,16 +114,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     act: Act
     jobs: int
-    batch: int
-    in_flight: int
     url: str
     loop: LoopKind
-    # Where the recorded commands are, or go when `is_recording`.
-    tape: str
     wait_s: int
+    batch: int = 1
+    in_flight: int = 1
+    # Where the recorded commands are, or go when `is_recording`.
+    tape: str = ""
     work: Work = RUN_ONCE
     is_recording: bool = False
     concurrency: int = CONCURRENCY
+    # How many processes share the work; each waits for the word to begin when there are more.
+    processes: int = 1
+    # Jobs that stay in the stream when the wanted ones have run.
+    left: int = 0
+    # None: as the package has it; 0: no lease is renewed. Only ours has the second.
+    lease_ms: int | None = None
+    # Open-loop arrivals: how many a second, for how long; 0 a second: as fast as answers come.
+    arrivals_per_s: float = 0.0
+    arrivals_s: float = 0.0
     queue: str = QUEUE
     stream: str = STREAM
     job_name: str = JOB_NAME
@@ -134,13 +149,19 @@ def wait_s(jobs: int) -> int:
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process measured."""
+    """What one process measured, and with what."""
 
     jobs: int
     seconds: float
     cpu_seconds: float
     version: str
     loop: LoopKind
+    # On the clock that all processes of a machine share.
+    began_s: float
+    concurrency: int
+    payload_digest: str
+    # What the server's main thread did meanwhile, of one core; None where nobody could see.
+    server_cpu_share: float | None = None
 
     @property
     def jobs_per_s(self) -> float:

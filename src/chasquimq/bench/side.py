@@ -7,18 +7,28 @@ import signal
 import sys
 from collections.abc import Coroutine
 from importlib.metadata import version as version_of
+from typing import Any
 
 import msgspec
 
 from chasquimq import version
 from chasquimq.bench import limit, ours, redis_client
+from chasquimq.bench.peers.arrivals import say_ready
+from chasquimq.bench.peers.measuring import digest
 from chasquimq.bench.scenario import Figures, Plan
 from chasquimq.bench.tape import Recorder
 from chasquimq.bench.timing import Stretch
 
 
-def main(side: str, plan: Plan) -> Figures:
+def main(side: str, plan: Plan) -> Figures | dict[str, Any]:
     """Measure and answer the figures; a recording run also saves its tape."""
+    if plan.processes > 1:
+        say_ready()
+        sys.stdin.readline()
+    if plan.act == "arrive":
+        return run_on(plan, ours.arrivals(plan))
+    if plan.act == "start":
+        return run_on(plan, ours.starts(plan))
     stretch = run_on(plan, _record(plan) if plan.is_recording else _measure(side, plan))
     return Figures(
         jobs=stretch.jobs,
@@ -26,10 +36,13 @@ def main(side: str, plan: Plan) -> Figures:
         cpu_seconds=stretch.cpu_seconds,
         version=f"redis-py {version_of('redis')}" if side == "redis-py" else version(),
         loop=plan.loop,
+        began_s=stretch.began_s,
+        concurrency=plan.concurrency,
+        payload_digest=digest(plan.payload),
     )
 
 
-def run_on(plan: Plan, measuring: Coroutine[None, None, Stretch]) -> Stretch:
+def run_on(plan: Plan, measuring: Coroutine[None, None, Any]) -> Any:
     if plan.loop == "asyncio":
         return asyncio.run(measuring)
     import uvloop

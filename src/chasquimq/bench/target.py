@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from chasquimq.errors import ServerUnreachable, StoreError
 from chasquimq.server.binary import find_binary
+from chasquimq.server.command_line import AofMode
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.address import redact
@@ -25,6 +26,9 @@ class Target:
     kind: str
     version: str
     is_private: bool
+    # Of a server that runs on this machine because we started it.
+    pid: int | None = None
+    aof: AofMode = "no"
 
     @property
     def title(self) -> str:
@@ -34,6 +38,10 @@ class Target:
     def version_numbers(self) -> tuple[int, ...]:
         return tuple(int(number) for number in self.version.split(".") if number.isdigit())
 
+    def used_memory_bytes(self) -> int:
+        lines = ask(self.url, "INFO", "memory").decode().splitlines()
+        return int(dict(line.split(":", 1) for line in lines if ":" in line)["used_memory"])
+
     def flush(self) -> None:
         """Forget everything, and be done with it before the next measurement."""
         ask(self.url, "FLUSHALL", "SYNC")
@@ -41,7 +49,10 @@ class Target:
 
 @contextmanager
 def open_target(
-    binary: Path | None, redis_url: str | None, environ: Mapping[str, str]
+    binary: Path | None,
+    redis_url: str | None,
+    environ: Mapping[str, str],
+    aof: AofMode = "no",
 ) -> Generator[Target]:
     """Use the server of that URL, else start a private one on a loopback port.
 
@@ -51,10 +62,12 @@ def open_target(
     """
     if redis_url:
         _refuse_unless_empty(redis_url)
-        yield _identify(redis_url, is_private=False)
+        yield _identify(redis_url)
         return
-    with SessionServer(binary=binary or _found_binary(environ), port=0) as server:
-        yield _identify(server.url, is_private=True)
+    program = binary or _found_binary(environ)
+    with SessionServer(binary=program, port=0, aof=aof) as server:
+        found = _identify(server.url)
+        yield replace(found, is_private=True, pid=server.pid, aof=aof)
 
 
 def ask(url: str, *parts: str) -> Any:
@@ -90,7 +103,7 @@ def _refuse_unless_empty(url: str) -> None:
         )
 
 
-def _identify(url: str, *, is_private: bool) -> Target:
+def _identify(url: str) -> Target:
     lines = ask(url, "INFO", "server").decode().splitlines()
     facts = dict(line.split(":", 1) for line in lines if ":" in line)
     is_valkey = facts.get("server_name") == "valkey"
@@ -98,5 +111,5 @@ def _identify(url: str, *, is_private: bool) -> Target:
         url=url,
         kind="valkey" if is_valkey else "redis",
         version=facts["valkey_version" if is_valkey else "redis_version"],
-        is_private=is_private,
+        is_private=False,
     )

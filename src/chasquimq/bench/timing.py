@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from chasquimq.store.connection import Connection
 
 _POLL_S = 0.001
+# Where several processes share a queue each has to look while it works.
+_SHARED_POLL_S = 0.005
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs took how long."""
+    """How many jobs took how long, and since when."""
 
     jobs: int
+    began_s: float
     seconds: float
     cpu_seconds: float
 
@@ -28,13 +31,14 @@ class Stopwatch:
     """Runs from birth; processor time counts every thread of this process."""
 
     def __init__(self) -> None:
-        self._began_s = time.perf_counter()
+        self.began_s = time.perf_counter()
         self._began_cpu_s = time.process_time()
 
     def stop(self, jobs: int) -> Stretch:
         return Stretch(
             jobs=jobs,
-            seconds=time.perf_counter() - self._began_s,
+            began_s=self.began_s,
+            seconds=time.perf_counter() - self.began_s,
             cpu_seconds=time.process_time() - self._began_cpu_s,
         )
 
@@ -58,7 +62,8 @@ async def time_calls(
 
 
 async def until_empty(connection: Connection, plan: Plan) -> None:
-    """Acked entries are deleted, so an empty stream says that every ack was confirmed."""
+    """Acked entries are deleted, so the length says that every ack was confirmed."""
+    pause_s = _POLL_S if plan.processes == 1 else _SHARED_POLL_S
     # Only the server knows, and it does not tell unasked.
-    while await connection.call("XLEN", plan.stream):  # noqa: ASYNC110
-        await asyncio.sleep(_POLL_S)
+    while await connection.call("XLEN", plan.stream) > plan.left:  # noqa: ASYNC110
+        await asyncio.sleep(pause_s)

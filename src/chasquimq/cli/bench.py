@@ -1,8 +1,7 @@
-"""`chasqui bench`: this queue beside the original and beside what the server could do."""
+"""`chasqui bench`: this queue beside its peers and beside what the server could do."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -13,15 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.bench.scenario import SCENARIOS
 from chasquimq.cli.render import clean, emit_json, emit_table
 
 if TYPE_CHECKING:
-    from chasquimq.bench.rounds import Bench
+    from chasquimq.bench.choice import Choice
+    from chasquimq.bench.target import Target
+    from chasquimq.bench.whole import Whole
+
+RESULTS = Path("benchmarks/results")
 
 
 @click.command()
-@click.argument("scenarios", nargs=-1, type=click.Choice(list(SCENARIOS)), metavar="[SCENARIO]...")
+@click.argument("named", nargs=-1, metavar="[SCENARIO]...")
+@click.option("--scenario", "scenarios", multiple=True, help="Only this one; may be repeated.")
+@click.option(
+    "--peer", "peers", multiple=True, help="Beside this one only; may be repeated. none: nobody."
+)
 @click.option(
     "--server",
     "binary",
@@ -29,55 +35,75 @@ if TYPE_CHECKING:
     help="The server program to measure on.  [default: the one `chasqui server` starts]",
 )
 @click.option("--redis-url", help="Measure on this server instead; it must be empty.")
-@click.option("--rounds", type=click.IntRange(1), help="Rounds per side.  [default: 5, quick 3]")
+@click.option(
+    "--aof", type=click.Choice(["no", "everysec", "always"]), default="no", show_default=True,
+    help="Let the server that is started keep its data on disk.",
+)  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), help="Rounds per side.  [default: 5, quick 2]")
 @click.option("--jobs", type=click.IntRange(1), help="Jobs per measurement, in every scenario.")
-@click.option("--quick", "is_quick", is_flag=True, help="Fewer jobs and rounds: under 2 minutes.")
+@click.option("--quick", "is_quick", is_flag=True, help="The main scenarios in under 2 minutes.")
 @click.option(
     "--json",
     "json_path",
     type=click.Path(dir_okay=False, writable=True, allow_dash=True, path_type=Path),
     help="Write everything to this file; - answers in JSON instead of a table.",
 )
-@click.option("--no-original", is_flag=True, help="Leave the original package out.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep JSON, tables and charts here.  [default: benchmarks/results where there is one]",
+)
 def bench(
+    *,
+    named: tuple[str, ...],
     scenarios: tuple[str, ...],
+    peers: tuple[str, ...],
     binary: Path | None,
     redis_url: str | None,
+    aof: Any,
     rounds: int | None,
     jobs: int | None,
     is_quick: bool,
     json_path: Path | None,
-    no_original: bool,
+    out: Path | None,
 ) -> None:
     """Measure this queue beside its peers, and beside the limit.
 
     Scenarios: add, add-concurrent, add-bulk-50, add-bulk-50x8, add-bulk-1000, consume-100,
-    consume-100-events, consume-100-history, consume-results, delayed-end-to-end,
-    retry-throughput; all of them when none is named. The limit is a bare client that replays the
-    commands of our own run.
+    consume-100-terminal, consume-100-events, consume-100-history, consume-100-all,
+    consume-results, consume-1KiB, delayed-end-to-end, retry-throughput, latency, growth-backlog,
+    growth-delayed, growth-payload, growth-processes, growth-leases; all of them when none is
+    named. Peers: original, original+uvloop, taskiq, arq, streaq, saq, dramatiq, rq, celery,
+    bullmq; each is installed once, in an environment of its own. The limit is a bare client that
+    replays the commands of our own run.
     """
-    from chasquimq.bench.machine import describe_machine, quiet_text
-    from chasquimq.bench.peer import ORIGINALS
-    from chasquimq.bench.report import make_document
-    from chasquimq.bench.rounds import DEFAULT_ROUNDS, QUICK_ROUNDS, Bench, BenchSettings, sized
+    from chasquimq.bench.choice import choose
     from chasquimq.bench.target import open_target
 
     if binary and redis_url:
         raise click.UsageError("--server and --redis-url name two servers; choose one")
+    if redis_url and aof != "no":
+        raise click.UsageError("--aof is for a server that is started, --redis-url names another")
     _refuse_unwritable(json_path)
-    settings = BenchSettings(
-        scenarios=[sized(SCENARIOS[n], jobs, is_quick=is_quick) for n in scenarios or SCENARIOS],
-        rounds=rounds or (QUICK_ROUNDS if is_quick else DEFAULT_ROUNDS),
-        originals=() if no_original else ORIGINALS[:1] if is_quick else ORIGINALS,
-    )
-    machine = describe_machine()
-    with _ended_like_an_interrupt(), open_target(binary, redis_url, os.environ) as target:
-        click.echo(clean(quiet_text(machine)), err=True)
-        prepared = Bench(target, settings, os.environ)
-        with _progress(prepared) as on_step:
-            measured = prepared.run(on_step)
-        document = make_document(machine, target, settings, measured)
+    choice = choose([*named, *scenarios], peers, rounds=rounds, jobs=jobs, is_quick=is_quick)
+    with _ended_like_an_interrupt(), open_target(binary, redis_url, os.environ, aof) as target:
+        document = _measure(choice, target)
     _show(document, json_path)
+    _keep(document, out or (RESULTS if RESULTS.is_dir() and json_path is None else None))
+
+
+def _measure(choice: Choice, target: Target) -> dict[str, Any]:
+    from chasquimq.bench.machine import describe_machine, quiet_text
+    from chasquimq.bench.report import make_document
+    from chasquimq.bench.whole import Whole
+
+    machine = describe_machine()
+    click.echo(clean(quiet_text(machine)), err=True)
+    # Environments that are not there yet are made now, so that steps are known before they begin.
+    whole = Whole(target, choice.bench, os.environ, choice.latency, choice.growth)
+    with _progress(whole) as on_step:
+        outcome = whole.run(on_step)
+    return make_document(machine, target, choice.bench, outcome)
 
 
 def _refuse_unwritable(json_path: Path | None) -> None:
@@ -97,27 +123,42 @@ def _ended_like_an_interrupt() -> Generator[None]:
 
 
 @contextmanager
-def _progress(prepared: Bench) -> Generator[Callable[[str], None]]:
+def _progress(whole: Whole) -> Generator[Callable[[str], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(
-        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
-        task = bar.add_task("starting", total=prepared.step_count() + 1)
+        *columns, TextColumn("{task.description}"),
+        console=console, transient=True, disable=not sys.stderr.isatty(),
+    ) as bar:  # fmt: skip
+        task = bar.add_task("starting", total=whole.step_count() + 1)
         yield lambda text: bar.update(task, description=text, advance=1)
 
 
 def _show(document: dict[str, Any], json_path: Path | None) -> None:
-    from chasquimq.bench.report import notes, table_rows
+    from chasquimq.bench.tables import notes, tables
+    from chasquimq.bench.writing import json_text
 
     if json_path == Path("-"):
         emit_json(document)
         return
     if json_path is not None:
-        json_path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    emit_table(table_rows(document))
+        json_path.write_text(json_text(document), "utf-8")
+    for rows in tables(document):
+        emit_table(rows)
+        click.echo()
     for line in notes(document):
         click.echo(clean(line))
+
+
+def _keep(document: dict[str, Any], out: Path | None) -> None:
+    if out is None:
+        return
+    from chasquimq.bench.writing import keep
+
+    written, why_no_charts = keep(document, out)
+    click.echo(f"kept: {', '.join(map(str, written))}", err=True)
+    if why_no_charts:
+        click.echo(why_no_charts, err=True)

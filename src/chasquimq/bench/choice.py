@@ -1,0 +1,92 @@
+"""What a run consists of: names of scenarios and peers become settings, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from chasquimq.bench.growth import DIMENSIONS, Dimension, GrowthSettings
+from chasquimq.bench.latency import LatencySettings
+from chasquimq.bench.peer import PEERS, Peer
+from chasquimq.bench.rounds import DEFAULT_ROUNDS, QUICK_ROUNDS, BenchSettings, sized
+from chasquimq.bench.scenario import SCENARIOS
+from chasquimq.errors import SettingsError
+
+LATENCY = "latency"
+GROWTH: dict[str, Dimension] = {f"growth-{dimension}": dimension for dimension in DIMENSIONS}
+SCENARIO_NAMES = (*SCENARIOS, LATENCY, *GROWTH)
+NO_PEER = "none"
+PEER_NAMES = (*PEERS, NO_PEER)
+_QUICK_GROWTH_JOBS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The settings of each part; None: the part is left out."""
+
+    bench: BenchSettings
+    latency: LatencySettings | None
+    growth: GrowthSettings | None
+
+
+def choose(
+    scenarios: Sequence[str],
+    peers: Sequence[str],
+    *,
+    rounds: int | None = None,
+    jobs: int | None = None,
+    is_quick: bool = False,
+) -> Choice:
+    """Everything when nothing is named; what is quick when it has to be.
+
+    Raises:
+        SettingsError: a name is not known; it says which are.
+    """
+    refuse_unknown("scenario", scenarios, SCENARIO_NAMES)
+    refuse_unknown("peer", peers, PEER_NAMES)
+    usual = [name for name, one in SCENARIOS.items() if one.is_quick or not is_quick]
+    names = list(scenarios) or [*usual, LATENCY, *([] if is_quick else GROWTH)]
+    return Choice(
+        bench=BenchSettings(
+            scenarios=[
+                sized(one, jobs, is_quick=is_quick)
+                for name, one in SCENARIOS.items()
+                if name in names
+            ],
+            rounds=rounds or (QUICK_ROUNDS if is_quick else DEFAULT_ROUNDS),
+            peers=_peers(peers),
+            is_quick=is_quick,
+        ),
+        latency=_latency(rounds, is_quick=is_quick) if LATENCY in names else None,
+        growth=_growth(names, rounds, jobs, is_quick=is_quick),
+    )
+
+
+def refuse_unknown(kind: str, found: Sequence[str], known: Sequence[str]) -> None:
+    for name in found:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else ""
+            raise SettingsError(kind, name, f"one of {', '.join(known)}", hint=hint)
+
+
+def _peers(names: Sequence[str]) -> list[Peer]:
+    return [peer for side, peer in PEERS.items() if not names or side in names]
+
+
+def _latency(rounds: int | None, *, is_quick: bool) -> LatencySettings:
+    if is_quick:
+        return LatencySettings.quick()
+    return LatencySettings(rounds=min(rounds, 3) if rounds else 3)
+
+
+def _growth(
+    names: Sequence[str], rounds: int | None, jobs: int | None, *, is_quick: bool
+) -> GrowthSettings | None:
+    wanted: list[Dimension] = [dimension for name, dimension in GROWTH.items() if name in names]
+    if not wanted:
+        return None
+    if is_quick or jobs:
+        return GrowthSettings.small(wanted, jobs or _QUICK_GROWTH_JOBS)
+    return GrowthSettings(dimensions=wanted, rounds=min(rounds, 3) if rounds else 3)

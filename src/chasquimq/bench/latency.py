@@ -1,0 +1,150 @@
+"""How long a job waits from its add to its start, at shares of what a side can do.
+
+A producer and a worker, each in its own process. Capacity comes first, in every round: as many
+adds as answers allow, with the worker on the other end. Then jobs arrive by a schedule that waits
+for nobody, so that whoever stalls pays for every job that was due meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from chasquimq.bench.child import BenchFailed, Child, Side
+from chasquimq.bench.filling import preload
+from chasquimq.bench.rounds import OURS, turns
+from chasquimq.bench.scenario import CONCURRENCY, Plan
+
+if TYPE_CHECKING:
+    from chasquimq.bench.rounds import Bench, OnStep
+
+SHARES = (0.1, 0.5, 0.9)
+CALLERS = 100
+_WAIT_S = 60
+Waits = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySettings:
+    """How often, how long each, and at which shares of capacity."""
+
+    rounds: int = 3
+    seconds: float = 3.0
+    shares: Sequence[float] = SHARES
+
+    @classmethod
+    def quick(cls) -> LatencySettings:
+        return cls(rounds=1, seconds=1.5, shares=(0.5,))
+
+
+class Arrived(msgspec.Struct, frozen=True, kw_only=True):
+    """What the producer says: how late it was itself is part of every wait."""
+
+    jobs: int
+    seconds: float
+    late_ms: Waits
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker says."""
+
+    jobs: int
+    seconds: float
+    wait_ms: Waits
+
+
+class Waited(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of one side."""
+
+    side: str
+    # A share of whose capacity; 1 and its own: the capacity itself, as fast as answers come.
+    share: float
+    share_of: str
+    wanted_per_s: float
+    arrived_per_s: float
+    wait_ms: Waits
+    late_ms: Waits
+
+
+class Latency:
+    """Ours and the original, in turns."""
+
+    def __init__(self, bench: Bench, settings: LatencySettings) -> None:
+        self._bench = bench
+        self._settings = settings
+        original = bench.original()
+        self._sides = [bench.own_side(OURS), *([original] if original else [])]
+
+    def step_count(self) -> int:
+        per_side = 1 + len(self._settings.shares)
+        others = len(self._settings.shares) * (len(self._sides) - 1)
+        return self._settings.rounds * (per_side * len(self._sides) + others)
+
+    def run(self, on_step: OnStep) -> list[Waited]:
+        """All stretches of all rounds; raises BenchFailed when one has no figures."""
+        stretches: list[Waited] = []
+        for number in range(self._settings.rounds):
+            stretches += self._round(number, on_step)
+        return stretches
+
+    def _round(self, number: int, on_step: OnStep) -> list[Waited]:
+        found: list[Waited] = []
+        capacity: dict[str, float] = {}
+        for side in turns(self._sides, number):
+            on_step(f"latency: capacity of {side.name}, round {number + 1}")
+            full = self._capacity(side)
+            capacity[side.name] = full.arrived_per_s
+            found.append(full)
+        for share in self._settings.shares:
+            for side, whose in self._pairs(number):
+                on_step(f"latency: {side.name} at {share:.0%} of {whose}, round {number + 1}")
+                found.append(self._stretch(side, share, whose, capacity[whose] * share))
+        return found
+
+    def _pairs(self, number: int) -> list[tuple[Side, str]]:
+        """Each at its own load, and ours at the original's, where figures compare directly."""
+        pairs = [(side, side.name) for side in turns(self._sides, number)]
+        ours = self._sides[0]
+        return pairs + [(ours, side.name) for side in self._sides[1:]]
+
+    def _capacity(self, side: Side) -> Waited:
+        arrived, started = self._exchange(side, self._plan(0.0))
+        per_s = started.jobs / max(started.seconds, arrived.seconds)
+        return Waited(
+            side=side.name, share=1.0, share_of=side.name, wanted_per_s=0.0, arrived_per_s=per_s,
+            wait_ms=started.wait_ms, late_ms=arrived.late_ms,
+        )  # fmt: skip
+
+    def _stretch(self, side: Side, share: float, whose: str, per_s: float) -> Waited:
+        arrived, started = self._exchange(side, self._plan(per_s))
+        return Waited(
+            side=side.name, share=share, share_of=whose, wanted_per_s=per_s,
+            arrived_per_s=arrived.jobs / arrived.seconds,
+            wait_ms=started.wait_ms, late_ms=arrived.late_ms,
+        )  # fmt: skip
+
+    def _plan(self, per_s: float) -> Plan:
+        return Plan(
+            act="arrive", jobs=0, url=self._bench.target.url, loop=self._bench.own_loop,
+            wait_s=_WAIT_S + int(self._settings.seconds), in_flight=CALLERS,
+            concurrency=CONCURRENCY, arrivals_per_s=per_s, arrivals_s=self._settings.seconds,
+        )  # fmt: skip
+
+    def _exchange(self, side: Side, plan: Plan) -> tuple[Arrived, Started]:
+        self._bench.target.flush()
+        # The worker says that it is there when it runs this one.
+        asyncio.run(preload(plan.url, 1))
+        plan = msgspec.structs.replace(plan, loop=side.loop)
+        with Child(side, msgspec.structs.replace(plan, act="start")) as worker:
+            worker.until_ready()
+            with Child(side, plan) as producer:
+                arrived = producer.answer(Arrived)
+            worker.tell(str(arrived.jobs))
+            started = worker.answer(Started)
+        if started.jobs != arrived.jobs:
+            raise BenchFailed(f"{side.name} must start {arrived.jobs} jobs, it was {started.jobs}")
+        return arrived, started

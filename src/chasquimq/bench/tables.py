@@ -1,0 +1,117 @@
+"""The document as rows and sentences for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chasquimq.bench.growth_report import growth_rows
+from chasquimq.bench.latency_report import capacity_text, latency_rows
+from chasquimq.bench.machine import quiet_text
+from chasquimq.bench.rounds import LIMIT, OURS
+
+Row = dict[str, Any]
+
+
+def tables(document: Row) -> list[list[Row]]:
+    """Every table that has rows: scenarios, latency, growth."""
+    every = (table_rows(document), latency_rows(document), growth_rows(document))
+    return [rows for rows in every if rows]
+
+
+def table_rows(document: Row) -> list[Row]:
+    """One row per scenario and side."""
+    return [
+        _row(scenario, side, is_first=at == 0)
+        for scenario in document["scenarios"]
+        for at, side in enumerate(scenario["sides"])
+    ]
+
+
+def raw_rows(document: Row) -> list[Row]:
+    """The rate of every round."""
+    return [
+        {
+            "scenario": scenario["name"],
+            "side": side["side"],
+            "jobs/s in each round": " · ".join(
+                f"{one['jobs_per_s']:,.0f}" for one in side["rounds"]
+            ),
+        }
+        for scenario in document["scenarios"]
+        for side in scenario["sides"]
+    ]
+
+
+def notes(document: Row) -> list[str]:
+    """What the tables do not say: where, how, who is missing and why, which bars were met."""
+    machine, server = document["machine"], document["server"]
+    where = f"{server['kind']} {server['version']}, {machine['cpu']} x {machine['cores']}"
+    lines = [
+        f"{where}, Python {machine['python']}{_aof_text(server)}",
+        quiet_text(machine),
+        f"medians of {document['settings']['rounds']} rounds; ratios are paired round by round",
+    ]
+    lines += [line for line in (capacity_text(document), _sides_text(document)) if line]
+    lines += [f"{side}: {note}" for side, note in document["settings"]["notes"].items()]
+    return [*lines, *_missing(document), *map(_bar_line, document["bars"]), _took_text(document)]
+
+
+def ratio_text(ratio: float, side: str) -> str:
+    return f"{ratio:.0%}" if side == LIMIT else f"{ratio:.1f}x"
+
+
+def spread_text(ratio: dict[str, float], side: str) -> str:
+    low, high = (ratio_text(ratio[end], side) for end in ("min", "max"))
+    return f"{ratio_text(ratio['median'], side)} ({low} … {high})"
+
+
+def _row(scenario: Row, side: Row, *, is_first: bool) -> Row:
+    rate, ratio, server = side["jobs_per_s"], side["ours_to_this"], side["server_cpu_share"]
+    is_ours = side["side"] == OURS
+    return {
+        "scenario": scenario["name"] if is_first else "",
+        "side": side["side"],
+        "jobs/s": f"{rate['median']:,.0f}",
+        "min … max": f"{rate['min']:,.0f} … {rate['max']:,.0f}",
+        "CPU µs/job": f"{side['cpu_us_per_job']['median']:.1f}",
+        "server CPU": f"{server['median']:.0%}" if server else "-",
+        "ours to this": "" if is_ours else spread_text(ratio, side["side"]),
+    }
+
+
+def _aof_text(server: Row) -> str:
+    if server["aof"] is None:
+        return ", a server of yours with settings of its own"
+    return ", nothing kept on disk" if server["aof"] == "no" else f", AOF {server['aof']}"
+
+
+def _sides_text(document: Row) -> str | None:
+    sides = {
+        side["side"]: f"{side['side']} {side['version']} on {side['loop']}"
+        for scenario in document["scenarios"]
+        for side in scenario["sides"]
+    }
+    return f"sides: {', '.join(sides.values())}" if sides else None
+
+
+def _missing(document: Row) -> list[str]:
+    reasons = dict.fromkeys(document["peers_missing"].items())
+    lines = [f"missing: {side}: {why}" for side, why in reasons]
+    absent = {
+        (side, why): one["name"]
+        for one in document["scenarios"]
+        for side, why in one["missing"].items()
+        if (side, why) not in reasons
+    }
+    return lines + [f"not in {name}: {side}: {why}" for (side, why), name in absent.items()]
+
+
+def _bar_line(bar: Row) -> str:
+    side = bar["side"]
+    found, wanted = spread_text(bar["found"], side), ratio_text(bar["at_least"], side)
+    return f"bar {bar['verdict']}: {bar['scenario']} is {found} of {side}, wanted {wanted}"
+
+
+def _took_text(document: Row) -> str:
+    minutes, seconds = divmod(round(document["took_s"]), 60)
+    return f"the run took {minutes} min {seconds} s"
