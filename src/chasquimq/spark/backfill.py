@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812  its usual name
 
 from chasquimq.spark.batches import changes_of
+from chasquimq.spark.events_tables import OPEN_DAYS_MAX
 from chasquimq.spark.frames import lake_frame, landed_frame
 from chasquimq.spark.gold import gold_rows
 from chasquimq.spark.lake import Change, Lake
@@ -84,17 +85,25 @@ class Backfill:
     def _events(self, day: str) -> tuple[Landed, dict[str, pa.Table]]:
         if not self._lake.files(BRONZE_EVENTS.name, day):
             return Landed(), {}
-        before = (self._day - timedelta(days=1)).isoformat()
-        frames = [
-            lake_frame(self._session, self._lake, BRONZE_EVENTS.name, one) for one in (before, day)
-        ]
-        landed = self._folded(frames[0].unionByName(frames[1]))
+        events = lake_frame(self._session, self._lake, BRONZE_EVENTS.name, day)
+        landed = self._folded(self._with_earlier(events))
         staged = landed.files_of(FOLDED_ATTEMPTS.name)
         landed.files = [one for one in landed.files if one not in staged]
         if not staged:
             return landed, {}
         attempts = landed_frame(self._session, self._checkpoint.staging, FOLDED_ATTEMPTS, staged)
         return landed, gold_rows(attempts, self._settings)
+
+    def _with_earlier(self, events: DataFrame) -> DataFrame:
+        """Also what was told of the same jobs before: an attempt may have begun days ago."""
+        jobs = events.select("queue", "job_id").distinct()
+        for back in range(1, OPEN_DAYS_MAX + 1):
+            before = (self._day - timedelta(days=back)).isoformat()
+            if self._lake.files(BRONZE_EVENTS.name, before):
+                earlier = lake_frame(self._session, self._lake, BRONZE_EVENTS.name, before)
+                same = earlier.join(jobs, ["queue", "job_id"], "left_semi")
+                events = events.unionByName(same)
+        return events
 
     def _folded(self, events: DataFrame) -> Landed:
         """Jobs are folded in portions that a task can hold, all events of a job together."""

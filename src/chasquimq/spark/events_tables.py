@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 EVENTS: Final = "events"
 # An end that did not come within days was lost, and the audit counts it.
-_OPEN_MS_MAX: Final = 7 * 24 * 3_600_000
+OPEN_DAYS_MAX: Final = 7
+_OPEN_MS_MAX: Final = OPEN_DAYS_MAX * 24 * 3_600_000
 
 
 class EventsTables:

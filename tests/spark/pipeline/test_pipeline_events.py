@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 from wire.vectors import load
@@ -62,3 +63,21 @@ def test_a_day_of_events_that_is_made_again_is_the_same(feed, pipeline, ask):
     pipeline(channel="events").backfill(datetime.now(UTC).date())
 
     assert [ask(question) for question in questions] == before
+
+
+def test_an_attempt_that_began_days_before_keeps_its_start_when_its_day_is_made_again(
+    feed, pipeline, ask
+):
+    now_ms = time.time_ns() // 1_000_000
+    begun_ms = now_ms - 4 * 24 * 3_600_000
+    start = ["e", "active", "id", "a", "ts", f"{begun_ms}", "n", "mail", "attempt", "1"]
+    feed.call("XADD", feed.keys.events, f"{begun_ms}-0", *start)
+    feed.foreign(feed.keys.events, "e", "completed", "id", "a", "ts", f"{now_ms}", "attempt", "1")
+    pipeline(channel="events").once()
+    question = "select job_id, name, started_at, ended_at from silver_attempts"
+    before = ask(question)
+
+    pipeline(channel="events").backfill(datetime.now(UTC).date())
+
+    assert [row["name"] for row in before] == ["mail"]
+    assert ask(question) == before
