@@ -72,6 +72,7 @@ class Backfill:
         joined = [self._exchanging(name, changes, day) for name in _REMADE]
         self._checkpoint.pending.write(Manifest(once=self._once, changes=joined))
         self._checkpoint.pending.settle(self._lake)
+        shutil.rmtree(self._checkpoint.staging, ignore_errors=True)
         return history.row_count + events.row_count
 
     def _history(self, day: str) -> tuple[Landed, dict[str, pa.Table]]:

@@ -50,6 +50,17 @@ def test_events_whose_end_comes_in_a_later_batch_are_one_attempt(feed, pipeline,
     assert ask("select count(*) n from silver_open") == [{"n": 0}]
 
 
+def test_a_day_of_events_that_is_made_again_leaves_no_files_of_its_making(
+    feed, pipeline, settings
+):
+    tell_clean_run(feed)
+    pipeline(channel="events").once()
+
+    pipeline(channel="events").backfill(datetime.now(UTC).date())
+
+    assert not (settings.lake / "_pipeline" / "backfill" / "staging").exists()
+
+
 def test_a_day_of_events_that_is_made_again_is_the_same(feed, pipeline, ask):
     tell_clean_run(feed)
     pipeline(channel="events").once()
