@@ -67,6 +67,8 @@ class Workplace:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # A batch outlives whoever waited for it, and the lake is held no longer than this.
+        self.close_batches()
         self._sampler.close()
         self._store.close()
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from chasquimq.errors import SettingsError
 from chasquimq.spark.checkpoints import only_pipeline
 from chasquimq.spark.lake import Lake
+from chasquimq.spark.queries import ChannelQuery
 from support.attempts import failed
 from support.waiting import eventually
 
@@ -108,7 +113,7 @@ def test_a_queue_keeps_its_channel(feed, pipeline):
 def test_a_lost_checkpoint_doubles_nothing(feed, pipeline, settings, counts):
     feed.attempts(5, 5)
     pipeline().once()
-    shutil.rmtree(settings.lake / "_pipeline" / "history")
+    shutil.rmtree(settings.lake / "_pipeline")
     feed.attempts(3)
 
     run = pipeline().once()
@@ -125,17 +130,53 @@ async def test_a_running_pipeline_follows_and_when_told_to_stop_tidies_its_lake(
     feed.attempts(4)
     thread.start()
 
-    await eventually(lambda: sum(report.rows for report in reports) == 4, within_s=60)
-    feed.attempts(4)
-    feed.rows([("a", 2, 0, None)])
-    await eventually(lambda: sum(report.rows for report in reports) == 9, within_s=60)
-    stop.set()
-    thread.join(60)
+    try:
+        await eventually(lambda: sum(report.rows for report in reports) == 4, within_s=120)
+        feed.attempts(4)
+        feed.rows([("a", 2, 0, None)])
+        await eventually(lambda: sum(report.rows for report in reports) == 9, within_s=60)
+    finally:
+        stop.set()
+        thread.join(60)
 
     assert not thread.is_alive()
     assert (counts()["bronze_attempts"], counts()["completed"]) == (9, 9)
     # The part of a job has become the job.
     assert Lake(settings.lake).files("silver_jobs_parts") == []
+
+
+def test_who_interrupts_a_batch_gets_the_lake_when_the_batch_is_done(
+    feed, pipeline, settings, counts, monkeypatch
+):
+    begun, freed = threading.Event(), []
+
+    def interrupted(_self, _query) -> None:
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
+    def slow(_report) -> None:
+        begun.set()
+        freed.append(_is_free_soon(settings.lake))
+
+    monkeypatch.setattr(ChannelQuery, "wait", interrupted)
+    feed.attempts(5)
+
+    with pytest.raises(KeyboardInterrupt):
+        pipeline().once(slow)
+
+    assert freed == [False]
+    assert counts()["bronze_attempts"] == 5
+
+
+def _is_free_soon(lake: Path) -> bool:
+    """Whether another pipeline could have the lake within a while."""
+    until_s = time.monotonic() + 1.5
+    while time.monotonic() < until_s:
+        with (lake / "_pipeline" / "lock").open("a") as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_two_pipelines_on_one_lake_are_refused(pipeline, settings):
