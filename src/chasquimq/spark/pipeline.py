@@ -56,7 +56,7 @@ class Pipeline:
             following = Following(work, stop)
             following.run()
             work.flush()
-            work.audit(following.channels)
+            work.last_audit(following.channels)
             work.tidy()
             return work.summary(following.channels)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Self
 
+from chasquimq.errors import StoreError
 from chasquimq.spark.audit import audit
 from chasquimq.spark.backfill import Backfill
 from chasquimq.spark.backlog import Backlog
@@ -29,6 +31,7 @@ from chasquimq.store.ranging import RangeStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
 _SAMPLE_TAG = "sample"
 _LOOK_AGAIN_S = 0.5
 _AUDIT_EVERY_S = 30.0
@@ -130,8 +133,18 @@ class Workplace:
         took_s = time.monotonic() - began_s
         self._audit_due_s = time.monotonic() + max(_AUDIT_EVERY_S, took_s * _AUDIT_SHARE)
 
+    def last_audit(self, channels: Mapping[str, str]) -> None:
+        """The same at the end of a run, which does not fail because its server is away."""
+        try:
+            self.audit(channels)
+        except StoreError as trouble:
+            logger.warning(
+                "the server does not answer, the last audit is left out",
+                extra={"error": str(trouble)},
+            )
+
     def audit_if_due(self, channels: Mapping[str, str]) -> None:
-        """The same now and then: the longer it takes, the seldomer."""
+        """Audit now and then: the longer it takes, the seldomer."""
         if time.monotonic() >= self._audit_due_s:
             self.audit(channels)
 

@@ -48,29 +48,39 @@ def server(kind, tmp_path):
         one.stop()
 
 
-@pytest.mark.timeout(200)
-async def test_a_pipeline_goes_on_after_its_server_was_away(
+@pytest.mark.timeout(360)
+async def test_a_pipeline_goes_on_after_its_server_was_away_and_ends_while_it_is(
     server, spark, settings, queue_name, caplog
 ):
-    stop, reports = threading.Event(), []
+    stop, reports, runs = threading.Event(), [], []
     first = server()
     url = first.url
     feed = HistoryFeed(url, queue_name)
     feed.attempts(30)
     own = replace(settings, connection=ConnectionSettings(url=url))
-    thread = threading.Thread(target=Pipeline(spark, own).run, args=(stop, reports.append))
+
+    def follow() -> None:
+        runs.append(Pipeline(spark, own).run(stop, reports.append))
+
+    thread = threading.Thread(target=follow)
     thread.start()
     try:
-        await eventually(lambda: sum(one.rows for one in reports) == 30, within_s=60)
+        await eventually(lambda: sum(one.rows for one in reports) == 30, within_s=120)
         feed.close()
         first.stop()
         await eventually(lambda: "the pipeline waits" in caplog.text, within_s=60)
-        server(urlsplit(url).port)
+        second = server(urlsplit(url).port)
         feed.attempts(20)
         await eventually(lambda: sum(one.rows for one in reports) == 50, within_s=60)
+        feed.close()
+        second.stop()
+        caplog.clear()
+        await eventually(lambda: "the pipeline waits" in caplog.text, within_s=60)
     finally:
         stop.set()
         thread.join(60)
         feed.close()
 
     assert not thread.is_alive()
+    assert [run.rows for run in runs] == [50]
+    assert "the last audit is left out" in caplog.text
