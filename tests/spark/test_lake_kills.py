@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from chasquimq.spark.bronze_extent import last_ids
 from chasquimq.spark.checkpoints import Checkpoint, only_pipeline
 from chasquimq.spark.lake import Change, Lake, Once
 from chasquimq.spark.lake_files import write_table
 from chasquimq.spark.manifest import Manifest
+from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS
 from chasquimq.spark.tidying import tidy
 from support.rows import DAY, NOON, attempt, batch
 
@@ -72,6 +74,15 @@ def test_a_batch_that_was_killed_is_ended_before_anything_is_made_of_it(
 
     assert seen == (1, 1)
     assert Checkpoint(lake.path, writer).pending.read() is None
+
+
+def test_where_to_begin_without_a_checkpoint_is_behind_the_batch_that_was_killed(lake, killed):
+    killed(0, "history", written(lake, "bronze_attempts", attempt(stream_id="7-1")))
+
+    with only_pipeline(Lake(lake.path)):
+        last = last_ids(lake, BRONZE_ATTEMPTS, ["mail"])
+
+    assert last == {"mail": "7-1"}
 
 
 def test_what_was_open_is_not_doubled_by_a_batch_of_events_that_was_killed(lake, killed):

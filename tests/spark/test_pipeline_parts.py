@@ -15,6 +15,7 @@ from chasquimq.spark.pipeline import Pipeline
 from chasquimq.spark.pipeline_settings import PipelineSettings
 from chasquimq.spark.sampler import ServerSampler
 from chasquimq.store.ranging import RangeStore
+from support.rows import DAY, batch
 from support.waiting import eventually
 
 
@@ -163,6 +164,23 @@ def test_a_choice_is_kept_when_the_other_channel_comes_to_be(feed, channels):
     feed.attempts(1)
 
     assert channels(queues=(feed.queue,)) == {feed.queue: "events"}
+
+
+@pytest.mark.parametrize(
+    ("table", "channel"), [("bronze_events", "events"), ("bronze_attempts", "history")]
+)
+def test_a_choice_that_was_lost_is_learned_from_the_rows_of_the_lake(
+    feed, channels, tmp_path, table, channel
+):
+    feed.attempts(1)
+    old_event(feed)
+    lake = Lake(tmp_path)
+    lake.create_missing()
+    rows = batch(table, {"queue": feed.queue, "event_date": DAY})
+    lake.commit(Change(table=table, adds=write_table(tmp_path, table, rows, "test")))
+
+    assert channels(queues=(feed.queue,)) == {feed.queue: channel}
+    assert channels(queues=(feed.queue,)) == {feed.queue: channel}
 
 
 def test_to_ask_for_the_other_channel_is_refused(feed, channels):

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chasquimq.errors import SettingsError
+from chasquimq.spark.bronze_extent import queues_in
+from chasquimq.spark.checkpoints import own_folder
+from chasquimq.spark.lake import Lake
 from chasquimq.spark.ledger import id_ms
+from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS
 from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -21,6 +25,8 @@ HISTORY: Final = "history"
 EVENTS: Final = "events"
 # A worker writes its first events at once, but its first history after a while.
 SETTLE_MS: Final = 5_000
+# Where the rows of a channel are kept as they were read.
+BRONZE: Final = {EVENTS: BRONZE_EVENTS, HISTORY: BRONZE_ATTEMPTS}
 
 
 def by_channel(channels: Mapping[str, str]) -> dict[str, list[str]]:
@@ -35,7 +41,8 @@ class Channels:
     """The choice for each queue of a lake, as far as it was made."""
 
     def __init__(self, lake: Path, settings: PipelineSettings, store: RangeStore) -> None:
-        self._path = lake / "_pipeline" / "channels.json"
+        self._lake = Lake(lake)
+        self._path = own_folder(lake) / "channels.json"
         self._settings = settings
         self._store = store
 
@@ -82,7 +89,18 @@ class Channels:
         try:
             return json.loads(self._path.read_text())
         except FileNotFoundError:
-            return {}
+            return self._learned()
+
+    def _learned(self) -> dict[str, str]:
+        """What the rows of the lake say where nothing is written down: what was read stays read."""
+        chosen = {
+            queue: channel
+            for channel, table in BRONZE.items()
+            for queue in queues_in(self._lake, table)
+        }
+        if chosen:
+            self._remember(chosen)
+        return chosen
 
     def _remember(self, chosen: dict[str, str]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,13 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ChasquiError, ConnectionLost, SettingsError, StoreError
-from chasquimq.spark.channels import HISTORY
+from chasquimq.spark.bronze_extent import last_ids
+from chasquimq.spark.channels import BRONZE
 from chasquimq.spark.complaint import complaint, complaint_kind
 from chasquimq.spark.landing import FORMAT, LandingSource
-from chasquimq.spark.offsets import id_parts
-from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS
 from chasquimq.store.address import normal_url
-from chasquimq.store.ranging import NO_ENTRY
 from chasquimq.store.server_errors import error_from_reply
 
 if TYPE_CHECKING:
@@ -92,8 +90,7 @@ class ChannelQuery:
         """Where to begin without a checkpoint: behind what the lake has, so nothing is twice."""
         if self._checkpoint.has_begun:
             return {}
-        known = last_ids(self._lake, self._batches.channel)
-        places = {queue: known[queue] for queue in queues if queue in known}
+        places = last_ids(self._lake, BRONZE[self._batches.channel], queues)
         return {"startingOffsets": json.dumps(places)} if places else {}
 
     def _writer(self, queues: Sequence[str]):  # noqa: ANN202  Spark has no public name for it
@@ -115,20 +112,6 @@ def _ours(kind: str, sentence: str) -> StoreError:
         return ConnectionLost(sentence)
     # What the server says begins with its code.
     return error_from_reply(sentence) if kind == "ServerRefused" else StoreError(sentence)
-
-
-def last_ids(lake: Lake, channel: str) -> dict[str, str]:
-    """The last entry of each queue that bronze holds."""
-    name = BRONZE_ATTEMPTS.name if channel == HISTORY else BRONZE_EVENTS.name
-    last: dict[str, str] = {}
-    for row in (
-        lake.rows(name, ["queue", "stream_id"])
-        .group_by(["queue", "stream_id"])
-        .aggregate([])
-        .to_pylist()
-    ):
-        last[row["queue"]] = max(last.get(row["queue"], NO_ENTRY), row["stream_id"], key=id_parts)
-    return last
 
 
 def source_options(settings: PipelineSettings, queues: Sequence[str]) -> dict[str, str]:
