@@ -252,6 +252,7 @@ async def test_work_goes_on_where_sentinels_say(kind, queue_name, rounds):
         async with traffic.running():
             for _ in range(rounds):
                 await traffic.until_acknowledged(50, after_s=time.monotonic())
+                await watched.until_settled()
                 killed_s, promoted_s = await _sentinel_failover(watched)
                 added_s = await traffic.until_acknowledged(10, after_s=promoted_s)
                 started_s = await traffic.until_started(10, after_s=promoted_s)

@@ -18,6 +18,7 @@ from support.journal import (
     EXIT,
     LEASE_LOST,
     REPLAY_OK,
+    STALL,
     START,
     Journal,
     Line,
@@ -159,6 +160,7 @@ GOOD = [
         id="a retry in an entry of its own",
     ),
     good([*ADDED, *TWICE_AT_ONCE], Fault("stop", 1.5, 3.5, MINE), id="two at once, one frozen"),
+    good([*ADDED, *TWICE_AT_ONCE, line(3.5, STALL, extra="2000")], id="two at once, one starved"),
     good(
         [*ADDED, *TWICE_AT_ONCE, line(1.9, LEASE_LOST)], Fault("cut", 1.5, 3),
         id="two at once after a cut, and the first was told",

@@ -31,6 +31,7 @@ async def test_kills_lose_nothing_and_double_next_to_nothing(trial, fleet, kind)
     for _ in range(KILLS):
         await asyncio.sleep(dice.uniform(0.3, 0.5))
         at = dice.randrange(len(workers))
+        await workers[at].until_ready()
         fleet.kill(workers[at])
         workers[at] = fleet.launch("brief", **OPTIONS)
     await trial.drain(within_s=800 if IS_BIG else 60)

@@ -7,7 +7,7 @@ import os
 import signal
 
 from chasquimq.store.inspecting import Counts
-from support.journal import START, read_journals
+from support.journal import END_OK, START, read_journals
 from support.waiting import eventually
 
 DEADLINE_S = 3.0
@@ -48,7 +48,7 @@ async def test_a_stopped_worker_hands_its_prefetch_over_and_leaves_in_time(
 async def test_a_second_signal_hands_back_what_runs(queue, raw, fleet, tmp_path):
     leaver = await fleet.start("wait", concurrency=4)
     await queue.add_bulk([{"name": "n", "data": 30} for _ in range(4)])
-    await eventually(lambda: len(read_journals(tmp_path)) == 4)
+    await eventually(lambda: count_of(tmp_path, START) == 4)
 
     leaver.signal(signal.SIGTERM)
     await asyncio.sleep(0.1)
@@ -149,9 +149,9 @@ async def test_what_ended_during_an_outage_is_acknowledged_before_the_exit(
 ):
     leaver = await own_fleet.start("wait", shutdown_deadline_ms=10_000)
     await own_queue.add_bulk([{"name": "n", "data": 0.5} for _ in range(3)])
-    await eventually(lambda: len(read_journals(tmp_path)) == 3)
+    await eventually(lambda: count_of(tmp_path, START) == 3)
     own_server.kill()
-    await eventually(lambda: len(read_journals(tmp_path)) == 6)
+    await eventually(lambda: count_of(tmp_path, END_OK) == 3)
     leaver.signal(signal.SIGTERM)
     await asyncio.sleep(1.0)
     await asyncio.to_thread(own_server.start)
@@ -159,6 +159,10 @@ async def test_what_ended_during_an_outage_is_acknowledged_before_the_exit(
     await leaver.until_exit()
 
     assert await own_queue.counts() == Counts()
+
+
+def count_of(folder, event):
+    return sum(line.event == event for line in read_journals(folder))
 
 
 async def is_held(raw, count):

@@ -19,6 +19,7 @@ from support.journal import (
     LEASE_LOST,
     OPEN_S,
     REPLAY_OK,
+    STALL,
     Life,
     Line,
     Run,
@@ -103,11 +104,13 @@ class Case:
 
     evidence: Evidence
     places: Places = field(init=False)
+    faults: list[Fault] = field(init=False)
     runs: dict[Life, list[Run]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.places = self.evidence.places
-        died_s = {f.pid: f.from_s for f in self.evidence.faults if f.kind == "kill" and f.pid}
+        self.faults = [*self.evidence.faults, *_stalls(self.evidence.lines)]
+        died_s = {f.pid: f.from_s for f in self.faults if f.kind == "kill" and f.pid}
         self.runs = runs_by_life(self.evidence.lines, died_s)
 
     @cached_property
@@ -199,7 +202,7 @@ class Case:
             for earlier, later in pairs
             if not earlier.end and earlier.to_s < OPEN_S
         ]
-        kills = [fault for fault in self.evidence.faults if fault.kind == "kill"]
+        kills = [fault for fault in self.faults if fault.kind == "kill"]
         found = {
             "jobs": len(self.lives),
             "starts": sum(map(len, self.runs.values())),
@@ -232,6 +235,13 @@ class Case:
     @cached_property
     def _faults_by_pid(self) -> dict[int | None, list[Fault]]:
         found: dict[int | None, list[Fault]] = defaultdict(list)
-        for fault in self.evidence.faults:
+        for fault in self.faults:
             found[fault.pid].append(fault)
         return found
+
+
+def _stalls(lines: Sequence[Line]) -> Iterator[Fault]:
+    """A process that nobody let run is as good as stopped."""
+    for line in lines:
+        if line.event == STALL:
+            yield Fault("stop", line.t_s - int(line.extra) / 1000, line.t_s, line.pid)

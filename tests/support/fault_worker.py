@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,11 +20,12 @@ from typing import Any
 
 from chasquimq import Job, UnrecoverableError, Worker, current_job
 from chasquimq.settings import AbilitySettings
-from support.journal import EXIT, Journal
+from support.journal import EXIT, STALL, Journal
 from support.noting import note_lost_lease, noting
 from support.waiting import eventually
 
 journal: Journal
+_LOOK_S, _STALL_S = 0.05, 0.3
 
 
 def noted(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
@@ -121,6 +123,7 @@ def main() -> None:
     global journal  # noqa: PLW0603  one journal a process
     settings = json.loads(sys.argv[1])
     journal = Journal(settings["journal"])
+    watch_stalls()
     worker_run(settings)
 
 
@@ -153,6 +156,21 @@ def options_of(settings: dict[str, Any]) -> dict[str, Any]:
 def counters_of(worker: Worker) -> str:
     """What the worker counted, for the checker to compare with its history."""
     return json.dumps({"worker": worker.consumer_id, **asdict(worker.health())})
+
+
+def watch_stalls() -> None:
+    """Note when this process was not let run, which no lease and no promise outlasts."""
+    threading.Thread(target=_note_stalls, daemon=True).start()
+
+
+def _note_stalls() -> None:
+    seen_s = time.monotonic()
+    while True:
+        time.sleep(_LOOK_S)
+        now_s = time.monotonic()
+        if now_s - seen_s > _STALL_S:
+            journal.note(STALL, extra=int((now_s - seen_s) * 1000))
+        seen_s = now_s
 
 
 async def tell_when_ready(worker: Worker) -> None:

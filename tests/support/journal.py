@@ -12,10 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from sys import intern
 
 ADD_CALL, ADD_OK, ADD_ERR = "add_call", "add_ok", "add_err"
 START, END_OK, END_ERR = "start", "end_ok", "end_err"
 LEASE_LOST, CANCEL_OK, REPLAY_OK, EXIT = "lease_lost", "cancel_ok", "replay_ok", "exit"
+STALL = "stall"
 OPEN_S = float("inf")
 
 
@@ -45,7 +47,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One happening; `extra` is a delay in ms, a due time in ms or counters, by its event."""
+    """One happening; `extra` is a delay, a due time or a stall in ms, or counters, by its event."""
 
     t_s: float
     pid: int
@@ -111,6 +113,8 @@ def _begun(line: Line, died_s: float) -> Run:
 
 def _line(text: str) -> Line:
     t_s, pid, event, job_id, generation, attempt, delivery, extra = text.split("\t", 7)
+    # A million jobs have few words, and each id four times.
+    event, job_id = intern(event), intern(job_id)
     return Line(
         float(t_s), int(pid), event, job_id, int(attempt), int(generation), delivery, extra
     )  # fmt: skip
