@@ -35,6 +35,12 @@ class Charger:
 
     def correct(self, known: list[Delivery]) -> None:
         """A delivery of an id we hold was counted by the server, but starts nothing."""
+        for again in known:
+            held = self._holdings.get(again.entry_id)
+            if held is not None:
+                # Others may have run it while we stood still, and that is spent, too.
+                own = held.is_charged or again.entry_id in self._doubted
+                held.earlier = max(held.earlier, again.earlier - own)
         self._doubted.update(delivery.entry_id for delivery in known)
 
     def suspect(self, redelivered: list[Delivery]) -> None:

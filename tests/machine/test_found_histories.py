@@ -1,0 +1,86 @@
+"""Histories that the machine found, each kept as a test of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from chasquimq.errors import ServerOutOfMemory
+from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
+from chasquimq.store.consuming import ConsumerStore
+from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.delayed_member import split_member
+from machine.stepped_worker import SteppedWorker, expire_leases
+from support.raw import Raw
+
+
+@pytest.fixture
+async def full_server(kind, queue_name):
+    """A server of this test alone that has no memory left."""
+    with kind.session() as server:
+        raw = await Raw.open(server.url, queue_name)
+        await raw("CONFIG", "SET", "maxmemory", 1)
+        yield server
+        await raw.close()
+
+
+async def test_a_worker_that_opens_an_unknown_queue_on_a_full_server_hears_why(
+    full_server, queue_name
+):
+    store = ConsumerStore(
+        queue_name, "default", "me", ConnectionSettings(url=full_server.url), ReadSettings(),
+        AbilitySettings(), 30_000, ResultSettings(),
+    )  # fmt: skip
+
+    with pytest.raises(ServerOutOfMemory):
+        await store.open()
+    await store.close()
+
+
+@pytest.fixture
+async def join(url, queue_name):
+    """Workers that are driven by hand."""
+    workers = []
+
+    async def new_worker(consumer: str) -> SteppedWorker:
+        worker = SteppedWorker(url, queue_name, consumer, lambda run: None)
+        workers.append(await worker.open())
+        return worker
+
+    yield new_worker
+    for worker in workers:
+        await worker.crash()
+
+
+async def test_a_job_that_comes_back_to_a_worker_is_charged_with_what_others_ran(join, queue, raw):
+    """It stood still, another took over and stood still, too: two runs are spent, not one."""
+    await queue.add("slow", [1])
+    first, second = await join("first"), await join("second")
+    await first.read()
+    await expire_leases(raw, "first")
+    await second.read()
+    await expire_leases(raw, "second")
+    await first.read()
+    await first.uncharge()
+
+    await first.stop()
+    third = await join("third")
+    await third.read()
+
+    (run,) = third.runs
+    assert run.delivery.run_number == 3
+
+
+async def test_a_failure_after_coming_back_spends_what_others_ran(join, queue, raw):
+    await queue.add("slow", [1])
+    first, second = await join("first"), await join("second")
+    await first.read()
+    await expire_leases(raw, "first")
+    await second.read()
+    await expire_leases(raw, "second")
+    await first.read()
+
+    await first.end(first.runs[0], ValueError("no"))
+    await first.flush()
+
+    (member,) = await raw("ZRANGE", raw.keys.delayed, 0, -1)
+    assert decode_envelope(split_member(member)[1]).attempt == 2

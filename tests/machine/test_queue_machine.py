@@ -1,0 +1,27 @@
+"""Whatever producers, workers and operators do, in any order: no job is lost and none ends twice."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from machine.queue_machine import QueueMachine
+
+# The long form looks for new histories each time; the short one repeats the same.
+IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
+EXAMPLES, STEPS = (20_000, 80) if IS_BIG else (int(os.environ.get("EX", "100")), 40)
+RUN_S_MAX = 24 * 3600 if IS_BIG else 600
+
+
+@pytest.mark.timeout(RUN_S_MAX)
+def test_every_job_comes_to_exactly_one_end(kind):
+    profile = settings(
+        max_examples=EXAMPLES, stateful_step_count=STEPS, derandomize=not IS_BIG, deadline=None,
+        database=None, suppress_health_check=list(HealthCheck), print_blob=True,
+    )  # fmt: skip
+
+    with kind.session() as server:
+        run_state_machine_as_test(lambda: QueueMachine(server.url), settings=profile)
