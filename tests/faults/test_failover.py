@@ -245,6 +245,7 @@ async def _told(url: str) -> dict[str, int]:
     return {code: await _refusals(url, code) for code in ("ASK", "TRYAGAIN", "MOVED")}
 
 
+@pytest.mark.timeout(240 if IS_BIG else 60)
 @pytest.mark.parametrize("rounds", [3 if IS_BIG else 1])
 async def test_work_goes_on_where_sentinels_say(kind, queue_name, rounds):
     async with Watched(kind) as watched:
@@ -261,6 +262,11 @@ async def test_work_goes_on_where_sentinels_say(kind, queue_name, rounds):
                     f"{added_s:.2f} s and starts {started_s:.2f} s later"
                 )
                 assert max(added_s, started_s) <= RESUME_S_MAX
+    lost = set(traffic.acknowledged) - set(traffic.starts)
+    print(
+        f"{kind.label}: {rounds} failovers, {len(traffic.acknowledged)} acknowledged, {len(lost)} "
+        f"lost, {traffic.extra_starts} extra starts"
+    )
     assert traffic.errors == []
 
 
@@ -281,6 +287,7 @@ async def _sentinel_failover(watched: Watched) -> tuple[float, float]:
     return killed_s, promoted_s
 
 
+@pytest.mark.timeout(240 if IS_BIG else 60)
 @pytest.mark.parametrize("rounds", [6 if IS_BIG else 1])
 async def test_a_queue_whose_slot_moves_loses_and_doubles_nothing(kind, queue_name, rounds):
     async with Cluster(kind) as cluster:

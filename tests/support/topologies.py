@@ -130,7 +130,7 @@ def _sentinel_lines(port: int, folder: Path, primary_url: str, password: str) ->
         "bind 127.0.0.1",
         f"dir {folder}",
         f"sentinel monitor {MASTER} 127.0.0.1 {port_of(primary_url)} 1",
-        f"sentinel down-after-milliseconds {MASTER} 500",
+        f"sentinel down-after-milliseconds {MASTER} 1000",
         f"sentinel failover-timeout {MASTER} 3000",
         *([f"requirepass {password}"] if password else []),
     ]
@@ -152,7 +152,7 @@ class Watched:
         follow = ("--replicaof", f"127.0.0.1 {port_of(self.primary.url)}")
         self.replica = self._stack.enter_context(self._kind.session(port=0, args=(*follow, *quick)))
         self.sentinels = [self._watch() for _ in range(self._count)]
-        await eventually(self._is_known, within_s=20, what="Sentinels that know the replica")
+        await self.until_settled()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -163,6 +163,10 @@ class Watched:
         hosts = ",".join(f"127.0.0.1:{one.port}" for one in self.sentinels)
         given = f"?sentinel_password={self._password}" if self._password else ""
         return f"redis+sentinel://{hosts}/{MASTER}{given}"
+
+    async def until_settled(self) -> None:
+        """Wait until the Sentinels know of a replica that could take over."""
+        await eventually(self._is_known, within_s=40, what="Sentinels that know a good replica")
 
     async def ask_sentinel(self, *parts):
         user = f":{self._password}@" if self._password else ""
@@ -181,8 +185,10 @@ class Watched:
             replicas = await self.ask_sentinel("SENTINEL", "REPLICAS", MASTER)
         except StoreError:
             return False
-        links = [dict(zip(row[::2], row[1::2], strict=True)) for row in replicas]
-        return any(link.get(b"master-link-status") == b"ok" for link in links)
+        known = [dict(zip(row[::2], row[1::2], strict=True)) for row in replicas]
+        return any(
+            one[b"flags"] == b"slave" and one.get(b"master-link-status") == b"ok" for one in known
+        )
 
 
 class Cluster:
