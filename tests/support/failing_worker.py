@@ -85,6 +85,7 @@ def main() -> None:
     if settings["handler"] == "produce":
         asyncio.run(produce(settings))
         return
+    fault_worker.die_with_parent()
     fault_worker.watch_stalls()
     vars(fault_worker).update(always_fails=always_fails, fails_once=fails_once)
     fault_worker.worker_run(settings)

@@ -7,6 +7,7 @@ prints `ready` when it consumes, stops at SIGTERM or SIGINT, and leaves by `os._
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -26,6 +28,7 @@ from support.waiting import eventually
 
 journal: Journal
 _LOOK_S, _STALL_S = 0.05, 0.3
+_PARENT_DEATH_SIGNAL = 1
 
 
 def noted(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
@@ -123,6 +126,7 @@ def main() -> None:
     global journal  # noqa: PLW0603  one journal a process
     settings = json.loads(sys.argv[1])
     journal = Journal(settings["journal"])
+    die_with_parent()
     watch_stalls()
     worker_run(settings)
 
@@ -156,6 +160,12 @@ def options_of(settings: dict[str, Any]) -> dict[str, Any]:
 def counters_of(worker: Worker) -> str:
     """What the worker counted, for the checker to compare with its history."""
     return json.dumps({"worker": worker.consumer_id, **asdict(worker.health())})
+
+
+def die_with_parent() -> None:
+    """A test that is ended in the middle leaves nobody behind, where the system can see to it."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def watch_stalls() -> None:
