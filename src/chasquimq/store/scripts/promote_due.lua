@@ -5,23 +5,16 @@
 --          as a whole, ...}, untold}; untold counts events that the server refused.
 -- SETTLES  two promoters at once: whoever removes a member moves it.
 local byte, sub = string.byte, string.sub
-local function name_and_envelope(member)
-  if #member < 4 then return nil end
-  local a, b, c, d = byte(member, 1, 4)
-  local size = a + b * 256 + c * 65536 + d * 16777216
-  if size > #member - 4 then return nil end
-  return sub(member, 5, 4 + size), sub(member, 5 + size)
-end
 
 -- The id is the first element of the envelope's array; other layouts have no index entry.
 local function job_id(envelope)
   local head, size = byte(envelope, 1, 2)
   if not size or head < 0x93 or head > 0x95 then return '' end
   if size >= 0xa0 and size <= 0xbf then return sub(envelope, 3, 2 + size - 0xa0) end
-  if size == 0xd9 then return string.sub(envelope, 4, 3 + (string.byte(envelope, 3) or 0)) end
+  if size == 0xd9 then return sub(envelope, 4, 3 + (byte(envelope, 3) or 0)) end
   if size == 0xda then
-    local high, low = string.byte(envelope, 3, 4)
-    return string.sub(envelope, 5, 4 + (high or 0) * 256 + (low or 0))
+    local high, low = byte(envelope, 3, 4)
+    return sub(envelope, 5, 4 + (high or 0) * 256 + (low or 0))
   end
   return ''
 end
@@ -51,21 +44,25 @@ end
 
 local function bury(member)
   bad = bad + 1
-  return redis.pcall('XADD', KEYS[3], '*', 'd', member, 'source_id', '',
+  local added = redis.pcall('XADD', KEYS[3], '*', 'd', member, 'source_id', '',
     'reason', 'malformed_delayed', 'detail', 'the name length does not fit the member',
     'failed_at', now_text)
+  return added.err and added
 end
 
+-- A member is the length of its name in four bytes, the name, and the envelope. Answers an error.
 local function move(member, score, ids)
-  local name, envelope = name_and_envelope(member)
-  if not name then return bury(member) end
-  local added
-  if name == '' then
+  local a, b, c, d = byte(member, 1, 4)
+  local cut = d and 4 + a + b * 256 + c * 65536 + d * 16777216
+  if not cut or cut > #member then return bury(member) end
+  local name, envelope, added = sub(member, 5, cut), sub(member, cut + 1), nil
+  if cut == 4 then
     added = redis.pcall('XADD', KEYS[2], '*', 'd', envelope, 'due', score)
   else
     added = redis.pcall('XADD', KEYS[2], '*', 'd', envelope, 'n', name, 'due', score)
   end
-  if type(added) == 'table' and added.err then return added end
+  -- An id is a string and has no err.
+  if added.err then return added end
   local id = job_id(envelope)
   if id ~= '' then ids[#ids + 1] = id end
   if events_max > 0 then announce(id, name) end
@@ -85,7 +82,7 @@ local function move_page(due)
   local ids, done, failure = {}, 0, nil
   for i = 1, #due, 2 do
     local answer = move(due[i], due[i + 1], ids)
-    if type(answer) == 'table' and answer.err then failure = answer break end
+    if answer then failure = answer break end
     bytes = bytes + #due[i]
     done = done + 1
   end
@@ -94,13 +91,15 @@ local function move_page(due)
   return failure
 end
 
-local at_end = false
+local at_end, page_size = false, 16
 while not at_end and moved + bad < page_max and bytes < bytes_max do
-  local page = math.min(16, page_max - moved - bad)
+  local page = math.min(page_size, page_max - moved - bad)
   local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, page)
   at_end = #due < page * 2
   local failure = move_page(due)
   if failure then return failure end
+  -- A large page costs each job less, but must not bring in much more than bytes_max.
+  if bytes < bytes_max / 4 then page_size = 64 else page_size = 16 end
 end
 local lag_ms, oldest = 0, redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 -- A score may be minus infinity, which no whole number can tell.
