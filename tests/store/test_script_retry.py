@@ -71,6 +71,26 @@ async def test_every_entry_of_a_call_gets_its_own_answer(retry, deliver):
     assert marks == [-1, 1, 0]
 
 
+async def test_entries_far_apart_and_out_of_order_are_all_found(retry, raw, deliver):
+    first, *others, last = await deliver("me", 6)
+
+    marks = await retry("me", (last, 0, "b", "m2"), (first, 0, "a", "m1"))
+
+    assert marks == [1, 1]
+    assert sorted(await raw("ZRANGE", raw.keys.delayed, 0, -1)) == [b"m1", b"m2"]
+    assert [row[0] for row in await raw.pending()] == others
+
+
+async def test_an_entry_that_comes_twice_is_gone_the_second_time(retry, raw, deliver):
+    first, second = await deliver("me", 2)
+
+    entries = [(first, 0, "a", "m1"), (second, 0, "b", "m2"), (first, 0, "a", "m1")]
+    marks = await retry("me", *entries)
+
+    assert marks == [1, 1, 0]
+    assert await raw("ZCARD", raw.keys.delayed) == 2
+
+
 @pytest.mark.parametrize("delay_ms", ["soon", "", "nan", "inf", "-inf", "-1", "1e300"])
 async def test_a_delay_that_is_no_time_is_refused_before_the_ack(
     retry, deliver, snapshot, delay_ms
