@@ -28,7 +28,7 @@ redis.call('XLEN', KEYS[2])
 local time = redis.call('TIME')
 local now_ms = string.format('%.0f',
   tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
-local marks = {}
+local marks, gone = {}, {}
 for i, from in ipairs(starts) do
   local id, size = ARGV[from], tonumber(ARGV[from + 2])
   local held = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)
@@ -42,9 +42,11 @@ for i, from in ipairs(starts) do
     for n = 1, size do fields[n] = ARGV[from + 2 + n] end
     fields[size + 1], fields[size + 2] = 'failed_at', now_ms
     redis.call('XADD', KEYS[2], '*', unpack(fields))
-    redis.call('XDEL', KEYS[1], id)
+    gone[#gone + 1] = id
     if keeps_outcomes then redis.call('SET', KEYS[2 + i], ARGV[from + 1], 'EX', ARGV[3]) end
     marks[i] = 1
   end
 end
+-- In one go: each search for an entry begins at the head of its node.
+if #gone > 0 then redis.call('XDEL', KEYS[1], unpack(gone)) end
 return marks

@@ -14,11 +14,11 @@ for i = 2, 3 do
     return redis.error_reply('ERR a ttl must be a time')
   end
 end
-local marks = {}
+local marks, gone = {}, {}
 for i = 1, count do
   local at = 1 + i * 3
   if redis.call('XACK', KEYS[1], ARGV[1], ARGV[at]) == 1 then
-    redis.call('XDEL', KEYS[1], ARGV[at])
+    gone[#gone + 1] = ARGV[at]
     -- A key of the wrong type is overwritten; nothing may fail after the ack.
     if ARGV[at + 1] ~= '' then
       redis.call('SET', KEYS[i * 2], ARGV[at + 1], 'EX', ARGV[2])
@@ -32,4 +32,6 @@ for i = 1, count do
     marks[i] = 0
   end
 end
+-- In one go: each search for an entry begins at the head of its node.
+if #gone > 0 then redis.call('XDEL', KEYS[1], unpack(gone)) end
 return marks
