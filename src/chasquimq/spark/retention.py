@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings, EventSettings, HistorySettings
 from chasquimq.spark.offsets import id_parts
-from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.ranging import NO_ENTRY, RangeStore, StreamFacts
+from chasquimq.store.scattered import blocking_connection
 from chasquimq.wire.keys import QueueKeys
 
 # Into so many parts a stream is cut to find the busiest one.
@@ -46,7 +46,7 @@ class RetentionLook:
 
     def __init__(self, connection: ConnectionSettings) -> None:
         self._store = RangeStore(connection, name="chasqui-check")
-        self._plain = BlockingConnection(connection, name="chasqui-check")
+        self._plain = blocking_connection(connection, name="chasqui-check")
 
     def close(self) -> None:
         self._store.close()

@@ -10,10 +10,10 @@ from chasquimq.errors import StoreError
 from chasquimq.model.forecast import Sample
 from chasquimq.settings import LeaseSettings
 from chasquimq.spark.ledger import id_ms
-from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.connection import pack
 from chasquimq.store.consuming import PARKING
 from chasquimq.store.inspecting import is_missing, pairs, read_snapshot, snapshot_questions
+from chasquimq.store.scattered import blocking_connection
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.stream_entry import read_text
 
@@ -30,7 +30,7 @@ class ServerSampler:
     """Takes samples of queues over a connection of its own."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        self._connection = BlockingConnection(settings, name="chasqui-sampler")
+        self._connection = blocking_connection(settings, name="chasqui-sampler")
 
     def sample(self, queues: Sequence[str]) -> list[Sample]:
         """All queues, in few round trips."""
