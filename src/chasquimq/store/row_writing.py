@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import hiredis
@@ -57,6 +57,7 @@ class RowWriter:
         stream_len_max: int = 0,
     ) -> None:
         self.keys = QueueKeys(queue)
+        connection = replace(connection, queue=queue)
         self._connection = _Pipe(connection, name=_CLIENT_NAME)
         # Questions have a connection of their own: their answers do not wait behind writes.
         self._questions = BlockingConnection(connection, name=_CLIENT_NAME)
