@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+
 import pyarrow as pa
+import pytest
 
 from chasquimq.spark.ledger import Gap, Ledger, RunPart, event_gaps, lost_total, sequence_gaps
 from chasquimq.spark.schema import ATTEMPTS_ARROW, EVENTS_ARROW, GAP, MARK, UNREADABLE
+from chasquimq.spark.tables_bronze import bronze_gaps
 
 
 def entry(seq: int | None, **columns):
@@ -124,3 +128,27 @@ def test_events_tell_of_gaps_and_of_what_cannot_be_read():
 
     assert holes(gaps) == [("5-0", 3, "trimmed"), ("6-0", 1, "unreadable")]
     assert [gap.detail for gap in gaps] == ["why", "no event"]
+
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("cause", ["trimmed", "reset"])
+def test_entries_that_were_gone_count_for_the_day_on_which_that_was_noticed(cause):
+    told = {"row": -1, "run": None, "outcome": GAP, "error_class": cause, "lost": 4}
+    event = {"queue": "mail", "stream_id": "1003-0", "event": GAP, "fault": cause, "lost": 4}
+    gaps = ledger(entry(3, **told)).gaps + event_gaps(
+        pa.RecordBatch.from_pylist([dict.fromkeys(EVENTS_ARROW.names) | event], EVENTS_ARROW)
+    )
+
+    rows = bronze_gaps(gaps, "history", 0, NOON).to_pylist()
+
+    assert [(row["after_id"], row["event_date"]) for row in rows] == [("1003-0", NOON.date())] * 2
+
+
+def test_an_unreadable_entry_counts_for_its_own_day():
+    gaps = ledger(entry(3, outcome=UNREADABLE, row=-1)).gaps
+
+    (row,) = bronze_gaps(gaps, "history", 0, NOON).to_pylist()
+
+    assert row["event_date"] == date(1970, 1, 1)

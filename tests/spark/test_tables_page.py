@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+from chasquimq.spark.ledger import DROPPED, SEQUENCE
+from chasquimq.spark.loss import RESET, TRIMMED
+from chasquimq.spark.schema import UNREADABLE
 from chasquimq.spark.table_schemas import TABLES
 
 PAGE = Path(__file__).parents[2] / "docs/reference/tables.md"
@@ -24,6 +27,14 @@ def test_the_page_lists_every_column_with_its_type_and_merge():
     }
 
     assert written() == in_code
+
+
+def test_the_page_lists_every_cause_of_a_loss():
+    (line,) = re.findall(r"^\| `cause` .*$", PAGE.read_text(), re.MULTILINE)
+
+    told = re.findall(r"`(\w+)`(?=:| \|$)", line)
+
+    assert set(told) == {SEQUENCE, DROPPED, TRIMMED, RESET, UNREADABLE}
 
 
 def written() -> dict[str, list[tuple[str, str, str | None]]]:

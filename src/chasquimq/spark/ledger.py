@@ -24,7 +24,10 @@ _ENTRY_COLUMNS: Final = [
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A known loss: so many units after an entry, noticed at another; None: nobody knows."""
+    """A known loss: so many units after an entry, noticed at another; None: nobody knows.
+
+    What a reader missed was noticed at no entry: that is as old as the batch that tells of it.
+    """
 
     queue: str
     worker: str | None
@@ -101,14 +104,9 @@ def event_gaps(rows: pa.RecordBatch) -> list[Gap]:
     """The losses among rows of the events source."""
     is_marker = pc.is_in(rows.column("event"), pa.array([GAP, UNREADABLE]))
     return [
-        Gap(
-            queue=row["queue"], worker=None, after_id=row["stream_id"],
-            noticed_id=row["stream_id"], lost=row["lost"] if row["event"] == GAP else 1,
-            cause=row["fault"] if row["event"] == GAP else UNREADABLE, unit=ENTRIES,
-            detail=row["reason"] if row["event"] == GAP else row["fault"],
-        )
+        _missed_events(row) if row["event"] == GAP else _unread_event(row)
         for row in rows.filter(is_marker).to_pylist()
-    ]  # fmt: skip
+    ]
 
 
 def sequence_gaps(parts: Iterable[RunPart], known: KnownRuns) -> list[Gap]:
@@ -139,10 +137,25 @@ def id_ms(entry_id: str) -> int:
     return id_parts(entry_id)[0]
 
 
+def _missed_events(row: dict[str, Any]) -> Gap:
+    return Gap(
+        queue=row["queue"], worker=None, after_id=row["stream_id"], noticed_id=NO_ENTRY,
+        lost=row["lost"], cause=row["fault"], unit=ENTRIES, detail=row["reason"],
+    )  # fmt: skip
+
+
+def _unread_event(row: dict[str, Any]) -> Gap:
+    return Gap(
+        queue=row["queue"], worker=None, after_id=row["stream_id"], noticed_id=row["stream_id"],
+        lost=1, cause=UNREADABLE, unit=ENTRIES, detail=row["fault"],
+    )  # fmt: skip
+
+
 def _told_gap(entry: dict[str, Any]) -> Gap:
     if entry["outcome"] == UNREADABLE:
         return _gap(entry, entry["stream_id"], 1, UNREADABLE, ENTRIES)
-    return _gap(entry, entry["stream_id"], entry["lost"], entry["error_class"], ENTRIES)
+    missed = _gap(entry, entry["stream_id"], entry["lost"], entry["error_class"], ENTRIES)
+    return msgspec.structs.replace(missed, noticed_id=NO_ENTRY)
 
 
 def _gap(entry: dict[str, Any], after_id: str, lost: int | None, cause: str, unit: str) -> Gap:

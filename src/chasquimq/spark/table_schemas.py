@@ -82,7 +82,7 @@ _OPEN_COLUMNS: Final[tuple[ColumnText, ...]] = (
 SILVER_OPEN: Final = table("silver_open", *_OPEN_COLUMNS)
 # The same between two steps of a batch: not a table of the lake.
 LOOSE_EVENTS: Final = table("loose_events", *_OPEN_COLUMNS)
-# The loss ledger. `cause`: sequence, lost, trimmed, recreated, deleted, unreadable. `lost` counts
+# The loss ledger. `cause`: sequence, lost, trimmed, reset, unreadable. `lost` counts
 # `unit`s, attempts or entries; None: nobody knows how many.
 BRONZE_GAPS: Final = table(
     "bronze_gaps",
