@@ -9,6 +9,7 @@ import pytest
 from chasquimq.errors import ServerRefused, ServerUnreachable
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.ranging import RangeStore, StreamFacts, Stretch
+from store.fake_server import OK, FakeServer
 
 
 @pytest.fixture
@@ -133,3 +134,31 @@ async def test_a_connection_that_breaks_is_opened_again(opened, proxy, raw):
     proxy.cut()
 
     assert (await facts_of(store, raw)).added == 1
+
+
+_XINFO = (
+    b"*8\r\n$6\r\nlength\r\n:1\r\n$11\r\nfirst-entry\r\n*-1\r\n"
+    b"$17\r\nlast-generated-id\r\n$3\r\n5-0\r\n$13\r\nentries-added\r\n:7\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+        b"-NOAUTH Authentication required.\r\n",
+        b"-READONLY You can't write against a read only replica.\r\n",
+        b"-MASTERDOWN Link with MASTER is down\r\n",
+        b"-CLUSTERDOWN The cluster is down\r\n",
+    ],
+    ids=["loading", "no auth", "read only", "master down", "cluster down"],
+)
+async def test_a_server_that_is_busy_with_itself_is_asked_again(opened, trouble):
+    async with FakeServer({"CLIENT": OK, "XINFO": (_XINFO, trouble, _XINFO)}) as server:
+        store = opened(server.url)
+        await in_thread(store.facts, ["key"])
+
+        (facts,) = await in_thread(store.facts, ["key"])
+
+    assert facts.added == 7
+    assert server.count("XINFO") == 3

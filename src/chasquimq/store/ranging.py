@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from chasquimq.errors import ConnectionLost, ServerRefused, SettingsError, StoreError
-from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.connection import pack
+from chasquimq.store.scattered import blocking_connection
 from chasquimq.store.server_errors import Action, action_for
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.stream_entry import first_values, read_uint
@@ -33,6 +33,7 @@ _ROWS_PER_ENTRY_MAX = 999_999_999
 # A failover takes a few seconds; whoever was connected before may wait for it.
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.5
+_PASSING = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
 
 
 class StreamFacts(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ class RangeStore:
     """Asks and reads, moves nothing, so every call may be sent again after trouble."""
 
     def __init__(self, settings: ConnectionSettings, *, name: str = "") -> None:
-        self._connection = BlockingConnection(settings, name=name)
+        self._connection = blocking_connection(settings, name=name)
         self._was_connected = False
         self._may_script = True
 
@@ -68,8 +69,7 @@ class RangeStore:
         facts: list[StreamFacts] = []
         for at in range(0, len(keys), _STREAMS_PER_CALL):
             asked = [pack(("XINFO", "STREAM", key)) for key in keys[at : at + _STREAMS_PER_CALL]]
-            request, count = b"".join(asked), len(asked)
-            facts += map(_facts, self._patiently(partial(self._connection.send, request, count)))
+            facts += self._patiently(partial(self._ask_facts, b"".join(asked), len(asked)))
         return facts
 
     def has(self, key: str, entry_id: str) -> bool:
@@ -109,6 +109,9 @@ class RangeStore:
         """Close; a later call dials again."""
         self._connection.close()
 
+    def _ask_facts(self, request: bytes, count: int) -> list[StreamFacts]:
+        return [_facts(reply) for reply in self._connection.send(request, count)]
+
     def _by_script(self, key: str, *args: Part) -> Stretch | None:
         reply = self._patiently(partial(self._connection.run, "measure", [key], *args))
         return Stretch(reply[0].decode(), reply[1], reply[2]) if reply else None
@@ -123,8 +126,7 @@ class RangeStore:
             try:
                 answer = ask()
             except (ConnectionLost, ServerRefused) as trouble:
-                is_passing = action_for(trouble) in (Action.WAIT, Action.REDIAL)
-                if not is_passing or time.monotonic() >= give_up_s:
+                if action_for(trouble) not in _PASSING or time.monotonic() >= give_up_s:
                     raise
                 time.sleep(_PAUSE_S)
                 continue
