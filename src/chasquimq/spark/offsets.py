@@ -10,6 +10,7 @@ from chasquimq.errors import SettingsError
 from chasquimq.store.ranging import NO_ENTRY, StreamFacts
 
 _POSITION = re.compile(r"(?P<id>\d{1,20}-\d{1,20})(?:@(?P<count>\d{1,20}|\?))?")
+_ID_PART_MAX = 2**64 - 1
 _RULE = "an entry id such as 1700000000000-0, with @ and its number where that is known"
 
 
@@ -54,6 +55,8 @@ def parse_position(name: str, text: str) -> Position:
     found = _POSITION.fullmatch(text)
     if found is None:
         raise SettingsError(name, text, _RULE)
+    if max(id_parts(found["id"])) > _ID_PART_MAX:
+        raise SettingsError(name, text, _RULE, hint=f"a part of an id is {_ID_PART_MAX} at most")
     count = found["count"]
     return Position(found["id"], int(count) if count and count != "?" else None)
 

@@ -159,7 +159,12 @@ def _moment_ms(name: str, text: str) -> int:
         raise SettingsError(name, text, rule) from None
     if moment.tzinfo is None:
         raise SettingsError(name, text, rule, hint="add Z for UTC")
-    return int(moment.timestamp() * 1_000)
+    moment_ms = int(moment.timestamp() * 1_000)
+    if moment_ms < 0:
+        raise SettingsError(
+            name, text, "in 1970 or later", hint="leave it out to begin with the first"
+        )
+    return moment_ms
 
 
 def _count(name: str, text: str) -> int:

@@ -95,6 +95,8 @@ def test_a_time_is_milliseconds_or_a_date_with_its_zone(text):
         ("endingOffsets", '{"emails": "x"}', "an entry id"),
         ("startingTimestamp", "yesterday", "milliseconds since 1970"),
         ("startingTimestamp", "2027-01-15T08:00:00", "add Z for UTC"),
+        ("startingTimestamp", "1960-01-15T08:00:00Z", "in 1970 or later"),
+        ("startingOffsets", '{"emails": "18446744073709551616-0"}', "18446744073709551615 at most"),
         ("startingTimestamp", "9" * 16, "milliseconds since 1970"),
         ("maxOffsetsPerTrigger", "0", "from 1 to"),
         ("maxOffsetsPerTrigger", "many", "a whole number"),
