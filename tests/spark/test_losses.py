@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
 from chasquimq.errors import EntriesLost
-from chasquimq.spark.history import HISTORY
+from chasquimq.spark.history import HISTORY, HistorySource
 from chasquimq.spark.offsets import Position
 from chasquimq.spark.options import parse_options
 from chasquimq.spark.planning import Planner
+from chasquimq.spark.subscription import Subscription
 from chasquimq.store.ranging import RangeStore
 
 GOES_ON = {"failOnDataLoss": "false"}
@@ -269,3 +272,127 @@ def test_where_the_server_does_not_count_a_trimmed_place_is_a_loss_of_unknown_si
 
     with pytest.raises(EntriesLost, match="nobody knows how many"):
         uncounted.ranges(start, end)
+
+
+class TrimmingStore(RangeStore):
+    """A server that trims between the question how long a stream is and the walk along it."""
+
+    keep: int | None = None
+
+    def facts(self, keys):
+        found = super().facts(keys)
+        if self.keep is not None:
+            for key in keys:
+                self._call("XTRIM", key, "MAXLEN", "=", self.keep)
+        return found
+
+
+def test_entries_trimmed_while_a_batch_is_planned_are_missed(feed, options):
+    feed.attempts(*[1] * 10)
+    parsed = parse_options(options | GOES_ON)
+    store = TrimmingStore(parsed.connection)
+    planner = Planner(parsed, HISTORY, store)
+    start = planner.firsts([feed.queue])
+    store.keep = 8
+
+    end = planner.advance(start, [feed.queue], None, None)
+    pieces = planner.ranges(start, end)
+    store.close()
+
+    assert end[feed.queue].count == 10
+    assert sum(piece.entry_count for piece in pieces) == 10
+
+
+@pytest.fixture
+def read_once(options):
+    """Reads once what lies between two places, without Spark."""
+
+    def read(**more: str) -> list[dict]:
+        reader = HistorySource(options | more).reader(None)
+        return [
+            row
+            for task in reader.partitions()
+            for batch in reader.read(task)
+            for row in batch.to_pylist()
+        ]
+
+    return read
+
+
+@pytest.mark.parametrize("count", [50, 0], ids=["made anew", "deleted"])
+def test_a_read_that_begins_in_a_stream_of_before_tells_that_it_is_gone(feed, read_once, count):
+    feed.attempts(*[1] * count)
+    since = json.dumps({feed.queue: "1000-0@1000"})
+
+    rows = read_once(**GOES_ON, startingOffsets=since)
+
+    assert attempts(rows) == count
+    assert gaps(rows) == [("1000-0", None, "reset")]
+
+
+def test_a_read_that_must_not_lose_stops_at_a_stream_that_was_made_anew(feed, read_once):
+    feed.attempts(1, 1)
+
+    with pytest.raises(EntriesLost, match="deleted, re-created or rolled back"):
+        read_once(startingOffsets=json.dumps({feed.queue: "1000-0@1000"}))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [{"startingTimestamp": "1000"}, {"startingOffsets": '{"QUEUE": "5-0"}'}],
+    ids=["a time", "an id"],
+)
+def test_where_the_server_does_not_count_a_place_that_was_chosen_is_no_loss(feed, options, place):
+    feed.attempts(1, 1)
+    chosen = {name: text.replace("QUEUE", feed.queue) for name, text in place.items()}
+    parsed = parse_options(options | chosen)
+    store = UncountingStore(parsed.connection)
+    subscription = Subscription(parsed, HISTORY, store)
+
+    start = subscription.start()
+    end = subscription.planner.advance(start, [feed.queue], None, None)
+    pieces = subscription.planner.ranges(start, end)
+    store.close()
+
+    assert {piece.loss for piece in pieces} == {""}
+
+
+class CountingCalls(UncountingStore):
+    """Tells how often the server was asked to measure, and for how many entries."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.counts: list[int] = []
+
+    def measure(self, key, after_id, until_id, count, rows_max, rows_field):
+        self.counts.append(count)
+        return super().measure(key, after_id, until_id, count, rows_max, rows_field)
+
+
+def test_where_the_server_does_not_count_entries_are_measured_and_read_in_pages(feed, options):
+    feed.attempts(*[1] * 400)
+    parsed = parse_options(options)
+    store = CountingCalls(parsed.connection)
+    planner = Planner(parsed, HISTORY, store)
+    start = planner.firsts([feed.queue])
+
+    end = planner.advance(start, [feed.queue], None, None)
+    pieces = planner.ranges(start, end)
+    store.close()
+
+    assert min(store.counts) > 1
+    assert sum(piece.found_count for piece in pieces) == 400
+    assert {piece.entry_count for piece in pieces} == {None}
+
+
+def test_a_loss_does_not_make_pages_longer(feed, history):
+    feed.attempts(100)
+    query = history(**GOES_ON, minPartitions="1")
+    query.batch()
+    feed.attempts(*[100] * 30)
+    feed.trim(feed.keys.history, 3)
+
+    query.batch()
+
+    (part,) = query.tasks[0].ranges
+    assert (part.entry_count, part.found_count, part.row_count) == (30, 3, 300)

@@ -8,7 +8,11 @@ import pytest
 
 from chasquimq import UnrecoverableError
 from chasquimq.errors import SettingsError
-from chasquimq.spark.history import HistorySource
+from chasquimq.spark.history import HISTORY, HistorySource
+from chasquimq.spark.options import parse_options
+from chasquimq.spark.subscription import Subscription
+from chasquimq.store.ranging import RangeStore
+from chasquimq.wire.keys import QueueKeys
 from support.drive import Drive
 from support.waiting import eventually
 
@@ -318,3 +322,52 @@ def test_a_stream_has_no_end_to_give(options):
 
     with pytest.raises(SettingsError, match="endingOffsets must be left out"):
         HistorySource(options | {"endingOffsets": end}).streamReader(None)
+
+
+class GrowingStore(RangeStore):
+    """A server on which another queue appears after every look."""
+
+    def queues(self, pattern, place):
+        found = super().queues(pattern, place)
+        name = pattern.replace("*", str(len(found)))
+        self._call("XADD", QueueKeys(name).history, "*", "n", "1")
+        return found
+
+
+def test_a_queue_that_appears_while_a_read_is_planned_is_left_to_the_next(url, queue_name):
+    options = parse_options(
+        {
+            "chasqui.redis.url": url,
+            "subscribePattern": f"{queue_name}-*",
+            "discoverEveryMs": "0",
+        }
+    )
+    store = GrowingStore(options.connection)
+    subscription = Subscription(options, HISTORY, store)
+    subscription.queues()
+
+    start, end = subscription.span()
+    subscription.close()
+
+    assert set(start) == set(end) == {f"{queue_name}-0"}
+
+
+async def test_a_query_that_stops_lets_go_of_the_server(feed, history, raw):
+    feed.attempts(1)
+    before = await planners(raw)
+    query = history()
+    query.batch()
+    mine = await planners(raw) - before
+
+    query._reader.stop()
+
+    async def has_left() -> bool:
+        return not mine & await planners(raw)
+
+    assert mine
+    await eventually(has_left, what="a planner that hung up")
+
+
+async def planners(raw) -> set[bytes]:
+    clients = (await raw("CLIENT", "LIST")).splitlines()
+    return {one.split()[0] for one in clients if b"name=chasqui-spark" in one}

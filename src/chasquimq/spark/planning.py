@@ -52,12 +52,7 @@ class Planner:
     def at(self, places: Offsets) -> Offsets:
         """The same places, which need not be those of entries, with their counts."""
         facts = self._facts([queue for queue, place in places.items() if place.count is None])
-        counted = {
-            queue: Position(place.entry_id, self._count_now(queue, place, facts[queue]))
-            for queue, place in places.items()
-            if queue in facts
-        }
-        return places | counted
+        return places | {queue: self._at(queue, places[queue], facts[queue]) for queue in facts}
 
     def advance(
         self, start: Offsets, queues: Sequence[str], rows_max: int | None, target: Offsets | None
@@ -66,7 +61,7 @@ class Planner:
         facts = self._facts(queues)
         self.tails = {queue: last_position(facts[queue]) for queue in queues}
         known = [queue for queue in queues if queue in start]
-        backlogs = {queue: _backlog(start[queue], self.tails[queue]) for queue in known}
+        backlogs = {queue: _backlog(start[queue], facts[queue]) for queue in known}
         total = max(1, sum(backlogs.values()))
         end = dict(start)
         for queue in known:
@@ -88,6 +83,13 @@ class Planner:
                 pieces += self._pieces(queue, start[queue], stop)
         return pieces
 
+    def _at(self, queue: str, place: Position, facts: StreamFacts) -> Position:
+        count = self._count_now(queue, place, facts)
+        # Whoever chooses a place has read nothing up to it, and so nothing before it is lost.
+        if count is None and place.is_before(facts.first_id):
+            return Position()
+        return Position(place.entry_id, count)
+
     def _advance(
         self,
         queue: str,
@@ -101,14 +103,14 @@ class Planner:
         if went_back(start, here) or not start.is_before(facts.last_id):
             return here
         until_id = min(until_id, facts.last_id, key=id_parts)
-        backlog = _backlog(here, last_position(facts))
+        backlog = _backlog(here, facts)
         if until_id == facts.last_id and self._is_small(here, backlog, rows_max):
             walk = [Stretch(until_id, backlog, backlog)]
         else:
             walk = self._walk(queue, here, until_id, backlog, rows_max)
         if not walk:
             return here
-        end = _behind(here, walk)
+        end = _behind(here, walk, facts)
         self._walks[queue] = (start, end, walk)
         return end
 
@@ -121,6 +123,9 @@ class Planner:
         if start.entry_id == end.entry_id:
             return self._empty_piece(queue, start, end)
         walk = self._remembered(queue, start, end)
+        if went_back(start, end):
+            self._refuse(queue, start, RESET, None)
+            return _cut(queue, start, end, walk, 0, RESET)
         lost = lost_between(start, end, sum(stretch.entry_count for stretch in walk))
         unproven = self._unproven(queue, start) if lost is None else ""
         if lost or unproven:
@@ -159,7 +164,10 @@ class Planner:
         known = self._walks.pop(queue, None)
         if known and known[:2] == (start, end):
             return known[2]
-        return self._walk(queue, start, end.entry_id, _backlog(start, end))
+        backlog = lost_between(start, end, 0)
+        if backlog is None:
+            backlog = self._facts([queue])[queue].length
+        return self._walk(queue, start, end.entry_id, backlog)
 
     def _walk(
         self, queue: str, start: Position, until_id: str, backlog: int, rows_max: int | None = None
@@ -183,16 +191,20 @@ class Planner:
         return dict(zip(queues, facts, strict=True))
 
 
-def _backlog(start: Position, tail: Position) -> int:
-    if start.count is None or tail.count is None:
-        return 1
-    return max(0, tail.count - start.count)
+def _backlog(start: Position, facts: StreamFacts) -> int:
+    """How many entries wait at most; where nobody counts, all that are there."""
+    if start.count is None or facts.added is None:
+        return facts.length
+    return max(0, facts.added - start.count)
 
 
-def _behind(start: Position, walk: list[Stretch]) -> Position:
+def _behind(start: Position, walk: list[Stretch], facts: StreamFacts) -> Position:
+    last_id = walk[-1].last_id
+    # The counter knows more than the walk: what was trimmed in between was not passed.
+    if last_id == facts.last_id:
+        return Position(last_id, facts.added)
     passed = sum(stretch.entry_count for stretch in walk)
-    count = None if start.count is None else start.count + passed
-    return Position(walk[-1].last_id, count)
+    return Position(last_id, None if start.count is None else start.count + passed)
 
 
 def _cut(
@@ -208,6 +220,7 @@ def _cut(
                 after_id=after_id,
                 until_id=stretch.last_id,
                 entry_count=None if missing is None else stretch.entry_count + missing,
+                found_count=stretch.entry_count,
                 row_count=stretch.row_count,
                 loss="" if pieces else loss,
             )

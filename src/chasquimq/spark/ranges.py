@@ -17,6 +17,7 @@ class StreamRange(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of a queue after one id up to another.
 
     `entry_count` is how many there must be, lost ones included; None: nobody counted.
+    `found_count` is how many were there when it was planned.
     `loss` names a loss that is known already, but not how large it is.
     """
 
@@ -25,6 +26,7 @@ class StreamRange(msgspec.Struct, frozen=True, kw_only=True):
     until_id: str
     entry_count: int | None
     row_count: int
+    found_count: int = 0
     loss: str = ""
 
 
@@ -74,4 +76,5 @@ def _union(first: StreamRange, second: StreamRange) -> StreamRange:
         until_id=second.until_id,
         entry_count=(first.entry_count or 0) + (second.entry_count or 0) if is_counted else None,
         row_count=first.row_count + second.row_count,
+        found_count=first.found_count + second.found_count,
     )

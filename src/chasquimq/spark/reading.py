@@ -78,7 +78,7 @@ class _RangeReader:
             after_id = page[-1][0].decode()
 
     def _entries_for(self, row_count: int) -> int:
-        rows_per_entry = self._part.row_count // (self._part.entry_count or 1)
+        rows_per_entry = self._part.row_count // max(1, self._part.found_count)
         return max(1, row_count // max(1, rows_per_entry))
 
     def _gap(self, label: str, lost: int | None) -> pa.RecordBatch:

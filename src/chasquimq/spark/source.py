@@ -49,11 +49,7 @@ class ChannelReader(DataSourceReader):
         store = open_store(self._options)
         try:
             subscription = Subscription(self._options, self._channel, store, only=self._only)
-            start, end = subscription.start(), subscription.end()
-            ahead = {
-                queue: stop for queue, stop in end.items() if start[queue].is_before(stop.entry_id)
-            }
-            pieces = subscription.planner.ranges(start, ahead)
+            pieces = subscription.planner.ranges(*subscription.span())
         finally:
             store.close()
         return list(share_out(pieces, self._options.min_partitions))
@@ -128,6 +124,11 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadTask), "a stream is read in the tasks it was planned in"
         return read_task(partition, self._options, self._channel)
+
+    def stop(self) -> None:
+        """Let go of the server; whoever plans again dials again."""
+        if self._subscription is not None:
+            self._subscription.close()
 
     def _planning(self) -> Subscription:
         if self._subscription is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from chasquimq.spark.offsets import Offsets, Position
+from chasquimq.spark.offsets import Offsets, Position, went_back
 from chasquimq.spark.options import EARLIEST, LATEST, Edge, Place, SourceOptions
 from chasquimq.spark.planning import Planner
 
@@ -37,14 +37,23 @@ class Subscription:
 
     def start(self) -> Offsets:
         """Where a query begins that has not begun before."""
-        since_ms = self._options.starting_timestamp_ms
-        if since_ms is None:
-            return self._placed(self._options.starting_offsets, otherwise=EARLIEST)
-        return self.planner.at(dict.fromkeys(self.queues(), _just_before(since_ms)))
+        return self._start(self.queues())
 
-    def end(self) -> Offsets:
-        """Where a query ends that reads once."""
-        return self._placed(self._options.ending_offsets, otherwise=LATEST)
+    def span(self) -> tuple[Offsets, Offsets]:
+        """Where a query that reads once begins and ends, in all queues that have something to tell.
+
+        A stream that ends before the beginning has, if it is read to its end, been made anew.
+        """
+        # A queue that appears between two looks would have an end and no beginning.
+        queues = self.queues()
+        start = self._start(queues)
+        end = self._placed(queues, self._options.ending_offsets, otherwise=LATEST)
+        is_ahead = {queue: start[queue].is_before(end[queue].entry_id) for queue in queues}
+        return start, {
+            queue: end[queue]
+            for queue in queues
+            if is_ahead[queue] or (self._ends_last(queue) and went_back(start[queue], end[queue]))
+        }
 
     def tails(self) -> Offsets:
         """Behind the last entry of every queue."""
@@ -59,6 +68,10 @@ class Subscription:
         """Look for new queues at the next call, however short ago the last look was."""
         self._look_again_s = 0.0
 
+    def close(self) -> None:
+        """Let go of the server."""
+        self._store.close()
+
     def _subscribed(self) -> list[str]:
         pattern = self._options.subscribe_pattern
         if not pattern:
@@ -69,8 +82,17 @@ class Subscription:
             self._look_again_s = time.monotonic() + self._options.discover_every_ms / 1_000
         return self._found
 
-    def _placed(self, place: Place, *, otherwise: Edge) -> Offsets:
-        queues = self.queues()
+    def _start(self, queues: list[str]) -> Offsets:
+        since_ms = self._options.starting_timestamp_ms
+        if since_ms is None:
+            return self._placed(queues, self._options.starting_offsets, otherwise=EARLIEST)
+        return self.planner.at(dict.fromkeys(queues, _just_before(since_ms)))
+
+    def _ends_last(self, queue: str) -> bool:
+        place = self._options.ending_offsets
+        return (place if isinstance(place, str) else place.get(queue, LATEST)) == LATEST
+
+    def _placed(self, queues: list[str], place: Place, *, otherwise: Edge) -> Offsets:
         if isinstance(place, str):
             place = dict.fromkeys(queues, place)
         wanted = {queue: place.get(queue, otherwise) for queue in queues}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chasquimq.spark.history_arrow import attempt_batches, gap_batch
@@ -74,6 +74,7 @@ def test_names_and_errors_come_from_the_dictionary_of_their_own_entry():
     assert [row["error"] for row in rows] == [None, "one", "two", None]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=5))
 def test_rows_are_those_that_the_wire_reads(sizes):
     entries = [entry(size, seq=at) for at, size in enumerate(sizes)]
