@@ -42,7 +42,7 @@ async def join(url, queue_name):
     workers = []
 
     async def new_worker(consumer: str) -> SteppedWorker:
-        worker = SteppedWorker(url, queue_name, consumer, lambda run: None)
+        worker = SteppedWorker(url, queue_name, consumer, print)
         workers.append(await worker.open())
         return worker
 

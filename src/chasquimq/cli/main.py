@@ -9,11 +9,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from io import StringIO
 from typing import NamedTuple
 
 import click
 
-from chasquimq.cli.render import mask_secrets, talk
+from chasquimq.cli.render import clean, mask_secrets, talk
 from chasquimq.cli.signals import EXIT_INTERRUPTED
 from chasquimq.errors import ChasquiError, NotSupportedError, SettingsError
 
@@ -148,8 +149,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except click.ClickException as refused:
-        refused.show()
-        return refused.exit_code
+        return _refuse(refused)
     except click.Abort:
         return _fail("aborted")
     except ChasquiError as failed:
@@ -166,6 +166,15 @@ def _run(args: list[str]) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     return answer if isinstance(answer, int) else 0
+
+
+def _refuse(refused: click.ClickException) -> int:
+    shown = StringIO()
+    refused.show(shown)
+    # It quotes what was typed, which may drive a terminal or hold a password.
+    for line in mask_secrets(shown.getvalue()).rstrip("\n").split("\n"):
+        click.echo(clean(line), err=True)
+    return refused.exit_code
 
 
 def _code_of(failed: ChasquiError) -> int:

@@ -67,5 +67,5 @@ def decode_record(raw: bytes) -> BadRecord:
     """Read it back; bytes that somebody else wrote there are shown as they are."""
     try:
         return _decode_record(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return BadRecord("written by somebody else", raw, 0)

@@ -1,0 +1,78 @@
+"""Envelopes and payloads of any bytes: read, or refused with one kind of error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chasquimq.errors import DecodeError
+from chasquimq.wire.codec import (
+    Envelope,
+    decode_envelope,
+    decode_payload,
+    encode_envelope,
+    encode_payload,
+    read_extras,
+    split_envelope,
+    with_extras,
+)
+from fuzz.seeds import RUN_S_MAX, budget, envelopes, golden, mutated
+
+payloads = mutated(golden("results", "value_hex")) | st.binary(max_size=60)
+bodies = mutated(envelopes()) | st.binary(max_size=60)
+
+
+def decoded(body: bytes) -> Envelope | None:
+    try:
+        return decode_envelope(body)
+    except DecodeError:
+        return None
+
+
+@pytest.mark.timeout(RUN_S_MAX)
+@budget(600)
+@given(bodies)
+def test_an_envelope_that_is_read_can_be_written_and_read_again(body):
+    found = decoded(body)
+    if found is None:
+        with pytest.raises(DecodeError):
+            split_envelope(body)
+        return
+
+    envelope, extras = split_envelope(body)
+    spelled = encode_envelope(
+        found.id, found.payload, found.created_at_ms, found.attempt, found.retry, extras
+    )
+
+    assert repr(envelope) == repr(found) == repr(decoded(spelled))
+    assert read_extras(spelled) == (extras or {})
+    assert read_extras(body) == (extras or {})
+
+
+@pytest.mark.timeout(RUN_S_MAX)
+@budget(300)
+@given(bodies)
+def test_extras_are_put_behind_any_envelope_that_is_read(body):
+    found = decoded(body)
+    if found is None:
+        return
+
+    more = with_extras(body, {"traceparent": "00-1"})
+
+    assert repr(decoded(more)) == repr(found)
+    assert read_extras(more) == {**read_extras(body), "traceparent": "00-1"}
+
+
+@pytest.mark.timeout(RUN_S_MAX)
+@budget(600)
+@given(payloads)
+def test_a_payload_that_is_read_can_be_written_and_read_again(payload):
+    try:
+        value = decode_payload(payload)
+    except DecodeError:
+        return
+    if "datetime" in repr(value):
+        return  # the wire has times, which we read and do not write
+
+    assert repr(decode_payload(encode_payload(value))) == repr(value)
