@@ -180,7 +180,7 @@ def test_a_node_without_a_name_is_the_one_that_was_asked(host):
 def test_a_slot_without_an_owner_is_one_clear_sentence():
     route = Route(ConnectionSettings(url="redis+cluster://h1:1", queue="emails"))
 
-    with pytest.raises(ServerUnreachable, match="an owner for queue 'emails', found none"):
+    with pytest.raises(ServerUnreachable, match="the node of queue 'emails', found none"):
         found(route.search(), SLOTS[:1])
 
 

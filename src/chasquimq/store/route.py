@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
+from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
 from chasquimq.store.address import normal_url
 from chasquimq.store.redact import redact
 from chasquimq.store.topology import Kind, Node, Topology, parse_topology
@@ -23,13 +23,18 @@ if TYPE_CHECKING:
 
 SLOT_COUNT = 16_384
 _HINTS = {
-    Kind.SENTINEL: "correct the Sentinels, their sentinel_password or the master's name in the URL",
-    Kind.CLUSTER: "correct the nodes in the URL, see CLUSTER INFO, or use redis:// for one server",
+    Kind.SENTINEL: (
+        "start them, or correct the Sentinels, sentinel_password or the master's name in the URL"
+    ),
+    Kind.CLUSTER: (
+        "start them, correct the nodes in the URL, see CLUSTER INFO, or use redis:// for one server"
+    ),
 }
 _RIGHTS = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 _SEEDS_MAX = 16
 # One seed that is gone must not cost the time of all.
 _SEED_MS_MIN = 500
+_SILENCE = re.compile(r"found none \((?P<cause>.*)\); ")
 _MOVED = re.compile(r"MOVED \d+ (?P<host>\S*):(?P<port>\d+)")
 
 
@@ -155,18 +160,19 @@ class Route:
         )
 
     def _nobody(self, topology: Topology, trouble: StoreError | None) -> StoreError:
-        wanted = f"the master {topology.service!r}"
-        if self.is_cluster:
-            wanted = f"a cluster with an owner for queue {self._settings.queue!r}"
-        is_silent = isinstance(trouble, ConnectionLost)
-        reason = "none answers" if is_silent else str(trouble or "none knows it").rstrip(".")
         message = (
-            f"one of {redact(self._url)} must know {wanted}, found none ({reason}); "
-            f"{_HINTS[topology.kind]}"
+            f"one of {redact(self._url)} must know {self._goal(topology)}, found none "
+            f"({_reason(trouble)}); {_HINTS[topology.kind]}"
         )
         if isinstance(trouble, ServerRefused) and trouble.code in _RIGHTS:
             return ServerRefused(message, code=trouble.code)
         return ServerUnreachable(message)
+
+    def _goal(self, topology: Topology) -> str:
+        if topology.kind is Kind.SENTINEL:
+            return f"the master {topology.service!r}"
+        queue = self._settings.queue
+        return f"the node of queue {queue!r}" if queue else "the nodes of their cluster"
 
 
 def slot_of(queue: str) -> int:
@@ -178,6 +184,14 @@ def slot_of(queue: str) -> int:
 def is_moved(error: StoreError) -> bool:
     """Whether a node of a cluster says that another one has the key."""
     return isinstance(error, ServerRefused) and error.code == "MOVED"
+
+
+def _reason(trouble: StoreError | None) -> str:
+    if trouble is None:
+        return "none knows it"
+    # Of a server that does not answer, all but the cause is about that one server.
+    silence = _SILENCE.search(str(trouble))
+    return silence["cause"] if silence else str(trouble).rstrip(".")
 
 
 def _command(topology: Topology) -> tuple[Part, ...]:
