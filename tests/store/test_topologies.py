@@ -13,8 +13,10 @@ from chasquimq.cli.main import main
 from chasquimq.errors import ServerRefused, ServerUnreachable
 from chasquimq.inspector import Inspector
 from chasquimq.settings import ConnectionSettings
+from chasquimq.spark.sampler import ServerSampler
 from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.links import Links
+from chasquimq.store.ranging import RangeStore
 from chasquimq.wire.keys import QueueKeys
 from support.topologies import MASTER, Cluster, Watched, port_of
 from support.waiting import eventually
@@ -147,6 +149,29 @@ async def test_a_thread_reaches_the_owner_of_its_queue_too(cluster, three):
         connection = BlockingConnection(ConnectionSettings(url=cluster.url, queue=name))
         assert await asyncio.to_thread(connection.call, "XLEN", QueueKeys(name).stream) == 0
         connection.close()
+
+
+async def test_readers_for_threads_see_the_queues_of_every_node(cluster, three, queue_name):
+    for name in three:
+        async with Queue(name, redis_url=cluster.url, events_enabled=True) as queue:
+            await queue.add("n", 1, delay_ms=60_000)
+    settings = ConnectionSettings(url=cluster.url)
+    store, sampler = RangeStore(settings), ServerSampler(settings)
+
+    def look():
+        keys = [QueueKeys(name).events for name in three]
+        facts = [one.length for one in store.facts(keys)]
+        read = [len(store.entries(key, "0-0", "+", 10)) for key in keys]
+        delayed = [one.delayed for one in sampler.sample(three)]
+        return facts, read, delayed, store.queues(f"{queue_name}-*", "events")
+
+    try:
+        found = await asyncio.to_thread(look)
+    finally:
+        store.close()
+        sampler.close()
+
+    assert found == ([1, 1, 1], [1, 1, 1], [1, 1, 1], three)
 
 
 async def test_the_url_of_one_wrong_node_is_refused_with_the_right_kind_of_url(cluster, three):
