@@ -106,7 +106,7 @@ OTHERS = (
     ),
     Peer(
         side="arq", package="arq", version="0.28.0", program="arq_side", loop="uvloop",
-        beside=("uvloop",), note="looks for jobs each millisecond instead of twice a second",
+        beside=("uvloop",), note="looks for jobs 100 times a second instead of twice",
     ),
     Peer(
         side="streaq", package="streaq", version="7.2.0", program="streaq_side", loop="uvloop",

@@ -15,7 +15,7 @@ from redis import Redis
 
 package = "arq"
 # Its default of half a second between two looks at the queue would be all that is measured.
-POLL_S = 0.001
+POLL_S = 0.01
 FILL_IN_FLIGHT = 50
 
 
