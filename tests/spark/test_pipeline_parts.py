@@ -132,7 +132,7 @@ def channels(url, tmp_path):
 
 def old_event(feed) -> None:
     """An event that no history can be expected to follow any more."""
-    feed.call("XADD", feed.keys.events, "5-0", "e", "active", "id", "a", "ts", "5")
+    feed.call("XADD", feed.keys.events, "5-0", "e", "completed", "id", "a", "ts", "5")
 
 
 def test_a_queue_with_a_history_is_read_from_it(feed, channels):
@@ -156,6 +156,26 @@ def test_young_events_may_yet_be_followed_by_a_history(feed, channels):
 
     assert undecided == {}
     assert channels(queues=(feed.queue,)) == {feed.queue: "history"}
+
+
+def test_a_handler_that_takes_long_does_not_decide_for_the_events(feed, channels):
+    feed.call("XADD", feed.keys.events, "5-0", "e", "waiting", "id", "a", "ts", "5")
+    feed.call("XADD", feed.keys.events, "6-0", "e", "active", "id", "a", "ts", "5")
+
+    undecided = channels(queues=(feed.queue,))
+    feed.attempts(1)
+
+    assert undecided == {}
+    assert channels(queues=(feed.queue,)) == {feed.queue: "history"}
+
+
+def test_an_end_is_found_behind_many_jobs_that_wait(feed, channels):
+    for at in range(1, 1_100):
+        feed.call("XADD", feed.keys.events, f"{at}-0", "e", "waiting", "id", f"j{at}")
+    feed.call("XADD", feed.keys.events, "2000-0", "e", "failed", "id", "a", "ts", "5")
+    feed.call("XADD", feed.keys.events, "*", "e", "active", "id", "b", "ts", "5")
+
+    assert channels(queues=(feed.queue,)) == {feed.queue: "events"}
 
 
 def test_a_choice_is_kept_when_the_other_channel_comes_to_be(feed, channels):

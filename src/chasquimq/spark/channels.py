@@ -11,9 +11,10 @@ from chasquimq.errors import SettingsError
 from chasquimq.spark.bronze_extent import queues_in
 from chasquimq.spark.checkpoints import own_folder
 from chasquimq.spark.lake import Lake
-from chasquimq.spark.ledger import id_ms
 from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS
+from chasquimq.store.ranging import NO_ENTRY
 from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.stream_entry import first_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,6 +26,9 @@ HISTORY: Final = "history"
 EVENTS: Final = "events"
 # A worker writes its first events at once, but its first history after a while.
 SETTLE_MS: Final = 5_000
+# An attempt is over with any of these; so many events are looked at for one, at either end.
+_ENDS: Final = (b"completed", b"failed", b"retry-scheduled", b"dlq")
+_LOOK_AT: Final = 1_000
 # Where the rows of a channel are kept as they were read.
 BRONZE: Final = {EVENTS: BRONZE_EVENTS, HISTORY: BRONZE_ATTEMPTS}
 
@@ -74,10 +78,17 @@ class Channels:
         history, events = self._store.facts([keys.history, keys.events])
         if history.length:
             return HISTORY
-        if not events.length:
-            return None
-        age_ms = time.time_ns() // 1_000_000 - id_ms(events.first_id)
-        return EVENTS if age_ms >= SETTLE_MS else None
+        return EVENTS if events.length and self._has_old_end(keys.events) else None
+
+    def _has_old_end(self, key: str) -> bool:
+        """Whether an attempt ended so long ago that its history would be there, if there was one.
+
+        A start proves nothing: its handler may take hours.
+        """
+        settled_ms = max(0, time.time_ns() // 1_000_000 - SETTLE_MS)
+        oldest = self._store.entries(key, NO_ENTRY, f"{settled_ms}-0", _LOOK_AT)
+        newest = self._store.newest(key, f"{settled_ms}-0", _LOOK_AT)
+        return any(first_values(fields).get(b"e") in _ENDS for _, fields in (*oldest, *newest))
 
     def _found(self) -> Iterable[str]:
         places = (

@@ -80,6 +80,10 @@ class RangeStore:
         """The next entries after one id up to another."""
         return self._call("XRANGE", key, f"({after_id}", until_id, "COUNT", count)
 
+    def newest(self, key: str, until_id: str, count: int) -> list[RawEntry]:
+        """The last entries up to an id, the newest first."""
+        return self._call("XREVRANGE", key, until_id, "-", "COUNT", count)
+
     def measure(
         self, key: str, after_id: str, until_id: str, count: int, rows_max: int, rows_field: str
     ) -> Stretch | None:
