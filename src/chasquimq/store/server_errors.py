@@ -56,12 +56,12 @@ _OLD_SCRIPT_ERROR = re.compile(
 # What the server that was made a replica says to those who wait for copies.
 _REPLICA_CANNOT_WAIT = "cannot be used with replica instances"
 # A right that is missing inside a script comes under the code of any bug.
-_NO_RIGHT_IN_SCRIPT = "ACL failure in script"
+_NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|The user executing the script can't")
 _MOVED_HINT = "this server is one node of a cluster, which a redis+cluster:// URL knows to follow"
 _NO_COMMAND = re.compile(
     r"(?:User (?P<user>\S+)|this user) has no permissions to run the '(?P<command>[^']+)' command"
 )
-_NO_KEY = re.compile(r"permissions to access (?:a key|one of the keys)")
+_NO_KEY = re.compile(r"permissions to access (?:a key|one of the keys)|can't access at least one")
 
 
 def error_from_reply(text: str) -> StoreError:
@@ -73,7 +73,7 @@ def error_from_reply(text: str) -> StoreError:
             f"the server must have memory for the write, it says: {text.rstrip('.')}; "
             "raise maxmemory, or let the workers drain the queue"
         )
-    if code == _NO_RIGHT or _NO_RIGHT_IN_SCRIPT in text:
+    if code == _NO_RIGHT or _NO_RIGHT_IN_SCRIPT.search(text):
         return ServerRefused(_missing_right(text), code=_NO_RIGHT)
     if "user_script" in text and code == "ERR":
         return ScriptFailed(text)
