@@ -1,5 +1,9 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test behaviour faults bench ci
+.PHONY: help setup fmt check test behaviour faults chaos kills soak mutants bench ci
+MINUTES ?= 120
+JOBS ?= 1000000
+SERVER ?= valkey
+SEED ?=
 
 help: ## what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -22,6 +26,19 @@ behaviour: ## one file a promise, on real servers
 
 faults: ## what is promised while a server or a worker is gone
 	@./chasqui test tests/faults
+
+chaos: ## faults of every kind from a seed, for MINUTES on SERVER
+	@.venv/bin/python -m tests.chaos --minutes $(MINUTES) --server $(SERVER) $(if $(SEED),--seed $(SEED))
+
+kills: ## two thousand workers killed over a million jobs
+	@.venv/bin/python -m tests.chaos --minutes $(MINUTES) --server $(SERVER) $(if $(SEED),--seed $(SEED)) \
+		--faults kill --acts 2000 --jobs 1000000
+
+soak: ## JOBS jobs; memory, keys and connections must stay flat
+	@.venv/bin/python -m tests.chaos.soak --jobs $(JOBS) --server $(SERVER)
+
+mutants: ## break a copy in one place at a time; a test must notice each
+	@.venv/bin/python -m tests.mutants
 
 bench: ## numbers
 	@./chasqui bench

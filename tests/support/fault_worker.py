@@ -40,6 +40,12 @@ async def noop(job: Job) -> None:
     return
 
 
+async def soaks(job: Job) -> None:
+    """Ends as its job says, with nothing in the journal: there are millions of it."""
+    if job.data == "fails once" and job.attempt == 0:
+        raise ValueError("not yet")
+
+
 @noted
 async def brief(job: Job) -> None:
     await asyncio.sleep(random.uniform(0.005, 0.020))

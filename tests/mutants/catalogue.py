@@ -1,0 +1,243 @@
+"""One-line breaks of the promises, each with the test that must turn red.
+
+A text to be replaced stands once in its file; where it does not any more, the run says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_ENGINE, _STORE = "src/chasquimq/engine", "src/chasquimq/store"
+_LUA = f"{_STORE}/scripts"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is broken, where, and who must notice."""
+
+    name: str
+    path: str
+    before: str
+    after: str
+    test: str
+
+
+_LEASES = "tests/behaviour/test_leases.py"
+MUTANTS = (
+    Mutant(
+        "no heartbeat", f"{_ENGINE}/lease.py",
+        "lost = self._store.renew(self._held())", "lost = []",
+        f"{_LEASES}::test_a_handler_longer_than_its_lease_starts_once[valkey-sleeps]",
+    ),
+    Mutant(
+        "heartbeat on the event loop", f"{_ENGINE}/pipeline.py",
+        "            self.lease.start()\n",
+        "            async def beats() -> None:\n"
+        "                while True:\n"
+        "                    await asyncio.sleep(self._settings.lease.beat_ms / 1000)\n"
+        "                    self.lease._beat()\n\n"
+        "            self.spawn(beats(), 'beats')\n",
+        f"{_LEASES}::test_a_long_handler_in_a_process_of_its_own_starts_once[valkey-spin]",
+    ),
+    Mutant(
+        "heartbeat for running jobs only", f"{_ENGINE}/lease.py",
+        "held = set(self._holdings.ids())",
+        "held = {i for i in self._holdings.ids() if self._holdings.get(i).started_ns}",
+        f"{_LEASES}::test_prefetched_jobs_are_kept_as_long_as_running_ones[valkey]",
+    ),
+    Mutant(
+        "renewals dial as often as they like", f"{_ENGINE}/lease.py",
+        "            self._await_server(failures)\n", "",
+        "tests/faults/test_network.py::"
+        "test_an_outage_is_no_storm_of_dials_and_its_end_is_noticed[valkey]",
+    ),
+    Mutant(
+        "burial without the gate of the ack", f"{_LUA}/bury.lua",
+        "if #held == 0 then\n    marks[i] = 0\n  elseif held", "if #held > 0 and held",
+        "tests/store/test_script_bury.py::test_the_second_burial_finds_the_entry_gone[valkey]",
+    ),
+    Mutant(
+        "burial by one who does not own it", f"{_LUA}/bury.lua",
+        "elseif held[1][2] ~= ARGV[2] then", "elseif false then",
+        "tests/store/test_script_bury.py::test_an_entry_of_another_owner_stays_where_it_is[valkey]",
+    ),
+    Mutant(
+        "failure by one who does not own it", f"{_LUA}/retry.lua",
+        "return held[1][2] == ARGV[2] and 1 or -1", "return 1",
+        f"{_LEASES}::"
+        "test_a_job_whose_lease_was_taken_is_told_and_its_failure_changes_nothing[valkey]",
+    ),
+    Mutant(
+        "a delivery is not counted", f"{_STORE}/arrivals.py",
+        "            entry[3] if len(entry) > 3 else 0,\n",
+        "            max(0, entry[3] - 1) if len(entry) > 3 else 0,\n",
+        "tests/faults/test_crash_budget.py::"
+        "test_a_job_never_starts_more_often_than_its_budget_however_its_workers_die[valkey]",
+    ),
+    Mutant(
+        "ack before the handler has ended", f"{_STORE}/consuming.py",
+        "        return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY",
+        '        if reply:\n            await self._run("ack", self.group, '
+        "*[row[0] for row in reply[0][1]])\n"
+        "        return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY",
+        "tests/faults/test_kills.py::test_kills_lose_nothing_and_double_next_to_nothing[valkey]",
+    ),
+    Mutant(
+        "acks are dropped when they fail", f"{_ENGINE}/door.py",
+        "        except BaseException:\n            self._was_sent = True\n",
+        "        except BaseException:\n            self._under_way = []\n",
+        "tests/faults/test_servers_gone.py::"
+        "test_an_outage_longer_than_the_lease_costs_no_finished_job_a_second_run[valkey]",
+    ),
+    Mutant(
+        "the stream is trimmed", f"{_LUA}/add.lua",
+        "redis.call('XADD', KEYS[1], '*', 'd', envelope, 'n', name)",
+        "redis.call('XADD', KEYS[1], 'MAXLEN', 5, '*', 'd', envelope, 'n', name)",
+        "tests/faults/test_refusing_server.py::"
+        "test_a_full_queue_refuses_by_name_and_takes_more_as_it_drains[valkey]",
+    ),
+    Mutant(
+        "the producer's clock decides a delay", f"{_STORE}/delay_write.py",
+        "job.wait.ms, how)",
+        "*((job.wait.ms, how) if how == 'at' else "
+        "(int(__import__('time').time() * 1000) + job.wait.ms, 'at')))",
+        "tests/faults/test_clocks.py::"
+        "test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wrong[valkey]",
+    ),
+    Mutant(
+        "the worker's clock decides a retry", f"{_STORE}/consuming.py",
+        "        spelled = [_spell_retry(move) for move in moves]\n",
+        "        for move in moves:\n            skew = int(__import__('time').time() * 1000 - "
+        "self.clock.now_ms())\n            __import__('msgspec').structs.force_setattr(move, 'after_ms', "
+        "max(0, move.after_ms + skew))\n"
+        "        spelled = [_spell_retry(move) for move in moves]\n",
+        "tests/faults/test_clocks.py::"
+        "test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wrong[valkey]",
+    ),
+    Mutant(
+        "a fire is not compared with its score", f"{_LUA}/fire.lua",
+        "tonumber(score) ~= expected or expected > now_ms", "expected > now_ms",
+        "tests/store/test_repeat_scripts.py::"
+        "test_two_schedulers_with_one_window_give_one_job[valkey]",
+    ),
+    Mutant(
+        "a fire before its time by the server's clock", f"{_LUA}/fire.lua",
+        "tonumber(score) ~= expected or expected > now_ms", "tonumber(score) ~= expected",
+        "tests/store/test_repeat_scripts.py::"
+        "test_a_window_that_has_not_come_by_the_servers_clock_does_not_fire[valkey]",
+    ),
+    Mutant(
+        "a loop stops at an error", f"{_ENGINE}/supervisor.py",
+        "                self._note(loop.name, error)\n            except BaseException",
+        "                self._note(loop.name, error)\n                return\n"
+        "            except BaseException",
+        "tests/faults/test_poison.py::"
+        "test_a_key_of_the_wrong_type_is_named_and_holds_up_only_what_needs_it[valkey-delayed]",
+    ),
+    Mutant(
+        "a lost group stays lost", f"{_STORE}/consuming.py",
+        'if error.code != "NOGROUP":', 'if error.code != "NEVER":',
+        "tests/behaviour/test_recovery.py::"
+        "test_new_jobs_run_after_an_operator_deleted_the_keys[valkey-delete_stream]",
+    ),
+    Mutant(
+        "a consumer is removed with what it holds", f"{_LUA}/reap_consumer.lua",
+        "if facts['pending'] > 0 or facts['idle']", "if facts['idle']",
+        "tests/faults/test_stopping.py::"
+        "test_handlers_that_ignore_their_cancel_do_not_delay_the_exit[valkey]",
+    ),
+    Mutant(
+        "a hand-back is charged", f"{_LUA}/hand_back.lua",
+        "'IDLE', ARGV[4], 'RETRYCOUNT', ARGV[i + 1], 'JUSTID')", "'IDLE', ARGV[4], 'JUSTID')",
+        "tests/store/test_script_leases.py::"
+        "test_a_handed_back_entry_is_parked_uncharged_and_claimable_at_once[valkey]",
+    ),
+    Mutant(
+        "the deadline is counted from a later moment", f"{_ENGINE}/pipeline.py",
+        "        await self._wait_for_handlers(deadline_s)\n",
+        "        begun_s = self._loop.time()\n"
+        "        await self._wait_for_handlers(lambda: begun_s + 5)\n",
+        "tests/faults/test_stopping.py::"
+        "test_handlers_that_ignore_their_cancel_do_not_delay_the_exit[valkey]",
+    ),
+    Mutant(
+        "no ceiling for the pause between dials", "src/chasquimq/model/dialing.py",
+        "return uniform(_LONG_MS_MIN, _LONG_MS_MAX)", "return uniform(40, 60)",
+        "tests/faults/test_network.py::"
+        "test_an_outage_is_no_storm_of_dials_and_its_end_is_noticed[valkey]",
+    ),
+    Mutant(
+        "no jitter between dials", "src/chasquimq/model/dialing.py",
+        "return uniform(ceiling / 2, ceiling)", "return ceiling",
+        "tests/unit/test_dialing.py::test_two_clients_do_not_dial_in_step",
+    ),
+    Mutant(
+        "forgotten scripts are not sent again", f"{_STORE}/script.py",
+        "return isinstance(reply, ServerRefused) and action_for(reply) is Action.RELOAD",
+        "return False",
+        "tests/faults/test_admin_acts.py::test_administration_costs_no_job[valkey]",
+    ),
+    Mutant(
+        "unknown extensions are read", "src/chasquimq/wire/codec.py",
+        "msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode",
+        "msgspec.msgpack.Decoder().decode",
+        "tests/wire/test_payload.py::test_extensions_are_refused_because_no_reader_knows_them",
+    ),
+    Mutant(
+        "nesting without a bottom", "src/chasquimq/wire/codec.py",
+        "    except (ValueError, RecursionError):\n        end = value_end(buf)\n"
+        "    return _decode_first(buf[:end])\n",
+        "    except ValueError:\n        end = value_end(buf)\n"
+        "    return _decode_first(buf[:end])\n",
+        "tests/wire/test_envelope.py::test_hostile_nesting_and_lengths_are_decode_errors",
+    ),
+    Mutant(
+        "the length of a name is not checked", f"{_LUA}/promote_due.lua",
+        "if not cut or cut > #member then", "if not cut then",
+        "tests/store/test_script_promote.py::test_script_and_python_agree_on_what_can_be_read",
+    ),
+    Mutant(
+        "the marker of an id is not set with its job", f"{_LUA}/add.lua",
+        "if markers[i] then redis.call('SET', markers[i], digest, 'PX', ARGV[3]) end", "",
+        "tests/faults/test_unique_race.py::"
+        "test_racers_that_die_or_hear_nothing_add_each_id_once[valkey]",
+    ),
+    Mutant(
+        "a resent write is not recognised", f"{_LUA}/add.lua",
+        "local known = redis.call('GET', KEYS[2])\n", "local known = false\n",
+        "tests/faults/test_network.py::test_with_a_quarter_of_all_replies_lost_"
+        "every_job_is_added_and_run_once[valkey]",
+    ),
+    Mutant(
+        "events before the commit", f"{_ENGINE}/door.py",
+        "            doors = await self._pass(self._under_way)\n",
+        "            self._settle(self._under_way, [Door.DONE] * len(self._under_way), False)\n"
+        "            doors = await self._pass(self._under_way)\n",
+        "tests/faults/test_failpoints.py::"
+        "test_a_death_at_any_point_of_an_act_loses_nothing_and_doubles_nothing[valkey-ack]",
+    ),
+    Mutant(
+        "confirmations are not counted", f"{_STORE}/confirming.py",
+        "if found < needed:", "if found < 0:",
+        "tests/behaviour/test_durability.py::"
+        "test_too_few_replicas_is_an_error_that_names_the_written_jobs[valkey]",
+    ),
+    Mutant(
+        "an outcome is sent and forgotten", f"{_ENGINE}/door.py",
+        "            doors = await self._pass(self._under_way)\n",
+        "            doors = [Door.DONE] * len(self._under_way)\n",
+        "tests/faults/test_small_budget.py::"
+        "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
+    ),
+    Mutant(
+        "the checker ignores what is lost", "tests/support/rules.py",
+        "        if life not in ended and not queued[life[0]]:\n", "        if life is None:\n",
+        "tests/faults/test_journal_checker.py",
+    ),
+    Mutant(
+        "the checker ignores second starts", "tests/support/rules.py",
+        "            if is_again and not case.was_unsettled(earlier):\n",
+        "            if is_again and earlier is None:\n",
+        "tests/faults/test_journal_checker.py",
+    ),
+)  # fmt: skip

@@ -1,0 +1,26 @@
+"""A break fits exactly one place, or says that it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from mutants.__main__ import broken
+from mutants.catalogue import MUTANTS
+
+MUTANT = MUTANTS[0]
+
+
+def test_a_mutant_breaks_its_place_and_nothing_else():
+    assert broken(MUTANT, f"head\n{MUTANT.before}\ntail") == f"head\n{MUTANT.after}\ntail"
+
+
+@pytest.mark.parametrize("text", ["something else", MUTANT.before * 2], ids=["gone", "twice"])
+def test_a_place_that_is_not_there_once_is_told_by_name(text):
+    with pytest.raises(SystemExit, match=f"{MUTANT.name}: its place must be once"):
+        broken(MUTANT, text)
+
+
+def test_no_two_mutants_have_the_same_name():
+    names = [mutant.name for mutant in MUTANTS]
+
+    assert len(set(names)) == len(names)
