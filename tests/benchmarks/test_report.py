@@ -34,7 +34,12 @@ def document() -> dict:
         {"original+uvloop": "could not be installed"},
     )  # fmt: skip
     outcome = Outcome(
-        measured=[measured], waited=[], grown=[], missing={"celery": "no such package"}, took_s=61
+        measured=[measured],
+        waited=[],
+        grown=[],
+        missing={"celery": "no such package"},
+        failed={"add": "ours left 3 jobs"},
+        took_s=61,
     )
     return make_document(MACHINE, TARGET, BenchSettings(scenarios=[scenario], rounds=3), outcome)
 
@@ -81,6 +86,10 @@ def test_a_busy_machine_is_warned_about(load, is_warned):
 def test_a_missing_peer_is_named_with_its_reason(document):
     assert "missing: celery: no such package" in notes(document)
     assert "not in consume-100: original+uvloop: could not be installed" in notes(document)
+
+
+def test_what_failed_is_named_with_its_reason(document):
+    assert "failed: add: ours left 3 jobs" in notes(document)
 
 
 def test_the_time_of_the_run_is_told(document):

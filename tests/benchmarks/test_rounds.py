@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import sys
 
 import msgspec
 import pytest
 
 from chasquimq.bench import limit
-from chasquimq.bench.child import BenchFailed
+from chasquimq.bench.child import BenchFailed, Side
 from chasquimq.bench.effect import check_effect
 from chasquimq.bench.filling import preload
 from chasquimq.bench.peer import ORIGINALS
@@ -88,6 +89,22 @@ def test_the_original_does_the_same_work(server, scenario):
 
     assert measured.missing == {}
     assert measured.figures["original"][0].jobs == JOBS
+
+
+def test_a_scenario_that_fails_is_named_and_the_run_goes_on(server):
+    class BrokenBench(Bench):
+        def own_side(self, name: str) -> Side:
+            return Side(name, [sys.executable, "-c", "raise SystemExit('broken')"], "asyncio")
+
+    scenarios = [sized(SCENARIOS[name], 10, is_quick=False) for name in ("add", "consume-100")]
+    with open_target(None, server.url, {}) as target:
+        bench = BrokenBench(target, BenchSettings(scenarios=scenarios, peers=()), {})
+        measured = bench.run(lambda _step: None)
+
+    assert measured == []
+    assert bench.failed == {
+        one.name: "ours must give figures and ended with: broken" for one in scenarios
+    }
 
 
 def test_each_round_begins_with_the_next_side():

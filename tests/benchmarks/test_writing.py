@@ -33,7 +33,9 @@ GROWN = Grown(dimension="backlog", size=10_000, side="ours", figures=FIGURES)
 def document() -> dict:
     scenario = SCENARIOS["consume-100"]
     measured = Measured(scenario, {"ours": [FIGURES], "limit": [FIGURES]})
-    outcome = Outcome(measured=[measured], waited=[WAITED], grown=[GROWN], missing={}, took_s=1)
+    outcome = Outcome(
+        measured=[measured], waited=[WAITED], grown=[GROWN], missing={}, failed={}, took_s=1
+    )
     return make_document(MACHINE, TARGET, BenchSettings(scenarios=[scenario], rounds=1), outcome)
 
 

@@ -75,11 +75,14 @@ class Growth:
         return sum(1 for _ in self._steps())
 
     def run(self, on_step: OnStep) -> list[Grown]:
-        """All measurements; raises BenchFailed when one has no figures."""
+        """All measurements; one that fails is named in `failed` and left out."""
         found: list[Grown] = []
         for dimension, size, side in self._steps():
             on_step(f"growth: {dimension} {size:,}, {side.name}")
-            found.append(self._measure(dimension, size, side))
+            try:
+                found.append(self._measure(dimension, size, side))
+            except BenchFailed as failed:
+                self._bench.failed[f"growth-{dimension} {size:,} of {side.name}"] = str(failed)
         return found
 
     def _steps(self) -> Iterator[tuple[Dimension, int, Side]]:

@@ -8,7 +8,8 @@ for nobody, so that whoever stalls pays for every job that was due meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,7 @@ class Latency:
     def __init__(self, bench: Bench, settings: LatencySettings) -> None:
         self._bench = bench
         self._settings = settings
+        self._failed_sides: set[str] = set()
         original = bench.original()
         self._sides = [bench.own_side(OURS), *([original] if original else [])]
 
@@ -85,25 +87,37 @@ class Latency:
         return self._settings.rounds * (per_side * len(self._sides) + others)
 
     def run(self, on_step: OnStep) -> list[Waited]:
-        """All stretches of all rounds; raises BenchFailed when one has no figures."""
+        """All stretches of all rounds; a side that fails is named in `failed` and left out."""
         stretches: list[Waited] = []
         for number in range(self._settings.rounds):
             stretches += self._round(number, on_step)
-        return stretches
+        return [one for one in stretches if one.side not in self._failed_sides]
 
     def _round(self, number: int, on_step: OnStep) -> list[Waited]:
         found: list[Waited] = []
         capacity: dict[str, float] = {}
         for side in turns(self._sides, number):
             on_step(f"latency: capacity of {side.name}, round {number + 1}")
-            full = self._capacity(side)
-            capacity[side.name] = full.arrived_per_s
-            found.append(full)
+            with self._noting_failure(side):
+                full = self._capacity(side)
+                capacity[side.name] = full.arrived_per_s
+                found.append(full)
         for share in self._settings.shares:
             for side, whose in self._pairs(number):
                 on_step(f"latency: {side.name} at {share:.0%} of {whose}, round {number + 1}")
-                found.append(self._stretch(side, share, whose, capacity[whose] * share))
+                if side.name in self._failed_sides or whose not in capacity:
+                    continue
+                with self._noting_failure(side):
+                    found.append(self._stretch(side, share, whose, capacity[whose] * share))
         return found
+
+    @contextmanager
+    def _noting_failure(self, side: Side) -> Generator[None]:
+        try:
+            yield
+        except BenchFailed as failed:
+            self._failed_sides.add(side.name)
+            self._bench.failed[f"latency of {side.name}"] = str(failed)
 
     def _pairs(self, number: int) -> list[tuple[Side, str]]:
         """Each at its own load, and ours at the original's, where figures compare directly."""

@@ -60,6 +60,7 @@ def make_document(machine: Row, target: Target, settings: BenchSettings, outcome
             "notes": {one.side: one.note for one in settings.peers if one.note},
         },
         "peers_missing": outcome.missing,
+        "failed": outcome.failed,
         "scenarios": scenarios,
         "latency": latency_part(outcome.waited),
         "growth": growth_part(outcome.grown),

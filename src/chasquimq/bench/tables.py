@@ -97,6 +97,7 @@ def _sides_text(document: Row) -> str | None:
 def _missing(document: Row) -> list[str]:
     reasons = dict.fromkeys(document["peers_missing"].items())
     lines = [f"missing: {side}: {why}" for side, why in reasons]
+    lines += [f"failed: {what}: {why}" for what, why in document["failed"].items()]
     absent = {
         (side, why): one["name"]
         for one in document["scenarios"]

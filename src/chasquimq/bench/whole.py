@@ -23,6 +23,8 @@ class Outcome:
     waited: list[Waited]
     grown: list[Grown]
     missing: dict[str, str]
+    # What could not be measured of ours, or of the original beyond the scenarios.
+    failed: dict[str, str]
     took_s: float
 
 
@@ -47,12 +49,12 @@ class Whole:
         return sum(part.step_count() for part in parts if part)
 
     def run(self, on_step: OnStep) -> Outcome:
-        """Measure everything; raises BenchFailed when ours or the limit cannot be."""
+        """Measure everything; what cannot be measured is named with its reason."""
         began_s = time.monotonic()
         measured = self._bench.run(on_step)
         waited = self._latency.run(on_step) if self._latency else []
         grown = self._growth.run(on_step) if self._growth else []
         return Outcome(
-            measured=measured, waited=waited, grown=grown, missing=self._bench.missing,
+            measured=measured, waited=waited, grown=grown, missing=self._bench.missing, failed=self._bench.failed,
             took_s=time.monotonic() - began_s,
         )  # fmt: skip

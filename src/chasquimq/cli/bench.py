@@ -77,6 +77,7 @@ def bench(
     bullmq; each is installed once, in an environment of its own. The limit is a bare client that
     replays the commands of our own run.
     """
+    from chasquimq.bench.child import BenchFailed
     from chasquimq.bench.choice import choose
     from chasquimq.bench.target import open_target
 
@@ -90,6 +91,8 @@ def bench(
         document = _measure(choice, target)
     _show(document, json_path)
     _keep(document, out or (RESULTS if RESULTS.is_dir() and json_path is None else None))
+    if document["failed"]:
+        raise BenchFailed(f"not all could be measured: {', '.join(document['failed'])}")
 
 
 def _measure(choice: Choice, target: Target) -> dict[str, Any]:
