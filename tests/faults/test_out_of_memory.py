@@ -40,7 +40,7 @@ class Handler:
     def __init__(self):
         self.runs_s: dict[str, list[float]] = {}
 
-    async def __call__(self, job):
+    async def run(self, job):
         runs_s = self.runs_s.setdefault(job.id, [])
         runs_s.append(time.monotonic())
         act, wait_s = job.data
@@ -66,12 +66,14 @@ def some(act, *, wait_s=0.0, **options):
 
 @pytest.mark.parametrize("keeps_results", [False, True], ids=["plain", "with results"])
 async def test_work_goes_on_without_memory_and_what_fell_due_runs_when_it_returns(
-    queue, raw, running_worker, memory, kind, keeps_results
+    trial, raw, running_worker, memory, kind, keeps_results
 ):
-    handler = Handler()
-    running = await running_worker(handler, store_results=keeps_results, concurrency=200)
-    due, retrying = await work_to_come(queue, running.worker)
-    at_work, failing = await work_under_way(queue, handler)
+    queue, handler = trial.queue, Handler()
+    running = await running_worker(
+        trial.watched(handler.run), store_results=keeps_results, concurrency=200
+    )
+    due, retrying = await work_to_come(trial, running.worker)
+    at_work, failing = await work_under_way(trial, handler)
 
     await memory(1)
     taken_s = time.monotonic()
@@ -92,26 +94,29 @@ async def test_work_goes_on_without_memory_and_what_fell_due_runs_when_it_return
         f"{len(due) + len(again)} jobs that fell due ran within {late_s:.2f} s of its return"
     )
     assert late_s <= CATCH_UP_S
-    await eventually(lambda: is_done(queue))
+    await trial.drain()
+    verdict = await trial.verdict()
+    print(verdict.line)
+    verdict.demand()
     assert len(await raw.dlq()) == JOBS
     assert running.worker.health().loops_down == {}
     assert await queue.add("again", ["again", 0])
 
 
-async def work_to_come(queue, worker):
+async def work_to_come(trial, worker):
     """Delayed jobs and retries that fall due while the server has no memory."""
     wait_ms = int(OUTAGE_S * 500)
-    due = await queue.add_bulk(some("delayed", delay_ms=wait_ms))
-    retrying = await queue.add_bulk(some("fail", backoff=BackoffSpec.fixed(wait_ms)))
+    due = await trial.add_bulk(some("delayed", delay_ms=wait_ms))
+    retrying = await trial.add_bulk(some("fail", backoff=BackoffSpec.fixed(wait_ms)))
     await eventually(lambda: worker.health().retried == JOBS)
     return due, retrying
 
 
-async def work_under_way(queue, handler):
+async def work_under_way(trial, handler):
     """Handlers that end while the server has no memory: well, badly, and for good."""
-    completing = await queue.add_bulk(some("complete", wait_s=0.5))
-    failing = await queue.add_bulk(some("fail", wait_s=0.5, backoff=BackoffSpec.fixed(100)))
-    dying = await queue.add_bulk(some("bury", wait_s=0.5))
+    completing = await trial.add_bulk(some("complete", wait_s=0.5))
+    failing = await trial.add_bulk(some("fail", wait_s=0.5, backoff=BackoffSpec.fixed(100)))
+    dying = await trial.add_bulk(some("bury", wait_s=0.5))
     at_work = [*completing, *failing, *dying]
     await eventually(lambda: handler.has_run(at_work))
     return at_work, failing
@@ -132,7 +137,3 @@ async def has_drained(raw, worker):
     health = worker.health()
     delayed = await raw("ZCARD", raw.keys.delayed)
     return (health.completed, health.buried, delayed) == (JOBS, JOBS, 3 * JOBS)
-
-
-async def is_done(queue):
-    return (await queue.counts()).backlog == 0

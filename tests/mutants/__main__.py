@@ -79,7 +79,7 @@ def _is_killed(copy: Path, mutant: Mutant) -> bool:
 def _run(copy: Path, tests: Sequence[str]) -> int:
     # Nothing of the copy's Python is cached, so that two writes in one second are two programs.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CHASQUI_TEST_SERVERS": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, check=False, text=True,
