@@ -83,3 +83,34 @@ def test_only_the_last_minute_counts():
     recent = [sample(1_000, added=10_000, left=10_000), sample(1_010, added=10_010, left=10_010)]
 
     assert forecast([old, *recent]).arrival_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arrived", "left", "consumers", "needed"),
+    [(300, 100, 1, 3), (210, 70, 7, 21), (29, 29, 29, 29), (31, 30, 30, 31)],
+)
+def test_no_worker_is_asked_for_because_of_a_fraction_that_is_none(
+    arrived, left, consumers, needed
+):
+    first = sample(0, ready=1, consumers=consumers)
+    last = sample(7, ready=arrived - left + 1, added=arrived, left=left, consumers=consumers)
+
+    assert forecast([first, last]).workers_needed == needed
+
+
+def test_how_many_workers_an_idle_queue_needs_nobody_can_tell():
+    made = forecast([sample(0, consumers=10), sample(10, added=50, left=50, consumers=10)])
+
+    assert made.workers_needed is None
+
+
+def test_where_looks_are_seldom_the_one_before_the_last_minute_counts():
+    looks = [
+        sample(0),
+        sample(300, added=100, left=100),
+        sample(600, added=700, left=400, ready=300),
+    ]
+
+    made = forecast(looks)
+
+    assert (made.arrival_rate, made.departure_rate) == (2.0, 1.0)

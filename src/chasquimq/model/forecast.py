@@ -11,6 +11,8 @@ import msgspec
 WINDOW_MS = 60_000
 # Below this share of the traffic a difference between arrivals and departures is noise.
 _NOISE_SHARE = 0.02
+# What a division of whole numbers may be off by.
+_ROUNDING = 1e-9
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +34,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a queue if all goes on like this; rates are jobs a second.
 
     `clears_at_ms` None and `never_clears`: it grows or stands still. `workers_needed` is how many
-    would keep up with what arrives. None everywhere else: nobody can tell.
+    would keep up with what arrives; what waits already takes more. None: nobody can tell.
     """
 
     queue: str
@@ -66,11 +68,18 @@ def forecast(samples: Sequence[Sample], target_ms: int | None = None) -> Forecas
 
 def _rates(samples: Sequence[Sample]) -> tuple[float | None, float | None]:
     last = samples[-1]
-    first = next(one for one in samples if last.at_ms - one.at_ms <= WINDOW_MS)
+    first = _first_of_window(samples)
     seconds = (last.at_ms - first.at_ms) / 1_000
     if seconds <= 0:
         return None, None
     return _rate(first.added, last.added, seconds), _rate(first.left, last.left, seconds)
+
+
+def _first_of_window(samples: Sequence[Sample]) -> Sample:
+    """The oldest of the window; where looks are seldom, the one before it."""
+    last = samples[-1]
+    recent = [one for one in samples if last.at_ms - one.at_ms <= WINDOW_MS]
+    return recent[0] if len(recent) > 1 else samples[max(0, len(samples) - 2)]
 
 
 def _rate(first: int | None, last: int | None, seconds: float) -> float | None:
@@ -105,6 +114,7 @@ def _breach_at_ms(
 
 
 def _workers_needed(now: Sample, arrival: float, departure: float) -> int | None:
-    if not now.consumers or not departure:
+    # Workers who wait for jobs show how many jobs there are, not how many they could do.
+    if not now.consumers or not departure or not now.ready:
         return None
-    return max(1, math.ceil(arrival / (departure / now.consumers)))
+    return max(1, math.ceil(arrival * now.consumers / departure - _ROUNDING))

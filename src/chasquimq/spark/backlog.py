@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from chasquimq.model.forecast import WINDOW_MS, Forecast, Sample, forecast
 from chasquimq.spark.table_schemas import GOLD_BACKLOG, GOLD_FORECAST
+from chasquimq.spark.targets import Targets
 
 if TYPE_CHECKING:
     from chasquimq.spark.lake import Lake
@@ -28,7 +29,7 @@ class Backlog:
 
     def __init__(self, lake: Lake, targets_ms: Mapping[str, int]) -> None:
         self._lake = lake
-        self._target_ms = min(targets_ms.values(), default=None)
+        self._targets = Targets(lake, targets_ms)
         self._recent: dict[str, deque[Sample]] = {}
         self._last: dict[str, Counts] | None = None
         self._waiting: deque[Sample] = deque(maxlen=_WAITING_MAX)
@@ -77,11 +78,12 @@ class Backlog:
     def _remember(self, sample: Sample) -> None:
         recent = self._recent.setdefault(sample.queue, deque())
         recent.append(sample)
-        while sample.at_ms - recent[0].at_ms > WINDOW_MS:
+        # One before the window is kept: where looks are seldom, it is all there is.
+        while len(recent) > 1 and sample.at_ms - recent[1].at_ms > WINDOW_MS:
             recent.popleft()
 
     def _look_ahead(self, sample: Sample) -> Forecast:
-        return forecast(list(self._recent[sample.queue]), self._target_ms)
+        return forecast(list(self._recent[sample.queue]), self._targets.of(sample.queue))
 
 
 def last_counts(lake: Lake) -> dict[str, Counts]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812  its usual name
 
 from chasquimq.spark.table_schemas import GOLD_FAILURES, GOLD_MINUTE, GOLD_RETRIES, GOLD_SLO
+from chasquimq.spark.targets import ANY_NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-ANY_NAME: Final = "*"
 _MINUTE_US: Final = 60_000_000
 
 
