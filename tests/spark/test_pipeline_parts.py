@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from chasquimq.errors import NotSupportedError, SettingsError
@@ -13,7 +15,7 @@ from chasquimq.spark.lake import Change, Lake
 from chasquimq.spark.lake_files import write_table
 from chasquimq.spark.pipeline import Pipeline
 from chasquimq.spark.pipeline_settings import PipelineSettings
-from chasquimq.spark.sampler import ServerSampler
+from chasquimq.spark.sampler import ServerSampler, alive_names
 from chasquimq.store.ranging import RangeStore
 from support.rows import DAY, batch
 from support.waiting import eventually
@@ -58,6 +60,36 @@ async def test_a_sample_counts_what_has_left(queue, queue_name, sampler, running
 
     assert (sample.added, sample.ready, sample.consumers) == (1, 0, 1)
     assert sampler.alive_workers([queue_name]) == {(queue_name, running.worker.consumer_id)}
+
+
+async def test_workers_of_every_group_are_alive(queue, queue_name, sampler, raw):
+    await queue.add("send", 1)
+    for group, worker in (("billing", "w1"), ("mail", "w2")):
+        await raw("XGROUP", "CREATE", raw.keys.stream, group, "0")
+        await raw("XREADGROUP", "GROUP", group, worker, "COUNT", 1, "STREAMS", raw.keys.stream, ">")
+
+    (sample,) = sampler.sample([queue_name])
+
+    assert sampler.alive_workers([queue_name]) == {(queue_name, "w1"), (queue_name, "w2")}
+    assert (sample.consumers, sample.ready, sample.running) == (2, 0, 1)
+
+
+def consumer(name: str, idle_s: int, pending: int = 0) -> list:
+    return [b"name", name.encode(), b"pending", pending, b"idle", idle_s * 1_000]
+
+
+@pytest.mark.parametrize(
+    ("row", "is_alive"),
+    [
+        (consumer("w", 29), True),
+        (consumer("w", 31), False),
+        (consumer("w", 100, pending=1), True),
+        (consumer("w", 900, pending=1), False),
+    ],
+    ids=["reads", "reads no more", "holds a job with a long lease", "left a job behind"],
+)
+def test_whoever_holds_jobs_may_be_silent_for_longer(row, is_alive):
+    assert alive_names([row]) == (["w"] if is_alive else [])
 
 
 def test_a_queue_that_is_not_there_is_empty(queue_name, sampler):
@@ -114,7 +146,54 @@ def test_the_last_sample_of_a_queue_makes_its_forecast(lake):
 
     assert (rows["mail"]["arrival_rate"], rows["mail"]["departure_rate"]) == (20.0, 10.0)
     assert rows["mail"]["never_clears"] is True
+    assert rows["mail"]["workers_needed"] == 2
     assert rows["other"]["arrival_rate"] is None
+
+
+def test_seldom_looks_make_a_forecast_too(lake):
+    backlog = Backlog(lake, {})
+    for at_s in (0, 300, 600):
+        backlog.add([sampled(at_s, at_s * 2, at_s)])
+        rows = backlog.rows()
+
+    (row,) = rows["gold_forecast"].to_pylist()
+
+    assert (row["arrival_rate"], row["departure_rate"]) == (2.0, 1.0)
+
+
+def had_names(lake: Lake, queue: str, *names: str) -> None:
+    """Attempts of these names were counted on the day."""
+    at = datetime.fromtimestamp(1_794_830_400, UTC)
+    told = {"queue": queue, "window_start": at, "event_date": at.date()}
+    rows = batch("gold_minute", *(told | {"name": name} for name in names))
+    files = write_table(lake.path, "gold_minute", rows, "test")
+    lake.commit(Change(table="gold_minute", adds=files))
+
+
+@pytest.mark.parametrize(
+    ("targets", "names", "breach_s"),
+    [
+        ({"fast": 1_000, "report": 60_000}, ["report"], 60),
+        ({"fast": 1_000, "report": 60_000}, ["report", "fast"], 10),
+        ({"fast": 1_000, "*": 60_000}, ["report"], 60),
+        ({"fast": 1_000}, ["report"], None),
+        ({"fast": 1_000}, [], None),
+        ({"*": 60_000}, [], 60),
+    ],
+    ids=["of its own name", "of the strictest", "of all others", "of none", "unknown", "of all"],
+)
+def test_a_queue_is_held_against_the_targets_of_the_names_in_it(lake, targets, names, breach_s):
+    had_names(lake, "other", "fast")
+    had_names(lake, "mail", *names) if names else None
+    backlog = Backlog(lake, targets)
+    # Ten a second leave and twenty arrive: 100 wait, and in 50 s it will be 600.
+    backlog.add([sampled(0, 0, 0), sampled(10, 200, 100)])
+
+    (row,) = backlog.rows()["gold_forecast"].to_pylist()
+
+    made_at = datetime.fromtimestamp(1_794_830_410, UTC)
+    expected = {60: made_at + timedelta(seconds=50), 10: made_at, None: None}
+    assert row["breach_at"] == expected[breach_s]
 
 
 @pytest.fixture

@@ -21,9 +21,16 @@ if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
     from chasquimq.store.connection import Part, Reply
 
+# The group of a queue that has none yet, or this one among others.
 _GROUP: Final = "default"
-_LEASE_MS: Final = LeaseSettings().lease_ms
+# Whoever holds nothing reads, and so is heard of often.
+_READING_MS: Final = LeaseSettings().lease_ms
+# Whoever is full only renews its lease, three times a lease; leases of ten minutes are the limit.
+_HOLDING_MS: Final = 200_000
 _QUEUES_PER_CALL: Final = 50
+
+# Questions about a queue.
+Questions = list[tuple["Part", ...]]
 
 
 class ServerSampler:
@@ -36,41 +43,87 @@ class ServerSampler:
         """All queues, in few round trips."""
         samples: list[Sample] = []
         for at in range(0, len(queues), _QUEUES_PER_CALL):
-            samples += self._ask(queues[at : at + _QUEUES_PER_CALL])
+            samples += self._sample(queues[at : at + _QUEUES_PER_CALL])
         return samples
 
     def alive_workers(self, queues: Sequence[str]) -> set[tuple[str, str]]:
-        """Queues and names of all workers that the server has heard of within their lease."""
+        """Queues and names of all workers that are heard of, whatever group they are in."""
         names: set[tuple[str, str]] = set()
-        for queue in queues:
-            asked = pack(("XINFO", "CONSUMERS", QueueKeys(queue).stream, _GROUP))
-            names.update((queue, name) for name in _alive(self._connection.send(asked)[0]))
+        for at in range(0, len(queues), _QUEUES_PER_CALL):
+            some = queues[at : at + _QUEUES_PER_CALL]
+            groups = self._groups(some)
+            asked = [_about_consumers(QueueKeys(queue), groups[queue]) for queue in some]
+            for queue, replies in zip(some, self._ask(asked), strict=True):
+                names.update((queue, name) for reply in replies for name in alive_names(reply))
         return names
 
     def close(self) -> None:
         self._connection.close()
 
-    def _ask(self, queues: Sequence[str]) -> list[Sample]:
-        questions = [_questions(QueueKeys(queue)) for queue in queues]
-        request = b"".join(pack(one) for asked in questions for one in asked)
-        replies = iter(self._connection.send(request, sum(map(len, questions))))
+    def _sample(self, queues: Sequence[str]) -> list[Sample]:
+        groups = self._groups(queues)
+        asked = [_questions(QueueKeys(queue), groups[queue]) for queue in queues]
         return [
-            _sample(queue, list(islice(replies, len(asked))))
-            for queue, asked in zip(queues, questions, strict=True)
+            _sample(queue, groups[queue], replies)
+            for queue, replies in zip(queues, self._ask(asked), strict=True)
         ]
 
+    def _groups(self, queues: Sequence[str]) -> dict[str, list[str]]:
+        """The groups of each queue, the usual one first."""
+        asked: list[Questions] = [
+            [("XINFO", "GROUPS", QueueKeys(queue).stream)] for queue in queues
+        ]
+        return {
+            queue: _group_names(reply)
+            for queue, (reply,) in zip(queues, self._ask(asked), strict=True)
+        }
 
-def _questions(keys: QueueKeys) -> list[tuple[Part, ...]]:
+    def _ask(self, questions: Sequence[Questions]) -> list[list[Reply]]:
+        """The replies to all questions, in one round trip."""
+        request = b"".join(pack(one) for asked in questions for one in asked)
+        replies = iter(self._connection.send(request, sum(map(len, questions))))
+        return [list(islice(replies, len(asked))) for asked in questions]
+
+
+def alive_names(reply: Reply) -> list[str]:
+    """The workers among the consumers of a group that were heard of not too long ago."""
+    if is_missing(reply):
+        return []
+    if isinstance(reply, StoreError):
+        raise reply
+    rows = [pairs(row) for row in reply]
+    names = [read_text(row[b"name"]) for row in rows if _is_alive(row)]
+    return [name for name in names if name != PARKING]
+
+
+def _is_alive(row: dict[bytes, Reply]) -> bool:
+    return row[b"idle"] <= (_HOLDING_MS if row[b"pending"] else _READING_MS)
+
+
+def _group_names(reply: Reply) -> list[str]:
+    if is_missing(reply):
+        return [_GROUP]
+    if isinstance(reply, StoreError):
+        raise reply
+    names = [read_text(pairs(row)[b"name"]) for row in reply]
+    return sorted(names, key=lambda name: (name != _GROUP, name)) or [_GROUP]
+
+
+def _questions(keys: QueueKeys, groups: Sequence[str]) -> Questions:
     return [
-        *snapshot_questions(keys, _GROUP),
-        ("XINFO", "CONSUMERS", keys.stream, _GROUP),
+        *snapshot_questions(keys, groups[0]),
         ("XRANGE", keys.stream, "-", "+", "COUNT", 1),
+        *_about_consumers(keys, groups),
     ]
 
 
-def _sample(queue: str, replies: Sequence[Reply]) -> Sample:
-    *about, consumers, oldest = replies
-    snapshot = read_snapshot(queue, _GROUP, about)
+def _about_consumers(keys: QueueKeys, groups: Sequence[str]) -> Questions:
+    return [("XINFO", "CONSUMERS", keys.stream, group) for group in groups]
+
+
+def _sample(queue: str, groups: Sequence[str], replies: Sequence[Reply]) -> Sample:
+    *about, oldest = replies[: -len(groups)]
+    snapshot = read_snapshot(queue, groups[0], about)
     return Sample(
         queue=queue,
         at_ms=snapshot.at_ms,
@@ -82,7 +135,7 @@ def _sample(queue: str, replies: Sequence[Reply]) -> Sample:
         added=snapshot.added_total,
         left=snapshot.left_total,
         oldest_ms=_age_ms(oldest, snapshot.at_ms),
-        consumers=len(_alive(consumers)),
+        consumers=len({name for reply in replies[-len(groups) :] for name in alive_names(reply)}),
     )
 
 
@@ -90,13 +143,3 @@ def _age_ms(entries: Reply, now_ms: int) -> int | None:
     if isinstance(entries, StoreError):
         raise entries
     return max(0, now_ms - id_ms(entries[0][0].decode())) if entries else None
-
-
-def _alive(reply: Reply) -> list[str]:
-    if is_missing(reply):
-        return []
-    if isinstance(reply, StoreError):
-        raise reply
-    rows = [pairs(row) for row in reply]
-    names = [read_text(row[b"name"]) for row in rows if row[b"idle"] <= _LEASE_MS]
-    return [name for name in names if name != PARKING]
