@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chasquimq.errors import NotSupportedError, SettingsError
 from chasquimq.settings import at_least
 from chasquimq.spark.jvm import find_java, quiet_home
+from chasquimq.spark.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,8 +117,7 @@ def _start(settings: SessionSettings) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    folder = Path(tempfile.mkdtemp(prefix="chasqui-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = scratch_folder()
     os.environ["JAVA_HOME"] = str(quiet_home(find_java(), folder))
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
     for name, value in {**_conf(settings, folder), **settings.conf}.items():
