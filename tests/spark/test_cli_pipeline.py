@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from chasquimq import Queue, Worker
+from chasquimq.spark.checkpoints import only_pipeline
+from chasquimq.spark.lake import Lake
 from chasquimq.spark.retention import Kept, peak_per_s
 from chasquimq.spark.retention_advice import advise
 from support.command import PROGRAM, Said, run_on_a_terminal
@@ -179,6 +181,50 @@ def test_a_lake_that_cannot_be_written_to_is_refused_before_spark_is_started(pip
 
     assert said.code == 1
     assert said.err.startswith("error: lake must be a folder to write to, got '/proc/lake'")
+
+
+@pytest.mark.parametrize("command", ["once", "run"])
+@pytest.mark.parametrize("lake", ["lake", "deep/in/lake"])
+def test_without_a_server_there_is_one_sentence_and_no_lake(pipeline, tmp_path, command, lake):
+    said = pipeline(command, "--lake", lake, CHASQUI_REDIS_URL="redis://127.0.0.1:1")
+
+    assert said.code == 1
+    assert said.err.startswith("error: a server must answer at redis://127.0.0.1:1")
+    assert said.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_password_is_one_sentence_and_makes_no_lake(pipeline, url, feed, tmp_path):
+    user = feed.queue
+    feed.call("ACL", "SETUSER", user, "on", ">right", "~*", "+@all")
+    wrong = _with_login(url, user, "wrong")
+
+    said = pipeline("once", CHASQUI_REDIS_URL=wrong)
+
+    assert said.code == 1
+    assert said.err.startswith("error: ")
+    assert "starting Spark" not in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lake_that_another_pipeline_holds_is_refused_before_spark_is_started(
+    pipeline, url, tmp_path
+):
+    with only_pipeline(Lake(tmp_path / "lake")):
+        said = pipeline("once", "--lake", "lake", CHASQUI_REDIS_URL=url)
+
+    assert said.code == 1
+    assert "the lake of one pipeline at a time" in said.err
+    assert "starting Spark" not in said.err
+
+
+@pytest.mark.parametrize("command", [["backfill", "2026-11-14"], ["compact"]])
+def test_a_lake_that_is_not_there_is_not_made_to_be_worked_on(pipeline, tmp_path, command):
+    said = pipeline(*command, "--lake", "typo")
+
+    assert said.code == 1
+    assert said.err.startswith("error: lake must be a folder with tables, got 'typo'")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_java_there_is_one_sentence(pipeline, url, tmp_path):
@@ -422,6 +468,11 @@ def test_the_busiest_second_is_found_and_a_burst_within_it_is_spread_over_it():
     assert peak_per_s(burst) == pytest.approx(9_000 - 580, rel=0.1)
     assert peak_per_s([(5, 0)]) == 0
     assert peak_per_s([(5, 0), (5, 700)]) == 700
+
+
+def _with_login(url: str, user: str, password: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{user}:{password}@{rest}"
 
 
 def stand(lake: Path, queue: str, position: str) -> None:

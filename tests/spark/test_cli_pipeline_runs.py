@@ -79,3 +79,20 @@ async def test_a_pipeline_follows_its_queue_until_a_signal_and_keeps_others_from
         ends = answers.sql("select sum(completed), sum(retried) from gold_minute").rows
     assert kept == [(150, 0)]
     assert ends == [(150, 15)]
+
+
+@pytest.mark.parametrize(("command", "code"), [("once", 130), ("run", 0)])
+async def test_a_signal_while_spark_starts_leaves_no_folder_behind(
+    running, environ, tmp_path, command, code
+):
+    environ["TMPDIR"] = str(tmp_path)
+    starting = running(command, "--lake", "lake")
+    await starting.until(
+        lambda: any(tmp_path.glob("chasqui-spark-*/owner")), "a folder", START_S_MAX
+    )
+
+    ended = await starting.ended(signal.SIGTERM)
+
+    assert ended == code
+    assert starting.err == "starting Spark …\n"
+    assert list(tmp_path.glob("chasqui-spark-*")) == []

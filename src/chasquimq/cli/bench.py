@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.render import clean, emit_json, emit_table
+from chasquimq.cli.signals import ended_like_an_interrupt
 
 if TYPE_CHECKING:
     from chasquimq.bench.choice import Choice
@@ -87,7 +87,7 @@ def bench(
         raise click.UsageError("--aof is for a server that is started, --redis-url names another")
     _refuse_unwritable(json_path)
     choice = choose([*named, *scenarios], peers, rounds=rounds, jobs=jobs, is_quick=is_quick)
-    with _ended_like_an_interrupt(), open_target(binary, redis_url, os.environ, aof) as target:
+    with ended_like_an_interrupt(), open_target(binary, redis_url, os.environ, aof) as target:
         document = _measure(choice, target)
     _show(document, json_path)
     _keep(document, out or (RESULTS if RESULTS.is_dir() and json_path is None else None))
@@ -113,16 +113,6 @@ def _refuse_unwritable(json_path: Path | None) -> None:
     # Minutes of measuring must not end in a directory that is not there.
     if json_path is not None and not json_path.parent.is_dir():
         raise click.UsageError(f"--json needs a directory that exists, got {json_path.parent}")
-
-
-@contextmanager
-def _ended_like_an_interrupt() -> Generator[None]:
-    """A SIGTERM must end the measuring process and the server too."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

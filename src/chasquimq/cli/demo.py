@@ -21,6 +21,7 @@ from chasquimq.cli.demo_tables_report import print_next_steps
 from chasquimq.cli.demo_tally import Tally
 from chasquimq.cli.progress import behind_bar
 from chasquimq.cli.render import emit_json, talk
+from chasquimq.cli.signals import ended_like_an_interrupt
 from chasquimq.errors import ServerUnreachable, StoreError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def demo(job_count: int, is_quick: bool, as_json: bool) -> int:
     has_spark = not is_quick and _has_spark()
     if not as_json:
         click.echo(f"A private server, {job_count:,} jobs of four kinds, one worker.\n")
-    with SessionServer(binary=_binary()) as server:
+    with ended_like_an_interrupt(), SessionServer(binary=_binary()) as server:
         with _runner() as runner:
             report = runner.run(_demonstrate(server.url, job_count))
         if not as_json:

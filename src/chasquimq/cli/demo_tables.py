@@ -94,7 +94,10 @@ def _carry(url: str, queue: str, lake: Path) -> PipelineRun:
     settings = PipelineSettings(
         lake=lake, queues=(queue,), connection=ConnectionSettings(url=url), slo=TARGETS_MS
     )
-    with spark_session(DEFAULT_MASTER, {}) as session, working("reading the history") as say:
+    with (
+        spark_session(DEFAULT_MASTER, {}, is_told=False) as session,
+        working("reading the history") as say,
+    ):
         return Pipeline(session, settings).once(lambda batch: say(batch_text(batch)))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from chasquimq.cli.render import talk
 from chasquimq.cli.visit import run, unknown_queue
 from chasquimq.errors import NotSupportedError, StoreError
 
@@ -45,12 +47,18 @@ def unknown_queues(url: str, queues: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def spark_session(master: str, conf: Mapping[str, str]) -> Generator[SparkSession]:
-    """A session that is gone afterwards; a terminal is told what takes so long."""
+def spark_session(
+    master: str, conf: Mapping[str, str], *, is_told: bool = True
+) -> Generator[SparkSession]:
+    """A session that is gone afterwards; whoever waits is told what takes so long."""
     from chasquimq.cli.pipeline_talk import working
+    from chasquimq.spark.jvm import find_java
     from chasquimq.spark.session import SessionSettings, open_session
 
     settings = SessionSettings(master=master, conf=conf)
+    find_java()
+    if is_told and not sys.stderr.isatty():
+        talk("starting Spark …")
     with working("starting Spark"):
         session = open_session(settings)
     try:

@@ -33,7 +33,7 @@ from chasquimq.cli.pipeline_options import (
 from chasquimq.cli.pipeline_talk import BatchTeller, run_facts, run_text, working
 from chasquimq.cli.render import clean, emit_json, emit_json_line
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.signals import exit_code_of
+from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
 from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -95,11 +95,20 @@ def run(
     )  # fmt: skip
     for complaint in unknown_queues(url, queues):
         click.echo(f"warning: {clean(complaint)}; waiting for it", err=True)
-    # Spark hears Ctrl+C, too, and would drop the batch under way: whoever listens last is heard.
-    with spark_session(master, conf) as session, _until_signal() as stop, working("reading") as say:
-        from chasquimq.spark.pipeline import Pipeline
+    try:
+        # Spark hears Ctrl+C, too, and would drop the batch under way: whoever listens last is heard.
+        with (
+            ended_like_an_interrupt(),
+            spark_session(master, conf) as session,
+            _until_signal() as stop,
+            working("reading") as say,
+        ):
+            from chasquimq.spark.pipeline import Pipeline
 
-        done = Pipeline(session, settings).run(stop, BatchTeller(say, as_json=as_json).note)
+            done = Pipeline(session, settings).run(stop, BatchTeller(say, as_json=as_json).note)
+    except Terminated:
+        # Before the first batch there is nothing to finish, and nothing to tell.
+        return exit_code_of(signal.SIGTERM)
     _sum_up(done, as_json=as_json, is_line=True)
     return exit_code_of(stop.number)
 
@@ -131,12 +140,16 @@ def once(
     """Read what is there, compact the tables, and stop."""
     need(RUNNING)
     url = running_server(redis_url)
-    refuse_unknown_queues(url, queues)
     settings = _settings(
         url, lake, queues=queues, slo=dict(slo), channel=channel, max_rows_per_batch=max_rows,
         fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
-    with spark_session(master, conf) as session, working("reading") as say:
+    refuse_unknown_queues(url, queues)
+    with (
+        ended_like_an_interrupt(),
+        spark_session(master, conf) as session,
+        working("reading") as say,
+    ):
         from chasquimq.spark.pipeline import Pipeline
 
         # The answer is one document, so batches are told on a terminal only.
@@ -164,8 +177,12 @@ def backfill(
     need(RUNNING)
     chosen = cast("date", day.date())
     _refuse_absent_day(lake, chosen)
-    settings = _settings(None, lake, slo=dict(slo))
-    with spark_session(master, conf) as session, working("making the day again"):
+    settings = _day_settings(lake, slo)
+    with (
+        ended_like_an_interrupt(),
+        spark_session(master, conf) as session,
+        working("making the day again"),
+    ):
         from chasquimq.spark.pipeline import Pipeline
 
         done = Pipeline(session, settings).backfill(chosen)
@@ -182,6 +199,17 @@ def _refuse_absent_day(path: Path, day: date) -> None:
     if str(day) not in days:
         there = f"{days[0]} to {days[-1]}" if days else "none yet"
         raise SettingsError("day", str(day), f"a day of which bronze has rows ({there})")
+
+
+def _day_settings(lake: Path, slo: Mapping[str, int]) -> PipelineSettings:
+    """A day is made again without a server; its lake must be free and writable."""
+    from chasquimq.spark.checkpoints import refuse_held
+    from chasquimq.spark.pipeline_settings import PipelineSettings
+    from chasquimq.spark.readiness import refuse_unwritable
+
+    refuse_unwritable(lake)
+    refuse_held(lake)
+    return PipelineSettings(lake=lake, slo=dict(slo))
 
 
 class _Stop(threading.Event):
@@ -208,16 +236,14 @@ def _until_signal() -> Generator[_Stop]:
             signal.signal(number, handler)
 
 
-def _settings(url: str | None, lake: Path, **more: Any) -> PipelineSettings:
-    """The settings of a pipeline; a lake that cannot be written is refused before Spark starts."""
+def _settings(url: str, lake: Path, **more: Any) -> PipelineSettings:
+    """The settings of a pipeline; what cannot be read or written is refused before Spark starts."""
     from chasquimq.settings import ConnectionSettings
-    from chasquimq.spark.lake import Lake
     from chasquimq.spark.pipeline_settings import PipelineSettings
+    from chasquimq.spark.readiness import refuse_early
 
-    if url is not None:
-        more["connection"] = ConnectionSettings(url=url)
-    settings = PipelineSettings(lake=lake, **more)
-    Lake(lake).create_missing()
+    settings = PipelineSettings(lake=lake, connection=ConnectionSettings(url=url), **more)
+    refuse_early(settings)
     return settings
 
 

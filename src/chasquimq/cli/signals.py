@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
 
 EXIT_INTERRUPTED = 130
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came where nobody waits for it."""
+
+
+@contextmanager
+def ended_like_an_interrupt() -> Generator[None]:
+    """Let a SIGTERM unwind the command, so that what it started and made for itself goes, too."""
+    before = signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def hear_signals(stop: Callable[[int], None]) -> None:
@@ -20,3 +36,7 @@ def hear_signals(stop: Callable[[int], None]) -> None:
 def exit_code_of(number: int | None) -> int:
     """What a command answers that this signal ended; None is one that ended by itself."""
     return EXIT_INTERRUPTED if number == signal.SIGINT else 0
+
+
+def _raise_terminated(_number: int, _frame: FrameType | None) -> None:
+    raise Terminated

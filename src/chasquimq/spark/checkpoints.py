@@ -9,9 +9,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from chasquimq.errors import SettingsError
+from chasquimq.spark.lake_files import unwritable
 from chasquimq.spark.manifest import ManifestFile
 
 if TYPE_CHECKING:
@@ -85,21 +86,38 @@ def only_pipeline(lake: Lake) -> Generator[None]:
         yield
 
 
+def refuse_held(lake: Path) -> None:
+    """Refuse a lake that a pipeline holds at this moment."""
+    path = _lock_path(lake)
+    if path.is_file():
+        with _opened(lake, path) as file:
+            _lock(lake, file)
+
+
 @contextmanager
 def _locked(lake: Path) -> Generator[None]:
     """The lock goes with the process, however it ends."""
-    path = own_folder(lake) / "lock"
+    with _opened(lake, _lock_path(lake)) as file:
+        _lock(lake, file)
+        yield
+
+
+def _lock_path(lake: Path) -> Path:
+    return own_folder(lake) / "lock"
+
+
+def _opened(lake: Path, path: Path) -> TextIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        return path.open("a")
     except OSError as error:
-        hint = "give it to the user that runs the pipeline, or name another with --lake"
-        raise SettingsError("lake", str(lake), "a folder to write to", hint=hint) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            hint = "stop the other pipeline, or name another folder with --lake"
-            rule = "the lake of one pipeline at a time"
-            raise SettingsError("lake", str(lake), rule, hint=hint) from None
-        yield
+        raise unwritable(lake) from error
+
+
+def _lock(lake: Path, file: TextIO) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        hint = "stop the other pipeline, or name another folder with --lake"
+        rule = "the lake of one pipeline at a time"
+        raise SettingsError("lake", str(lake), rule, hint=hint) from None

@@ -12,8 +12,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from chasquimq.errors import SettingsError
-from chasquimq.spark.lake_files import FileFacts
+from chasquimq.spark.lake_files import FileFacts, unwritable
 from chasquimq.spark.lake_reading import resolved, unreadable
 from chasquimq.spark.table_schemas import TABLES
 from chasquimq.spark.table_shape import PARTITION, Table
@@ -74,10 +73,7 @@ class Lake:
         except DeltaError as error:
             raise unreadable(self.path, error) from error
         except OSError as error:
-            hint = "give it to the user that runs the pipeline, or name another with --lake"
-            raise SettingsError(
-                "lake", str(self.path), "a folder to write to", hint=hint
-            ) from error
+            raise unwritable(self.path) from error
 
     def table(self, name: str) -> DeltaTable | None:
         """The table as it is now; None where nothing was written yet."""

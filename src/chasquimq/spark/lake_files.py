@@ -91,6 +91,12 @@ def read_files(folder: Path, table: Table, files: Sequence[FileFacts]) -> pa.Tab
     return pa.concat_tables(parts)
 
 
+def unwritable(lake: Path) -> SettingsError:
+    """The sentence about a folder that cannot be written to."""
+    hint = "give it to the user that runs the pipeline, or name another with --lake"
+    return SettingsError("lake", str(lake), "a folder to write to", hint=hint)
+
+
 def one_batch(rows: pa.Table) -> pa.RecordBatch:
     """All rows in one batch."""
     batches = rows.combine_chunks().to_batches()
@@ -163,10 +169,7 @@ def _open_writer(path: Path, schema: pa.Schema) -> Any:
             use_dictionary=[name for name in schema.names if name not in _DISTINCT],
         )  # fmt: skip
     except OSError as error:
-        hint = "give it to the user that runs the pipeline, or name another with --lake"
-        raise SettingsError(
-            "lake", str(path.parents[2]), "a folder to write to", hint=hint
-        ) from error
+        raise unwritable(path.parents[2]) from error
 
 
 def _stats(metadata: Any, row_count: int) -> str:

@@ -7,12 +7,14 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import NotSupportedError
+from chasquimq.spark.answers import refuse_empty
 from chasquimq.spark.batches import OnBatch
 from chasquimq.spark.channels import by_channel
 from chasquimq.spark.checkpoints import only_pipeline
 from chasquimq.spark.following import Following
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.pipeline_settings import PipelineRun, PipelineSettings
+from chasquimq.spark.readiness import reach
 from chasquimq.spark.workplace import Workplace
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class Pipeline:
 
     def once(self, on_batch: OnBatch | None = None) -> PipelineRun:
         """Read what is there, compact, and stop."""
+        # A server that is not there must not leave an empty lake.
+        reach(self._settings.connection)
         with only_pipeline(self._lake), self._workplace(on_batch) as work:
             channels = work.channels_soon()
             work.sample(channels)
@@ -62,6 +66,7 @@ class Pipeline:
 
     def backfill(self, day: date) -> PipelineRun:
         """Make the silver and gold rows of a day again, from bronze."""
+        refuse_empty(self._lake.path)
         with only_pipeline(self._lake), self._workplace(None) as work:
             return work.backfill(day)
 
