@@ -102,7 +102,6 @@ OTHERS = (
     Peer(
         side="taskiq", package="taskiq", version="0.13.0", program="taskiq_side", loop="uvloop",
         beside=("taskiq-redis==1.2.4", "hiredis", "orjson", "uvloop"), cannot_delay=_NO_SCHEDULER,
-        note="lists instead of streams: faster, and nothing is acknowledged",
     ),
     Peer(
         side="arq", package="arq", version="0.28.0", program="arq_side", loop="uvloop",
