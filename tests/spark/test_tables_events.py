@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
 from chasquimq.spark.events_arrow import event_batch
+from chasquimq.spark.events_tables import still_hoped_for
 from chasquimq.spark.lake_files import one_batch
 from chasquimq.spark.table_schemas import FOLDED_ATTEMPTS
 from chasquimq.spark.tables_bronze import bronze_events
@@ -277,3 +279,25 @@ def test_the_events_of_the_original_become_its_attempts():
         ("fl", 2, "completed"), ("named", 1, "completed"),
     ]  # fmt: skip
     assert kinds(folded.opened) == []
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "kept"),
+    [(8 * DAY_MS, [2 * DAY_MS]), (3 * DAY_MS, [1, 2 * DAY_MS]), (None, [1, 2 * DAY_MS])],
+    ids=["a week later", "two days later", "nothing came"],
+)
+def test_a_start_is_given_up_when_the_stream_has_gone_on_for_a_week(newest_ms, kept):
+    opened = batch("silver_open", *({"event": "active", "id_ms": ms} for ms in (1, 2 * DAY_MS)))
+
+    assert still_hoped_for(opened, newest_ms).column("id_ms").to_pylist() == kept
+
+
+@pytest.mark.parametrize("wild_ms", [1_700_000_000_000_000, 2**62])
+def test_a_wild_entry_id_gives_no_start_up(wild_ms):
+    now_ms = time.time_ns() // 1_000_000
+    opened = batch("silver_open", *({"event": "active", "id_ms": ms} for ms in (now_ms, wild_ms)))
+
+    assert still_hoped_for(opened, wild_ms).num_rows == 2

@@ -167,3 +167,8 @@ def test_a_start_that_is_still_open_says_that_its_job_runs():
 
     assert (part["status"], part["first_active_at"]) == ("active", NOON)
     assert active_parts(opened, None).num_rows == 2
+
+
+@pytest.mark.parametrize("job_id", ["", None], ids=["empty", "unknown"])
+def test_what_waits_without_being_a_job_is_nobodys_part(job_id):
+    assert waiting_parts(batch("bronze_events", event("waiting", job_id=job_id))).num_rows == 0

@@ -57,7 +57,8 @@ def silver_rows(attempts: pa.RecordBatch) -> SilverRows:
 
 def waiting_parts(events: pa.RecordBatch) -> pa.RecordBatch:
     """Jobs that events know to wait, as parts of their jobs."""
-    waits = events.filter(pc.is_in(events.column("event"), _WAITING))
+    has_job = pc.not_equal(pc.fill_null(events.column("job_id"), ""), "")
+    waits = events.filter(pc.and_(pc.is_in(events.column("event"), _WAITING), has_job))
     told_us = pc.subtract(waits.column("ts").cast(pa.int64()), _TOLD_LATE_US)
     return _live_parts(waits, "waiting", None, told_us.cast(TIMESTAMP))
 
