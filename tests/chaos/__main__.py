@@ -24,7 +24,6 @@ from chaos.stage import Stage  # noqa: E402
 from chasquimq.server.session import SessionServer  # noqa: E402
 
 _WORKERS = 3
-_LEASE_MS = 1_000
 _DRAIN_S = 60.0
 _DRAIN_S_PER_JOB = 0.01
 
@@ -40,13 +39,13 @@ def main() -> int:
 async def _run(options: argparse.Namespace, folder: Path) -> int:
     acts = schedule(
         options.seed, seconds=options.minutes * 60, acts_max=options.acts, kinds=options.faults,
-        workers=_WORKERS, lease_s=_LEASE_MS / 1000,
+        workers=_WORKERS, lease_s=options.lease_ms / 1000,
     )  # fmt: skip
     print(f"seed {options.seed}, server {options.server}, {len(acts)} faults:", flush=True)
     print("\n".join(map(str, acts)), flush=True)
     server = _server(options.server, is_kept="restart" in options.faults)
     async with Stage(
-        server, folder, workers=_WORKERS, lease_ms=_LEASE_MS, seed=options.seed
+        server, folder, workers=_WORKERS, lease_ms=options.lease_ms, seed=options.seed
     ) as stage:
         load = Load(stage.trial, options.seed, options.jobs)
         loading = asyncio.create_task(load.run())
@@ -89,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--acts", type=int, default=sys.maxsize, help="at most so many faults")
     parser.add_argument("--jobs", type=int, default=sys.maxsize, help="add so many, then stop")
+    parser.add_argument("--lease-ms", type=int, default=1_000, help="of the workers")
     parser.add_argument("--server", default="valkey", help="valkey, or the path of a binary")
     parser.add_argument("--faults", type=_faults, default=list(KINDS), help=",".join(KINDS))
     parser.add_argument("--folder", type=Path, default=None, help="where journals are kept")

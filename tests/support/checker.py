@@ -214,6 +214,8 @@ class Case:
             "extra_completions": sum(run.is_ok for run in again),
             "restart_s_max": round(max(restarts, default=0.0), 2),
         }
+        if stalls := len(self.faults) - len(self.evidence.faults):
+            found["stalls"] = stalls
         if self.late_ms:
             found["late_p50_ms"] = round(self.late_percentile_ms(0.5))
             found["late_p99_ms"] = round(self.late_percentile_ms(0.99))
