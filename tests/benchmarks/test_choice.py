@@ -22,6 +22,7 @@ def test_a_quick_run_leaves_out_what_takes_long():
     choice = choose([], [], is_quick=True)
 
     assert 0 < len(choice.bench.scenarios) < len(SCENARIOS)
+    assert [one.name for one in choice.bench.scenarios if one.has_peers] == ["consume-100"]
     assert choice.growth is None
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from chasquimq.bench.growth import DIMENSIONS, Dimension, GrowthSettings
 from chasquimq.bench.latency import LatencySettings
 from chasquimq.bench.peer import PEERS, Peer
 from chasquimq.bench.rounds import DEFAULT_ROUNDS, QUICK_ROUNDS, BenchSettings, sized
-from chasquimq.bench.scenario import SCENARIOS
+from chasquimq.bench.scenario import SCENARIOS, Scenario
 from chasquimq.errors import SettingsError
 
 LATENCY = "latency"
@@ -19,6 +19,7 @@ SCENARIO_NAMES = (*SCENARIOS, LATENCY, *GROWTH)
 NO_PEER = "none"
 PEER_NAMES = (*PEERS, NO_PEER)
 _QUICK_GROWTH_JOBS = 20_000
+_QUICK_PEERS_IN = "consume-100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def choose(
     return Choice(
         bench=BenchSettings(
             scenarios=[
-                sized(one, jobs, is_quick=is_quick)
+                sized(_quick(one) if is_quick and not scenarios else one, jobs, is_quick=is_quick)
                 for name, one in SCENARIOS.items()
                 if name in names
             ],
@@ -69,6 +70,11 @@ def refuse_unknown(kind: str, found: Sequence[str], known: Sequence[str]) -> Non
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else ""
             raise SettingsError(kind, name, f"one of {', '.join(known)}", hint=hint)
+
+
+def _quick(scenario: Scenario) -> Scenario:
+    """Many packages take many seconds: they are all in one scenario."""
+    return scenario if scenario.name == _QUICK_PEERS_IN else replace(scenario, has_peers=False)
 
 
 def _peers(names: Sequence[str]) -> list[Peer]:

@@ -36,7 +36,7 @@ class Peer:
     redis_min: tuple[int, int] = (0, 0)
     is_original: bool = False
     add_jobs_max: int = 2_000
-    consume_jobs_max: int = 2_000
+    consume_jobs_max: int = 1_000
     concurrency: int = CONCURRENCY
     # How it is run, where that is not obvious.
     note: str = ""
@@ -109,7 +109,7 @@ OTHERS = (
     ),
     Peer(
         side="streaq", package="streaq", version="7.2.0", program="streaq_side", loop="uvloop",
-        beside=("redis", "uvloop"), consume_jobs_max=1_000,
+        beside=("redis", "uvloop"), consume_jobs_max=500,
     ),
     Peer(
         side="saq", package="saq[hiredis,redis]", version="0.26.4", program="saq_side",
@@ -121,17 +121,17 @@ OTHERS = (
     ),
     Peer(
         side="rq", package="rq", version="2.12.0", program="rq_side", loop="threads",
-        beside=("hiredis",), consume_jobs_max=300, concurrency=1, cannot_delay=_NO_SCHEDULER,
+        beside=("hiredis",), consume_jobs_max=200, concurrency=1, cannot_delay=_NO_SCHEDULER,
         note="one job at a time: a worker process cannot do more; it runs them without forking",
     ),
     Peer(
         side="celery", package="celery[redis]", version="5.7.0", program="celery_side",
-        loop="threads", beside=("hiredis",), consume_jobs_max=1_000,
+        loop="threads", beside=("hiredis",), add_jobs_max=1_000, consume_jobs_max=500,
         note="one process with a pool of threads; gossip, mingle and heartbeat are off",
     ),
     Peer(
         side="bullmq", package="bullmq", version="6.7.0", program="bullmq_side.mjs", loop="node",
-        beside=("ioredis@5.11.1",), add_jobs_max=10_000, consume_jobs_max=10_000,
+        beside=("ioredis@5.11.1",), add_jobs_max=5_000, consume_jobs_max=5_000,
     ),
 )  # fmt: skip
 PEERS = {peer.side: peer for peer in (*ORIGINALS, *OTHERS)}
