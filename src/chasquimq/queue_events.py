@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from chasquimq.errors import ConnectionLost, SettingsError
+from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
 from chasquimq.settings import DEFAULT_URL, ConnectionSettings, CredentialProvider
 from chasquimq.store.address import normal_url
 from chasquimq.store.tailing import TailedEntry
@@ -75,9 +75,7 @@ class QueueEvents:
         credential_provider: CredentialProvider | None = None,
         insecure_tls: bool = False,
     ) -> None:
-        queues = [queue_name] if isinstance(queue_name, str) else list(queue_name)
-        if not queues:
-            raise SettingsError("queue_name", queues, "one name or several")
+        queues = _listed(queue_name)
         self.name = queues[0]
         self._tail = open_tail(
             queues,
@@ -139,6 +137,17 @@ class QueueEvents:
         except ConnectionLost:
             if not self._is_closed:
                 raise
+
+
+def _listed(queue_name: str | Sequence[str]) -> list[str]:
+    # Callers lie.
+    is_many = isinstance(queue_name, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_many or isinstance(queue_name, bytes):
+        raise KindRefused("queue_name", queue_name, "one name or several")
+    queues = [queue_name] if isinstance(queue_name, str) else list(queue_name)
+    if not queues:
+        raise SettingsError("queue_name", queues, "one name or several")
+    return queues
 
 
 def _event(entry: TailedEntry) -> QueueEvent:

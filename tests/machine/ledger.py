@@ -84,7 +84,7 @@ class Ledger:
         for account in self.accounts.values():
             self._compare_one(account, places[account.job_id])
         self._compare_ends(picture, places)
-        ghosts = picture.pending - picture.stream.keys() - self.ghosts
+        ghosts = picture.pending.keys() - picture.stream.keys() - self.ghosts
         self._note(ghosts, f"pending without a body: {ghosts}")
         strange = [key for key in picture.keys if kind_of(key) is None]
         self._note(strange, f"keys that nobody knows: {strange}")

@@ -26,7 +26,7 @@ class Picture:
 
     now_ms: int
     stream: dict[bytes, str]
-    pending: set[bytes]
+    pending: dict[bytes, str]
     delayed: list[tuple[str, float]]
     dlq: list[str]
     dlq_reasons: dict[str, str]
@@ -42,7 +42,9 @@ class Picture:
         return cls(
             now_ms=int(time[0]) * 1000 + int(time[1]) // 1000,
             stream={row[0]: decode_envelope(row[1][1]).id for row in stream},
-            pending=set() if isinstance(pending, StoreError) else {row[0] for row in pending},
+            pending={}
+            if isinstance(pending, StoreError)
+            else {row[0]: row[1].decode() for row in pending},
             delayed=[(_member_id(member), float(score)) for member, score in members],
             dlq=[decode_envelope(fields[b"d"]).id for fields in dead],
             dlq_reasons={

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from chasquimq import UnrecoverableError
+from machine.picture import Picture
 from machine.stage import WORKERS_MAX, Stage, losses, picks, when
 from machine.stepped_worker import SteppedWorker, expire_leases
 
@@ -43,9 +44,23 @@ class Working(Stage):
         self.loses_next_reply = loses_reply
         worker = self.worker(pick)
         self.ledger.completing(_completions(worker))
+        of_others = self._failures_of_others(worker)
         self.step(worker.flush(), worker.store.writes)
         if loses_reply:
             self.step(worker.flush(), None)
+        moved = of_others - self.do(Picture.take(self.raw)).stream.keys()
+        assert not moved, "only its owner may fail a job"
+
+    def _failures_of_others(self, worker: SteppedWorker) -> set[bytes]:
+        """Entries that this worker is about to fail and does not hold any more."""
+        owners = self.do(Picture.take(self.raw)).pending
+        doors = worker.pipeline.outcomes
+        failing = {
+            move.entry_id
+            for door in (doors.retrier, doors.burier)
+            for move in (*door._under_way, *door._ready)
+        }
+        return {one for one in failing & owners.keys() if owners[one] != worker.consumer}
 
     @rule(pick=picks, fate=fates)
     @has_workers
