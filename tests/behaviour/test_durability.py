@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chasquimq import Queue
-from chasquimq.errors import AbilityMissing, DurabilityNotMet, SettingsError
+from chasquimq.errors import AbilityMissing, DurabilityNotMet, QueueFull, SettingsError
 from support.raw import Raw
 
 
@@ -93,6 +93,44 @@ async def test_a_server_that_has_seen_no_script_yet_is_waited_for_once(kind, que
         calls = (await raw("INFO", "commandstats")).decode()
         await raw.close()
         assert "cmdstat_wait:calls=1," in calls
+
+
+async def test_writes_under_way_at_once_share_their_waits(kind, queue_name):
+    """Each had a wait of its own, one behind the other, until the last ones gave up."""
+    with kind.session() as server:
+        async with Queue(queue_name, redis_url=server.url, durability="replica:1") as queue:
+            adds = [queue.add("a", at, job_id=f"id-{at}") for at in range(12)]
+            errors = await asyncio.gather(*adds, return_exceptions=True)
+            counts = await queue.counts()
+
+        raw = await Raw.open(server.url, queue_name)
+        calls = (await raw("INFO", "commandstats")).decode()
+        await raw.close()
+    assert [type(error) for error in errors] == [DurabilityNotMet] * 12
+    assert [list(error.job_ids) for error in errors] == [[f"id-{at}"] for at in range(12)]
+    assert counts.ready == 12
+    assert "cmdstat_wait:calls=1," in calls or "cmdstat_wait:calls=2," in calls
+
+
+async def test_a_full_queue_is_told_as_that_even_without_replicas(url, queue_name):
+    options = {"redis_url": url, "durability": "replica:1", "max_stream_len": 1}
+    async with Queue(queue_name, **options) as queue:
+        with pytest.raises(DurabilityNotMet):
+            await queue.add("a", 1)
+
+        with pytest.raises(QueueFull):
+            await queue.add("a", 2)
+
+
+async def test_one_who_gives_up_takes_nothing_from_the_others(disk_server, queue_name):
+    async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
+        await queue.add("first", 0)
+        adds = [asyncio.ensure_future(queue.add("a", at, job_id=f"id-{at}")) for at in range(4)]
+        await asyncio.sleep(0.05)
+        adds[0].cancel()
+        adds[2].cancel()
+
+        assert [(await adds[at]).id for at in (1, 3)] == ["id-1", "id-3"]
 
 
 @pytest.mark.parametrize("text", ["", "disk", "replica", "replica:0", "replica:x", 1])

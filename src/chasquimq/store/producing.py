@@ -211,17 +211,17 @@ class ProducerStore:
         return replies
 
     async def _send(self, connection: Connection, request: bytes, write: AddWrite) -> list[Reply]:
-        """One round trip; a durability class adds its question to the same write."""
+        """One round trip; a durability class asks for copies right behind the write."""
         confirmation = self.confirmation
         if confirmation is None:
             return await connection.send(request, write.reply_count)
-        answers = await connection.send(
-            request + confirmation.request, write.reply_count + confirmation.reply_count,
-            block_ms=confirmation.block_ms,
-        )  # fmt: skip
-        replies, confirmed = answers[: write.reply_count], answers[write.reply_count :]
+        answer = connection.send(request, write.reply_count, block_ms=confirmation.block_ms)
+        confirmed = confirmation.of_all_sent(connection)
+        replies = await answer
         if not any(isinstance(reply, StoreError) for reply in replies):
-            confirmation.check(confirmed, _ids(write.jobs))
+            # What was refused needs no copies.
+            self.accept(write, replies)
+            await confirmation.check(confirmed, _ids(write.jobs))
         return replies
 
     def _raise_unless_resendable(
