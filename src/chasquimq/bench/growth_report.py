@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.bench.payload import KIB
-from chasquimq.bench.spread import bound_by, spread
+from chasquimq.bench.spread import SERVER, bound_by, spread
 
 if TYPE_CHECKING:
     from chasquimq.bench.growth import Grown
@@ -39,6 +39,16 @@ def growth_rows(document: Row) -> list[Row]:
         }
         for row in document["growth"]
     ]
+
+
+def server_limits(document: Row) -> list[str]:
+    """Where the server becomes the limit: the first size of each dimension and side."""
+    found: dict[tuple[str, str], str] = {}
+    for row in document["growth"]:
+        if row["bound_by"] == SERVER:
+            said = f"{_size_text(row)} ({_share(row['server_cpu_share'])} of a core)"
+            found.setdefault((row["dimension"], row["side"]), said)
+    return [f"the server is the limit of {side} from: {said}" for (_, side), said in found.items()]
 
 
 def _row(rounds: Sequence[Grown]) -> Row:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chasquimq.bench.growth_report import growth_rows
+from chasquimq.bench.growth_report import growth_rows, server_limits
 from chasquimq.bench.latency_report import capacity_text, latency_rows
 from chasquimq.bench.machine import quiet_text
 from chasquimq.bench.rounds import LIMIT, OURS
+from chasquimq.bench.spread import SERVER
 
 Row = dict[str, Any]
 
@@ -53,7 +54,8 @@ def notes(document: Row) -> list[str]:
     ]
     lines += [line for line in (capacity_text(document), _sides_text(document)) if line]
     lines += [f"{side}: {note}" for side, note in document["settings"]["notes"].items()]
-    return [*lines, *_missing(document), *map(_bar_line, document["bars"]), _took_text(document)]
+    lines += [*_bound_by_server(document), *server_limits(document), *_missing(document)]
+    return [*lines, *map(_bar_line, document["bars"]), _took_text(document)]
 
 
 def ratio_text(ratio: float, side: str) -> str:
@@ -92,6 +94,15 @@ def _sides_text(document: Row) -> str | None:
         for side in scenario["sides"]
     }
     return f"sides: {', '.join(sides.values())}" if sides else None
+
+
+def _bound_by_server(document: Row) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for scenario in document["scenarios"]:
+        for side in scenario["sides"]:
+            if side["bound_by"] == SERVER:
+                names.setdefault(side["side"], []).append(scenario["name"])
+    return [f"the server is the limit of {side} in: {', '.join(names[side])}" for side in names]
 
 
 def _missing(document: Row) -> list[str]:

@@ -17,6 +17,9 @@ from chasquimq.settings import ConnectionSettings
 from chasquimq.store.address import redact
 from chasquimq.store.connection import open_connection
 
+# To forget a million jobs takes a server seconds.
+_COMMAND_TIMEOUT_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -74,7 +77,8 @@ def ask(url: str, *parts: str) -> Any:
     """One command on a connection of its own."""
 
     async def call() -> Any:
-        connection = await open_connection(ConnectionSettings(url=url))
+        settings = ConnectionSettings(url=url, command_timeout_ms=_COMMAND_TIMEOUT_MS)
+        connection = await open_connection(settings)
         try:
             return await connection.call(*parts)
         finally:
