@@ -6,6 +6,7 @@ from collections.abc import MutableMapping
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamWriter,
     DataSourceWriter,
 )
@@ -14,6 +15,8 @@ from pyspark.sql.types import StructType
 from chasquimq.errors import SettingsError
 from chasquimq.spark.queues.layout import layout_of
 from chasquimq.spark.queues.options import parse_options, refuse_for
+from chasquimq.spark.queues.reading import QueueReader
+from chasquimq.spark.queues.shapes import ddl_of
 from chasquimq.spark.queues.sink import QueueStreamWriter, QueueWriter
 
 
@@ -27,6 +30,13 @@ class QueueSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "chasqui"
+
+    def schema(self) -> str:
+        return ddl_of(self._options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        refuse_for(self._options, "read")
+        return QueueReader(self._options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

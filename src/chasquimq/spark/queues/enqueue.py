@@ -1,0 +1,119 @@
+"""`enqueue`: a DataFrame into a queue, and what became of its rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from chasquimq.errors import ChasquiError, StoreError
+from chasquimq.settings import DEFAULT_URL
+from chasquimq.spark.complaint import complaint
+from chasquimq.spark.queues.options import QueueOptions
+from chasquimq.spark.queues.report import Summary
+from chasquimq.spark.queues.sink import SUMMARY_FIELD
+from chasquimq.store.row_writing import RowWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Hears how many rows were read so far.
+OnRows = Callable[[int], None]
+_LOOK_EVERY_S = 0.5
+
+
+class EnqueueFailed(ChasquiError, RuntimeError):
+    """Read the message; rows that were added stay, and the same run may be written again."""
+
+
+def enqueue(
+    frame: DataFrame,
+    queue: str,
+    *,
+    redis_url: str = DEFAULT_URL,
+    on_rows: OnRows | None = None,
+    **options: Any,
+) -> Summary:
+    """Write every row as a job and answer the figures.
+
+    Options are those of the source, as Python spells them: `id_column="id"`. Without `run_id`
+    each call is a run of its own.
+
+    Raises:
+        EnqueueFailed: columns, rows or the server were not as they must be; nothing is rolled back.
+    """
+    run = options.pop("run_id", "") or uuid4().hex[:12]
+    named = {
+        "chasqui.redis.url": redis_url, "queue": queue, "runId": run, "reportProgress": "true",
+        **{_spelled(name): _told(value) for name, value in options.items() if value not in ("", None)},
+    }  # fmt: skip
+    settings = QueueOptions(url=redis_url, queue=queue)
+    writer = RowWriter(queue, settings.connection, lambda _write, _marks: None)
+    try:
+        with _watched(settings, run, on_rows):
+            _save(frame, named)
+        return Summary.from_json(writer.notes(run)[SUMMARY_FIELD])
+    finally:
+        writer.close()
+
+
+def _save(frame: DataFrame, options: dict[str, str]) -> None:
+    _make_active(frame.sparkSession)
+    try:
+        frame.write.format("chasqui").options(**options).mode("append").save()
+    except (PySparkException, Py4JError) as error:
+        raise EnqueueFailed(complaint(error) or _first_line(error)) from error
+
+
+def _make_active(session: Any) -> None:
+    """Spark looks for sources in the session of the thread, and a new thread has none."""
+    jvm = getattr(session, "_jvm", None)
+    if jvm is not None:
+        jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001  the one way
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip(": ") for line in str(error).strip().splitlines()]
+    return next((line for line in lines if not line.startswith("An error occurred")), lines[0])
+
+
+def _spelled(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _told(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _watched(options: QueueOptions, run: str, on_rows: OnRows | None) -> Generator[None]:
+    """Tells of progress from a thread of its own, while Spark keeps this one."""
+    if on_rows is None:
+        yield
+        return
+    stop = threading.Event()
+    watching = threading.Thread(target=_watch, args=(options, run, on_rows, stop), daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watching.join()
+
+
+def _watch(options: QueueOptions, run: str, on_rows: OnRows, stop: threading.Event) -> None:
+    writer = RowWriter(options.queue, options.connection, lambda _write, _marks: None)
+    while not stop.wait(_LOOK_EVERY_S):
+        try:
+            notes = writer.notes(run)
+        except StoreError:
+            # The write itself will tell of it.
+            continue
+        on_rows(sum(int(count) for name, count in notes.items() if name != SUMMARY_FIELD))
+    writer.close()
