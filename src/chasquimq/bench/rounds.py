@@ -83,8 +83,8 @@ class Bench:
         return Side(name, own_command(name), self.own_loop)
 
     def original(self) -> Side | None:
-        """The original as its wheel installs, where it can run."""
-        return next((side for side in self.peers if side.name == "original"), None)
+        """The original where it can run, on the faster loop if both were asked for."""
+        return next((side for side in reversed(self.peers) if side.is_original), None)
 
     def sides(self, scenario: Scenario) -> list[Side]:
         """Who takes part in a scenario, ours first."""
@@ -150,12 +150,9 @@ class Bench:
             jobs = max(1, jobs // _QUICK_SHARE)
         return msgspec.structs.replace(plan, jobs=jobs)
 
-    def _has_part(self, peer: Peer, scenario: Scenario) -> bool:
-        if peer.refusal(scenario):
-            return False
-        if peer.is_original:
-            return peer.loop == "asyncio" or (scenario.has_uvloop and not self.settings.is_quick)
-        return scenario.has_peers
+    @staticmethod
+    def _has_part(peer: Peer, scenario: Scenario) -> bool:
+        return not peer.refusal(scenario) and (peer.is_original or scenario.has_peers)
 
     def _missing_in(self, scenario: Scenario) -> dict[str, str]:
         """Who cannot be run here, and who cannot do what the scenario asks for."""

@@ -63,9 +63,8 @@ class Scenario:
     payload_bytes: int = SMALL_BYTES
     work: Work = RUN_ONCE
     has_redis_py: bool = False
-    # Whether packages other than the original are measured, too, and the original on uvloop.
+    # Whether packages other than the original are measured, too.
     has_peers: bool = False
-    has_uvloop: bool = False
     # Part of a run that has to be quick, unless scenarios are named.
     is_quick: bool = False
 
@@ -93,10 +92,10 @@ SCENARIOS = {
     for scenario in (
         _add("add", 10_000, 2_000, has_peers=True),
         _add("add-concurrent", 40_000, 10_000, in_flight=100, has_redis_py=True, has_peers=True, is_quick=True),
-        _add("add-bulk-50", 100_000, 30_000, batch=50, has_peers=True, has_uvloop=True, is_quick=True),
-        _add("add-bulk-50x8", 100_000, 40_000, batch=50, in_flight=8, has_uvloop=True),
+        _add("add-bulk-50", 100_000, 30_000, batch=50, has_peers=True, is_quick=True),
+        _add("add-bulk-50x8", 100_000, 40_000, batch=50, in_flight=8),
         _add("add-bulk-1000", 200_000, 40_000, batch=1_000),
-        _consume("consume-100", 100_000, 20_000, has_peers=True, has_uvloop=True, is_quick=True),
+        _consume("consume-100", 100_000, 20_000, has_peers=True, is_quick=True),
         _consume("consume-100-terminal", 50_000, 10_000, Work(events="terminal")),
         _consume("consume-100-events", 30_000, 6_000, Work(events="full"), is_quick=True),
         _consume("consume-100-history", 100_000, 20_000, Work(has_history=True)),
