@@ -8,7 +8,7 @@ import time
 import pytest
 
 from support.checker import Evidence, check
-from support.journal import read_journals
+from support.journal import START, read_journals
 from support.processes import WorkerFleet
 from support.waiting import eventually
 
@@ -71,10 +71,14 @@ async def test_a_long_handler_in_a_process_of_its_own_starts_once(
     fleet = WorkerFleet(url, queue_name, tmp_path)
     options = {"claim_min_idle_ms": LEASE_MS}
     try:
+        other = await fleet.start("wait", **options)
+        fleet.freeze(other)
+        # What it had asked for before it froze is answered without a job by then.
+        await asyncio.sleep(0.7)
         await fleet.start(handler, concurrency=1, read_count=64, **options)
         jobs = await queue.add_bulk([{"name": "n", "data": LONG_S}, {"name": "n", "data": 0.2}])
-        await eventually(lambda: read_journals(tmp_path))
-        await fleet.start("wait", **options)
+        await eventually(lambda: [one for one in read_journals(tmp_path) if one.event == START])
+        fleet.thaw(other)
         await eventually(lambda: is_empty(queue), within_s=20)
     finally:
         fleet.close()

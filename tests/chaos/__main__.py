@@ -45,8 +45,9 @@ async def _run(options: argparse.Namespace, folder: Path) -> int:
     print("\n".join(map(str, acts)), flush=True)
     server = _server(options.server, is_kept="restart" in options.faults)
     async with Stage(
-        server, folder, workers=_WORKERS, lease_ms=options.lease_ms, seed=options.seed
-    ) as stage:
+        server, folder, workers=_WORKERS, lease_ms=options.lease_ms, seed=options.seed,
+        is_cut="cut" in options.faults,
+    ) as stage:  # fmt: skip
         load = Load(stage.trial, options.seed, options.jobs)
         loading = asyncio.create_task(load.run())
         await _perform(stage, acts)

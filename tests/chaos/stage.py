@@ -26,24 +26,34 @@ class Stage:
     """Everything that may be hurt; `async with` sets it up and takes it down."""
 
     def __init__(
-        self, server: SessionServer, folder: Path, *, workers: int, lease_ms: int, seed: int
+        self,
+        server: SessionServer,
+        folder: Path,
+        *,
+        workers: int,
+        lease_ms: int,
+        seed: int,
+        is_cut: bool,
     ) -> None:
+        """`is_cut` puts the proxy between everybody and the server, which has its price."""
         self._server = server
         self._folder = folder
         self._count = workers
         self._options = {"concurrency": 5, "claim_min_idle_ms": lease_ms}
         self._seed = seed
+        self._is_cut = is_cut
 
     async def __aenter__(self) -> Self:
         self._server.start()
         self.proxy = FaultProxy(self._server.url)
         await self.proxy.accept()
-        self._fleet = WorkerFleet(self.proxy.url, QUEUE, self._folder)
-        self._queue = Queue(QUEUE, redis_url=self.proxy.url)
+        url = self.proxy.url if self._is_cut else self._server.url
+        self._fleet = WorkerFleet(url, QUEUE, self._folder)
+        self._queue = Queue(QUEUE, redis_url=url)
         self.trial = Trial(self._queue, self._server.url, self._folder, seed=self._seed)
         self._workers = [self._launch() for _ in range(self._count)]
-        for worker in self._workers:
-            await worker.until_ready()
+        for target in range(self._count):
+            await self._ready(target)
         return self
 
     async def __aexit__(self, *_: object) -> None:

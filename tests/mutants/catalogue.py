@@ -64,8 +64,8 @@ MUTANTS = (
     Mutant(
         "failure by one who does not own it", f"{_LUA}/retry.lua",
         "return held[1][2] == ARGV[2] and 1 or -1", "return 1",
-        f"{_LEASES}::"
-        "test_a_job_whose_lease_was_taken_is_told_and_its_failure_changes_nothing[valkey]",
+        "tests/store/test_script_retry.py::"
+        "test_an_entry_of_another_owner_stays_where_it_is[valkey]",
     ),
     Mutant(
         "a delivery is not counted", f"{_STORE}/arrivals.py",

@@ -21,6 +21,7 @@ from dataclasses import asdict
 from typing import Any
 
 from chasquimq import Job, UnrecoverableError, Worker, current_job
+from chasquimq.errors import StoreError
 from chasquimq.settings import AbilitySettings
 from support.journal import EXIT, STALL, Journal
 from support.noting import note_lost_lease, noting
@@ -147,7 +148,12 @@ def worker_run(settings: dict[str, Any]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.request_stop)
         told = asyncio.ensure_future(tell_when_ready(worker))
-        await worker.run()
+        try:
+            await worker.run()
+        except StoreError as error:
+            # The first dial is tried once; whoever started us sees that we left.
+            print(f"no worker: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
         told.cancel()
         journal.note(EXIT, extra=counters_of(worker))
         os._exit(0)
