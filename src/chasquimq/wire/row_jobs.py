@@ -49,14 +49,20 @@ def job_digests(names: Sequence[str], payloads: Sequence[bytes]) -> list[str]:
 
 
 def row_digests(
-    run: str, names: Sequence[str], payloads: Sequence[bytes], *more: Iterable[object] | None
+    run: str,
+    names: Sequence[str],
+    payloads: Sequence[bytes],
+    waits_ms: Sequence[int] | None = None,
+    attempts: Sequence[int | None] | None = None,
 ) -> list[bytes]:
-    """What names a row within a run; `more` are columns that make rows differ, too."""
+    """What names a row within a run, whatever other rows it comes with."""
     key = blake2b(run.encode(), digest_size=_KEY_BYTES_MAX).digest()
     contents = _contents(names, payloads)
-    for column in more:
+    # Only a row that has a wait or attempts is told by them: its neighbours may have none.
+    for mark, column in ((b"wait", waits_ms), (b"attempts", attempts)):
         if column is not None:
-            contents = [b"%b\0%a" % pair for pair in zip(contents, column, strict=True)]
+            pairs = zip(contents, column, strict=True)
+            contents = [b"%b\0%b %d" % (one, mark, value) if value else one for one, value in pairs]
     hashes = map(partial(blake2b, digest_size=ROW_DIGEST_BYTES, key=key), contents)
     return list(map(_digest, hashes))
 

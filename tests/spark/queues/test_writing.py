@@ -1,0 +1,201 @@
+"""DataFrames into queues: what a row becomes, what is refused, and what is told afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+from chasquimq.spark.complaint import complaint
+from chasquimq.spark.queues.enqueue import EnqueueFailed
+from chasquimq.wire.codec import decode_envelope
+from support.waiting import eventually
+
+
+@pytest.fixture
+def orders(spark):
+    """Ids, names and a struct; every kind of value that a payload may hold."""
+    return spark.sql("""
+        select concat('order-', id) id, if(id % 2 = 0, 'charge', 'ship') kind,
+               named_struct('n', id, 'price', id / 4, 'paid', id = 1, 'raw', cast('x' as binary),
+                            'tags', array('a', null), 'more', map('k', named_struct('i', id)),
+                            'none', cast(null as string)) body
+        from range(0, 4, 1, 2)
+    """)
+
+
+def body(number: int) -> dict:
+    return {
+        "n": number, "price": number / 4, "paid": number == 1, "raw": b"x", "tags": ["a", None],
+        "more": {"k": {"i": number}}, "none": None,
+    }  # fmt: skip
+
+
+def test_rows_become_jobs(add, orders, ready):
+    done = add(orders, id_column="id", name_column="kind", payload_column="body")
+
+    assert sorted(ready()) == [
+        ("order-0", "charge", body(0)),
+        ("order-1", "ship", body(1)),
+        ("order-2", "charge", body(2)),
+        ("order-3", "ship", body(3)),
+    ]
+    assert (done.rows, done.added, done.duplicates, done.skipped, done.tasks) == (4, 4, 0, 0, 2)
+    assert done.payload_bytes > 100
+
+
+def test_what_is_not_named_is_the_payload(add, spark, ready):
+    add(spark.sql("select 'one' id, 5 n, 'red' as colour"), id_column="ID", name="paint")
+
+    assert ready() == [("one", "paint", {"n": 5, "colour": "red"})]
+
+
+def test_rows_may_wait_and_have_attempts_of_their_own(add, spark, feed, ready, delayed):
+    frame = spark.sql("""
+        select * from values ('now', 0, 3), ('soon', 60000, cast(null as int)), ('also now', null, 1)
+        as t(id, wait, most)
+    """)
+    before_ms = time.time() * 1_000
+
+    for columns in ({"id_column": "id"}, {}):
+        add(frame, delay_column="wait", attempts_column="most", **columns)
+
+    assert sorted(value["id"] if value else one for one, _, value in ready()) == [
+        "also now", "also now", "now", "now",
+    ]  # fmt: skip
+    assert all(before_ms + 55_000 < due for _, due in delayed())
+    assert len(delayed()) == 2
+    envelopes = [fields[1] for _, fields in feed.call("XRANGE", feed.keys.stream, "-", "+")]
+    attempts = [decode_envelope(one).retry.max_attempts for one in envelopes]
+    assert sorted(attempts) == [1, 1, 3, 3]
+
+
+async def test_a_worker_runs_what_was_written(add, orders, running_worker, queue):
+    ran = []
+
+    async def run(job):
+        ran.append((job.id, job.name, job.data["n"]))
+
+    await asyncio.to_thread(add, orders, id_column="id", name_column="kind", payload_column="body")
+    await running_worker(run)
+    await eventually(lambda: len(ran) == 4, within_s=30, what="four runs")
+
+    assert min(ran) == ("order-0", "charge", 0)
+
+
+async def test_an_id_is_one_job_whoever_adds_it(add, spark, queue):
+    await queue.add("paint", {"n": 1}, job_id="one")
+    await queue.add("paint", {"n": 2}, job_id="two")
+
+    frame = spark.sql("select * from values ('one', 1), ('two', 9), ('three', 3) as t(id, n)")
+    done = await asyncio.to_thread(add, frame, id_column="id", name="paint")
+    again = await queue.add("paint", {"n": 3}, job_id="three")
+
+    assert (done.added, done.duplicates, done.conflicts) == (1, 1, 1)
+    assert again.is_duplicate
+
+
+def test_equal_rows_are_as_many_jobs(add, spark, ready):
+    pings = spark.range(0, 500, 1, 4).select(F.lit("ping").alias("say"))
+
+    done = add(pings, name="ping")
+
+    assert done.added == 500
+    assert len({one for one, _, _ in ready()}) == 500
+
+
+def test_the_same_run_adds_what_is_missing_however_it_is_shared_out(add, spark, ready):
+    rows = spark.range(0, 3_000, 1, 3).select((F.col("id") % 1_000).alias("n"))
+    add(rows.limit(1_200).coalesce(1), run_id="nightly")
+
+    done = add(rows.repartition(5), run_id="nightly")
+
+    assert (done.added, done.duplicates) == (1_800, 1_200)
+    assert len(ready()) == 3_000
+    assert add(rows, run_id="another").added == 3_000
+
+
+def test_rows_that_cannot_be_jobs_end_the_write_with_their_number(add, spark, ready):
+    frame = spark.range(0, 100, 1, 1).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
+
+    with pytest.raises(EnqueueFailed) as failed:
+        add(frame, id_column="id")
+
+    assert "rows must be rows that can become jobs, got '10 with no id'" in str(failed.value)
+    assert "onError=skip" in str(failed.value)
+    assert ready() == []
+
+
+def test_a_dry_run_counts_and_writes_nothing(add, spark, feed):
+    frame = spark.range(0, 100, 1, 2).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
+
+    done = add(frame, id_column="id", dry_run=True)
+
+    assert (done.rows, done.added, done.faults) == (100, 90, {"no id": 10})
+    assert feed.call("EXISTS", feed.keys.stream, feed.keys.uniq("o1")) == 0
+
+
+def test_a_queue_is_only_added_to(spark, at):
+    with pytest.raises(PySparkException) as refused:
+        spark.range(1).write.format("chasqui").options(**at).mode("overwrite").save()
+
+    assert "mode must be append" in str(complaint(refused.value))
+
+
+def test_a_full_queue_holds_the_write_up_until_there_is_room(add, spark, feed, ready):
+    frame = spark.range(0, 40, 1, 2)
+
+    with pytest.raises(EnqueueFailed) as full:
+        add(frame, max_stream_len=20, queue_full_timeout_ms=50, run_id="r")
+    held = len(ready())
+    feed.call("DEL", feed.keys.stream)
+    done = add(frame, max_stream_len=40, run_id="r")
+
+    assert "may hold at most 20 jobs" in str(full.value)
+    assert held == 20
+    assert (done.added, done.duplicates) == (20, 20)
+
+
+def test_a_pace_is_kept_by_all_tasks_together(add, spark):
+    began_s = time.monotonic()
+    done = add(spark.range(0, 30, 1, 2), max_rate=30)
+
+    # The first tenth of a second passes at once, and the rest a tenth after each other.
+    assert time.monotonic() - began_s >= 0.8
+    assert done.added == 30
+    assert done.waited_s > 0.5
+
+
+def test_progress_is_told_while_it_goes_on(add, spark):
+    told = []
+
+    add(spark.range(0, 60, 1, 2), max_rate=30, on_rows=told.append)
+
+    assert told == sorted(told)
+    assert 0 < told[-1] <= 60
+
+
+def test_a_stream_adds_each_batch_once_also_after_a_restart(spark, at, ready, tmp_path):
+    source, checkpoint = tmp_path / "rows", tmp_path / "checkpoint"
+
+    def run() -> None:
+        rows = spark.readStream.schema("id long").parquet(str(source))
+        query = (
+            rows.writeStream.format("chasqui").options(**at)
+            .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination(60)
+
+    spark.range(0, 50, 1, 1).write.parquet(str(source))
+    run()
+    # As if the driver had died after the rows were in and before Spark noted it.
+    (checkpoint / "commits" / "0").unlink()
+    (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    run()
+    spark.range(50, 80, 1, 1).write.mode("append").parquet(str(source))
+    run()
+
+    assert sorted(value["id"] for _, _, value in ready()) == list(range(80))
