@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chasquimq.store.ranging import RawEntry
-from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,24 +19,21 @@ ToGap = Callable[[str, str, int | None, str, str], "pa.RecordBatch"]
 
 @dataclass(frozen=True)
 class Channel:
-    """A stream of each queue; `rows_field` is where an entry says how many rows it holds.
+    """A stream of each queue, under its `key`.
 
-    Entries are measured in steps: fewer are not worth a task, more would keep others waiting.
-    So few as `unmeasured_max` go to one task unseen, where an entry is a row.
+    `rows_field` is where an entry says how many rows it holds. Entries are measured
+    in steps: fewer are not worth a task, more would keep others waiting. So few as
+    `unmeasured_max` go to one task unseen, where an entry is a row.
     """
 
     place: str
+    key: Callable[[str], str]
     rows_field: str
     step_min: int
     step_max: int
     unmeasured_max: int
     to_batches: ToBatches
     to_gap: ToGap
-
-    def key(self, queue: str) -> str:
-        """The key of this stream of a queue."""
-        keys = QueueKeys(queue)
-        return keys.history if self.place == "history" else keys.events
 
     def step(self, wanted: int) -> int:
         """How many entries to measure at once."""

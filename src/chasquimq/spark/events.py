@@ -14,6 +14,7 @@ from chasquimq.spark.options import SourceOptions, parse_options
 from chasquimq.spark.schema import EVENTS_DDL
 from chasquimq.spark.source import ChannelStreamReader, batch_reader
 from chasquimq.store.ranging import RawEntry
+from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,10 @@ class EventsSource(DataSource):
         return ChannelStreamReader(self._options, EVENTS)
 
 
+def _key(queue: str) -> str:
+    return QueueKeys(queue).events
+
+
 def _batches(
     queue: str, entries: Sequence[RawEntry], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
@@ -49,6 +54,7 @@ def _batches(
 # An entry is one row of about 200 bytes; to measure it costs the server half of what to read it.
 EVENTS = Channel(
     place="events",
+    key=_key,
     rows_field="",
     step_min=250,
     step_max=1_000,

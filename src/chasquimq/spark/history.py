@@ -14,6 +14,7 @@ from chasquimq.spark.options import SourceOptions, parse_options
 from chasquimq.spark.schema import ATTEMPTS_DDL
 from chasquimq.spark.source import ChannelStreamReader, batch_reader
 from chasquimq.store.ranging import RawEntry
+from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,10 @@ class HistorySource(DataSource):
         return ChannelStreamReader(self._options, HISTORY)
 
 
+def _key(queue: str) -> str:
+    return QueueKeys(queue).history
+
+
 def _batches(
     queue: str, entries: Sequence[RawEntry], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
@@ -49,6 +54,7 @@ def _batches(
 # An entry holds up to 1,000 rows in about 50 kB.
 HISTORY = Channel(
     place="history",
+    key=_key,
     rows_field="n",
     step_min=1,
     step_max=16,
