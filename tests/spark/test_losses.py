@@ -396,3 +396,35 @@ def test_a_loss_does_not_make_pages_longer(feed, history):
 
     (part,) = query.tasks[0].ranges
     assert (part.entry_count, part.found_count, part.row_count) == (30, 3, 300)
+
+
+def test_where_the_server_does_not_count_a_query_reads_on_batch_by_batch(feed, options):
+    feed.attempts(*[2] * 5)
+    parsed = parse_options(options | {"minPartitions": "1"})
+    store = UncountingStore(parsed.connection)
+    planner = Planner(parsed, HISTORY, store)
+    offsets, rows = [planner.firsts([feed.queue])], []
+
+    while len(offsets) < 2 or offsets[-1] != offsets[-2]:
+        offsets.append(planner.advance(offsets[-1], [feed.queue], 4, None))
+        rows.append(sum(one.row_count for one in planner.ranges(*offsets[-2:])))
+    store.close()
+
+    assert rows == [4, 4, 2, 0]
+
+
+def test_where_the_server_does_not_count_a_stream_that_was_deleted_is_read_anew(feed, options):
+    last = feed.attempts(1, 1)[-1]
+    parsed = parse_options(options)
+    store = UncountingStore(parsed.connection)
+    planner = Planner(parsed, HISTORY, store)
+    start = {feed.queue: Position(last)}
+    feed.delete(feed.keys.history)
+    gone = planner.advance(start, [feed.queue], None, None)
+    feed.attempts(1)
+
+    end = planner.advance(gone, [feed.queue], None, None)
+    store.close()
+
+    assert gone == start
+    assert start[feed.queue].is_before(end[feed.queue].entry_id)
