@@ -37,11 +37,12 @@ async def consume(plan: Plan) -> None:
     await fill(plan)
     runs = Runs(plan)
     client = Redis.from_url(plan["url"])
-    runs.answer_when_done(client.dbsize, version=version(package))
-    await worker(plan, runs).async_run()
+    running = new_worker(plan, runs)
+    runs.answer_when_done(client.dbsize, version=version(package), concurrency=running.max_jobs)
+    await running.async_run()
 
 
-def worker(plan: Plan, runs: Runs) -> Worker:
+def new_worker(plan: Plan, runs: Runs) -> Worker:
     async def handler(ctx: dict[str, Any], payload: dict[str, str]) -> str | None:
         try:
             return runs.ran(payload, is_retry=ctx["job_try"] > 1)

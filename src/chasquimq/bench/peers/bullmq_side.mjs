@@ -47,7 +47,8 @@ async function consume() {
     left -= 1;
     if (left === 0) {
       const took = spent(began);
-      setImmediate(() => end({ ...took, jobs: plan.jobs, payload_digest: digest(job.data) }));
+      const { concurrency } = worker;
+      setImmediate(() => end({ ...took, concurrency, jobs: plan.jobs, payload_digest: digest(job.data) }));
     }
     return plan.work.result;
   };
@@ -106,7 +107,7 @@ function spent(began) {
 
 function reply(answer) {
   const version = require("bullmq/package.json").version;
-  const line = { ...answer, version, loop: plan.loop, concurrency: plan.concurrency };
+  const line = { concurrency: plan.concurrency, ...answer, version, loop: plan.loop };
   process.stdout.write(`${JSON.stringify(line)}\n`, () => process.exit(0));
 }
 

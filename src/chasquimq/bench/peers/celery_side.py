@@ -37,11 +37,12 @@ def consume(plan: Plan) -> None:
         for _ in range(plan["jobs"]):
             task.apply_async((plan["payload"],), countdown=delay_s, producer=producer)
     client = Redis.from_url(plan["url"])
-    runs.answer_when_done(client.dbsize, version=version(package))
-    app.Worker(
+    worker = app.Worker(
         pool_cls="threads", concurrency=plan["concurrency"], quiet=True,
         without_gossip=True, without_mingle=True, without_heartbeat=True,
-    ).start()  # fmt: skip
+    )  # fmt: skip
+    runs.answer_when_done(client.dbsize, version=version(package), concurrency=worker.concurrency)
+    worker.start()
 
 
 def declared(plan: Plan, runs: Runs) -> tuple[Celery, Any]:

@@ -37,8 +37,10 @@ def consume(plan: Plan) -> None:
     for _ in range(plan["jobs"]):
         actor.send_with_options(args=(plan["payload"],), delay=delay_ms)
     client = Redis.from_url(plan["url"])
-    runs.answer_when_done(client.dbsize, version=version(package))
-    dramatiq.Worker(broker, worker_threads=plan["concurrency"]).start()
+    worker = dramatiq.Worker(broker, worker_threads=plan["concurrency"])
+    threads = worker.worker_threads
+    runs.answer_when_done(client.dbsize, version=version(package), concurrency=threads)
+    worker.start()
     threading.Event().wait()
 
 

@@ -36,12 +36,13 @@ async def consume(plan: Plan) -> None:
     await fill(plan, queue)
     runs = Runs(plan)
     client = Redis.from_url(plan["url"])
-    runs.answer_when_done(client.dbsize, version=version(package))
 
     async def handler(ctx: dict[str, Any], *, payload: dict[str, str]) -> str | None:
         return runs.ran(payload, is_retry=ctx["job"].attempts > 1)
 
-    await Worker(queue, [("handler", handler)], concurrency=plan["concurrency"]).start()
+    worker = Worker(queue, [("handler", handler)], concurrency=plan["concurrency"])
+    runs.answer_when_done(client.dbsize, version=version(package), concurrency=worker.concurrency)
+    await worker.start()
 
 
 async def connected(plan: Plan) -> Queue:

@@ -36,8 +36,8 @@ async def consume(plan: Plan) -> None:
     async with worker:
         await fill(plan, worker, task)
     client = Redis.from_url(plan["url"])
-    runs.answer_when_done(client.dbsize, version=version(package))
     worker, _ = declared(plan, runs)
+    runs.answer_when_done(client.dbsize, version=version(package), concurrency=worker.concurrency)
     await worker.run_async()
 
 
