@@ -249,5 +249,10 @@ def test_small_files_say_what_they_hold(lake):
     assert '"maxValues": {"queue": "b"' in facts.stats
 
 
+def test_a_row_without_a_day_is_refused_as_nothing_could_compact_it(lake):
+    with pytest.raises(AssertionError, match="every row is of a day"):
+        write(lake, attempt(), attempt(event_date=None))
+
+
 def test_no_rows_make_no_file(lake):
     assert write_table(lake.path, TABLE, TABLES[TABLE].arrow.empty_table(), "test") == []

@@ -37,7 +37,7 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     table: str
     path: str
-    day: str | None
+    day: str
     size_bytes: int
     row_count: int
     stats: str
@@ -51,7 +51,7 @@ class TableWriter:
         self._table = table
         self._tag = tag
         self._schema = pa.schema([field for field in table.arrow if field.name != PARTITION])
-        self._days: dict[date | None, _DayFile] = {}
+        self._days: dict[date, _DayFile] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows, or none; they must have every column of the table, in any order."""
@@ -60,9 +60,9 @@ class TableWriter:
 
     def close(self) -> list[FileFacts]:
         """Write what is left; the facts of all files, in the order of their days."""
-        return [one.close() for _, one in sorted(self._days.items(), key=lambda pair: str(pair[0]))]
+        return [self._days[day].close() for day in sorted(self._days)]
 
-    def _day_file(self, day: date | None) -> _DayFile:
+    def _day_file(self, day: date) -> _DayFile:
         if day not in self._days:
             self._days[day] = _DayFile(self._folder, self._table.name, self._schema, day, self._tag)
         return self._days[day]
@@ -85,8 +85,7 @@ def read_files(folder: Path, table: Table, files: Sequence[FileFacts]) -> pa.Tab
     for one in files:
         # A day in the name of a folder is not looked for.
         rows: pa.Table = _parquet.read_table(folder / table.name / one.path, partitioning=None)
-        day = None if one.day is None else date.fromisoformat(one.day)
-        days = pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)
+        days = pa.repeat(date.fromisoformat(one.day), rows.num_rows)
         parts.append(rows.append_column(PARTITION, days).select(table.names).cast(table.arrow))
     return pa.concat_tables(parts)
 
@@ -106,14 +105,11 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
 class _DayFile:
     """One Parquet file; the day is in the name of its folder, not in its rows."""
 
-    def __init__(
-        self, folder: Path, table: str, schema: pa.Schema, day: date | None, tag: str
-    ) -> None:
+    def __init__(self, folder: Path, table: str, schema: pa.Schema, day: date, tag: str) -> None:
         self._table = table
         self._schema = schema
-        self._day = None if day is None else day.isoformat()
-        place = f"{PARTITION}={self._day or '__HIVE_DEFAULT_PARTITION__'}"
-        self._name = f"{place}/part-{tag}-{uuid.uuid4().hex}.parquet"
+        self._day = day.isoformat()
+        self._name = f"{PARTITION}={self._day}/part-{tag}-{uuid.uuid4().hex}.parquet"
         self._path = folder / self._name
         self._writer = _open_writer(self._path, schema)
         self._waiting: list[pa.RecordBatch] = []
@@ -147,17 +143,17 @@ class _DayFile:
         self._waiting, self._waiting_count = [], 0
 
 
-def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date | None, pa.RecordBatch]]:
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
     if not batch.num_rows:
         return
     days = batch.column(PARTITION)
+    assert not days.null_count, "every row is of a day, as the tables are kept by days"
     distinct = pc.unique(days)
     if len(distinct) == 1:
         yield distinct[0].as_py(), batch
         return
     for day in distinct:
-        is_of_day = pc.equal(days, day) if day.is_valid else pc.is_null(days)
-        yield day.as_py(), batch.filter(is_of_day)
+        yield day.as_py(), batch.filter(pc.equal(days, day))
 
 
 def _open_writer(path: Path, schema: pa.Schema) -> Any:
