@@ -6,11 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.errors import ServerRefused
 from chasquimq.spark.checkpoints import refuse_held
 from chasquimq.spark.lake_files import unwritable
 from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.connection import pack
 
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
@@ -33,11 +32,13 @@ def reach(settings: ConnectionSettings) -> None:
     """Say a word to the server, as those who read it will."""
     connection = BlockingConnection(settings, name="chasqui-pipeline")
     try:
-        (reply,) = connection.send(pack(("PING",)))
+        connection.call("PING")
+    except ServerRefused as refusal:
+        # Whoever is known to the server and may not ask this may have all the rights that it takes.
+        if refusal.code != "NOPERM":
+            raise
     finally:
         connection.close()
-    if isinstance(reply, StoreError) and not _may_yet_read(reply):
-        raise reply
 
 
 def refuse_unwritable(lake: Path) -> None:
@@ -47,8 +48,3 @@ def refuse_unwritable(lake: Path) -> None:
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
         raise unwritable(lake) from error
-
-
-def _may_yet_read(refusal: StoreError) -> bool:
-    # Whoever is known to the server and may not ask this may have all the rights that it takes.
-    return isinstance(refusal, ServerRefused) and refusal.code == "NOPERM"
