@@ -8,8 +8,8 @@ from typing import Any, cast
 import click
 
 from chasquimq.cli.duration import DURATION
+from chasquimq.spark.pipeline_settings import CHANNEL_CHOICES, DEFAULT_LAKE
 
-DEFAULT_LAKE = Path(".chasqui/lake")
 DEFAULT_MASTER = "local[*]"
 DEFAULT_TRIGGER = "1s"
 # What the library of the tables cannot have in a path, whatever the file system says.
@@ -140,7 +140,7 @@ conf_option = click.option(
 )
 channel_option = click.option(
     "--channel",
-    type=click.Choice(["auto", "history", "events"]),
+    type=click.Choice(CHANNEL_CHOICES),
     default="auto",
     show_default=True,
     help="What to read: the history where there is one, or the events of any writer.",

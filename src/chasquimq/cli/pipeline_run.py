@@ -35,11 +35,10 @@ from chasquimq.cli.render import clean, emit_json, emit_json_line
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
 from chasquimq.errors import SettingsError
+from chasquimq.spark.pipeline_settings import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
     from chasquimq.spark.pipeline_settings import PipelineRun, PipelineSettings
-
-ROWS_PER_BATCH = 500_000
 
 rows_option = click.option(
     "--max-rows",

@@ -11,13 +11,14 @@ from typing import Final, NamedTuple
 
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.answers import Answers
+from chasquimq.spark.channels import CHANNELS
+from chasquimq.spark.checkpoints import Checkpoint
 from chasquimq.spark.lake_reading import open_table
 from chasquimq.spark.offsets import Offsets, from_json
 from chasquimq.spark.table_schemas import TABLES
 from chasquimq.store.ranging import RangeStore
 from chasquimq.wire.keys import QueueKeys
 
-CHANNELS: Final = ("history", "events")
 # The column that says when a row's fact happened; gold_retries looks ahead and has none.
 _MOMENTS: Final = {
     "bronze_attempts": "started_at",
@@ -74,7 +75,7 @@ def extents(answers: Answers) -> list[Extent]:
 def places(lake: Path) -> Iterator[Place]:
     """The channels that have finished a batch."""
     for channel in CHANNELS:
-        checkpoint = lake / "_pipeline" / channel / "checkpoint"
+        checkpoint = Path(Checkpoint(lake, channel).location)
         done = [path for path in checkpoint.glob("commits/*") if path.name.isdecimal()]
         last = max(done, key=lambda path: int(path.name), default=None)
         if last is not None:

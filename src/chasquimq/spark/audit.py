@@ -13,6 +13,7 @@ from chasquimq.spark.audit_days import Days, Spell
 from chasquimq.spark.audit_facts import AuditFacts
 from chasquimq.spark.audit_runs import FoundDead, open_runs
 from chasquimq.spark.channels import EVENTS, HISTORY
+from chasquimq.spark.checkpoints import own_folder
 from chasquimq.spark.lake import Change, Lake
 from chasquimq.spark.lake_files import write_table
 from chasquimq.spark.standing import Standing
@@ -48,7 +49,7 @@ def audit(lake: Lake, channels: Mapping[str, str], standing: Standing) -> list[d
 
 def _days(lake: Lake, facts: AuditFacts, standing: Standing) -> Days:
     now = datetime.now(UTC)
-    found = FoundDead(lake.path / "_pipeline" / "found-dead.json")
+    found = FoundDead(own_folder(lake.path) / "found-dead.json")
     return Days(facts, open_runs(facts.runs(), standing.alive, found, now), standing, now)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import duckdb
 
+from chasquimq.spark.checkpoints import own_folder
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.table_schemas import TABLES
 from chasquimq.spark.table_sql import rows_of
@@ -39,7 +40,7 @@ class AuditFacts:
         self._connection.execute("set TimeZone = 'UTC'")
         self._connection.execute(f"set memory_limit = '{_MEMORY}'")
         self._connection.execute("set preserve_insertion_order = false")
-        folder = str(lake.path / "_pipeline" / "spill")
+        folder = str(own_folder(lake.path) / "spill")
         self._connection.execute("set temp_directory = $folder", {"folder": folder})
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HISTORY: Final = "history"
 EVENTS: Final = "events"
+CHANNELS: Final = (HISTORY, EVENTS)
 # A worker writes its first events at once, but its first history after a while.
 SETTLE_MS: Final = 5_000
 # An attempt is over with any of these; so many events are looked at for one, at either end.
@@ -91,9 +92,7 @@ class Channels:
         return any(first_values(fields).get(b"e") in _ENDS for _, fields in (*oldest, *newest))
 
     def _found(self) -> Iterable[str]:
-        places = (
-            (HISTORY, EVENTS) if self._settings.channel == "auto" else (self._settings.channel,)
-        )
+        places = CHANNELS if self._settings.channel == "auto" else (self._settings.channel,)
         return sorted({queue for place in places for queue in self._store.queues("*", place)})
 
     def _remembered(self) -> dict[str, str]:

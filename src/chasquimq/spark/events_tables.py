@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chasquimq.spark.batches import changes_of
+from chasquimq.spark.channels import EVENTS
 from chasquimq.spark.frames import landed_frame
 from chasquimq.spark.gold import gold_rows
 from chasquimq.spark.lake import Change, Lake, Once
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from chasquimq.spark.pipeline_settings import PipelineSettings
 
-EVENTS: Final = "events"
 # An end that did not come within days was lost, and the audit counts it.
 OPEN_DAYS_MAX: Final = 7
 _OPEN_MS_MAX: Final = OPEN_DAYS_MAX * 24 * 3_600_000

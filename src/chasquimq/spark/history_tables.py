@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from chasquimq.spark.batches import changes_of
+from chasquimq.spark.channels import HISTORY
 from chasquimq.spark.frames import landed_frame
 from chasquimq.spark.gold import gold_rows
 from chasquimq.spark.lake import Change, Lake, Once
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from chasquimq.spark.ledger import RunPart
     from chasquimq.spark.pipeline_settings import PipelineSettings
-
-HISTORY: Final = "history"
 
 
 class HistoryTables:

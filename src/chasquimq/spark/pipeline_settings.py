@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from chasquimq.errors import SettingsError
 from chasquimq.settings import ConnectionSettings, at_least
@@ -13,7 +13,8 @@ from chasquimq.wire.names import check_job_name, check_queue_name
 
 # auto: the history where there is one, else the events; decided once for each queue.
 ChannelChoice = Literal["auto", "history", "events"]
-_CHANNELS: Final = ("auto", "history", "events")
+CHANNEL_CHOICES: Final = get_args(ChannelChoice)
+ROWS_PER_BATCH: Final = 500_000
 DEFAULT_LAKE: Final = Path(".chasqui/lake")
 
 
@@ -33,14 +34,14 @@ class PipelineSettings:
     # The share of jobs that may miss their target before the budget burns faster than planned.
     slo_allowed_share: float = 0.01
     trigger_s: float = 1.0
-    max_rows_per_batch: int = 500_000
+    max_rows_per_batch: int = ROWS_PER_BATCH
     fail_on_data_loss: bool = False
     # So many commits between two compactions of a running pipeline; fewer wait ten minutes.
     compact_every: int = 200
 
     def __post_init__(self) -> None:
-        if self.channel not in _CHANNELS:
-            raise SettingsError("channel", self.channel, f"one of {', '.join(_CHANNELS)}")
+        if self.channel not in CHANNEL_CHOICES:
+            raise SettingsError("channel", self.channel, f"one of {', '.join(CHANNEL_CHOICES)}")
         for queue in self.queues:
             check_queue_name(queue)
         for name, target_ms in self.slo.items():
