@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from chasquimq.errors import SettingsError
 from chasquimq.spark.bronze_extent import queues_in
 from chasquimq.spark.checkpoints import own_folder
+from chasquimq.spark.durable import write_durably
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS
 from chasquimq.store.ranging import NO_ENTRY
@@ -113,7 +114,4 @@ class Channels:
         return chosen
 
     def _remember(self, chosen: dict[str, str]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps(chosen, sort_keys=True))
-        draft.replace(self._path)
+        write_durably(self._path, json.dumps(chosen, sort_keys=True).encode())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from chasquimq.errors import SettingsError
+from chasquimq.spark.durable import write_durably
 from chasquimq.spark.lake_files import unwritable
 from chasquimq.spark.manifest import ManifestFile
 
@@ -66,9 +67,8 @@ class Checkpoint:
         path = self._folder / "app_id"
         if self.has_begun and path.is_file():
             return path.read_text().strip()
-        self._folder.mkdir(parents=True, exist_ok=True)
         made = secrets.token_hex(6)
-        path.write_text(made)
+        write_durably(path, made.encode())
         return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +13,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
+from chasquimq.spark.durable import sync
 from chasquimq.spark.lake_files import FileFacts, unwritable
 from chasquimq.spark.lake_reading import resolved, unreadable
 from chasquimq.spark.table_schemas import TABLES
@@ -137,6 +139,16 @@ class Lake:
             commit_properties=CommitProperties(app_transactions=marks),
         )
         return True
+
+    def sync(self, name: str) -> None:
+        """Wait until the last change of a table is on disk."""
+        table = self.table(name)
+        if table is not None:
+            log = self.path / name / "_delta_log"
+            # What has been there for long may have been cleaned up, and is on disk.
+            with suppress(FileNotFoundError):
+                sync(log / f"{table.version():020}.json")
+            sync(log)
 
     def relative(self, name: str, paths: Iterable[Path]) -> list[str]:
         """Paths of a table's files, as its log spells them."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chasquimq.errors import SettingsError
+from chasquimq.spark.durable import sync
 from chasquimq.spark.table_schemas import TABLES
 from chasquimq.spark.table_shape import PARTITION, Table
 
@@ -111,6 +112,7 @@ class _DayFile:
         self._day = day.isoformat()
         self._name = f"{PARTITION}={self._day}/part-{tag}-{uuid.uuid4().hex}.parquet"
         self._path = folder / self._name
+        self._is_new_day = not self._path.parent.is_dir()
         self._writer = _open_writer(self._path, schema)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_count = 0
@@ -125,6 +127,7 @@ class _DayFile:
     def close(self) -> FileFacts:
         self._flush()
         self._writer.close()
+        self._sync()
         metadata = _parquet.read_metadata(self._path)
         return FileFacts(
             table=self._table,
@@ -134,6 +137,13 @@ class _DayFile:
             row_count=self._row_count,
             stats=_stats(metadata, self._row_count),
         )
+
+    def _sync(self) -> None:
+        """Put the file on disk, and the names that lead to it."""
+        sync(self._path)
+        sync(self._path.parent)
+        if self._is_new_day:
+            sync(self._path.parent.parent)
 
     def _flush(self) -> None:
         if not self._waiting:

@@ -7,12 +7,12 @@ table takes a change once. Before that, nothing of the batch counts, and it is r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from chasquimq.spark.durable import write_durably
 from chasquimq.spark.lake import Change, Lake, Once
 
 
@@ -31,13 +31,7 @@ class ManifestFile:
 
     def write(self, manifest: Manifest) -> None:
         """From here on the batch will be committed, whatever happens."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_suffix(".draft")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(manifest))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        write_durably(self._path, msgspec.json.encode(manifest))
 
     def settle(self, lake: Lake) -> Manifest | None:
         """Commit what is under way; None where there was nothing."""
@@ -46,6 +40,7 @@ class ManifestFile:
             return None
         for change in manifest.changes:
             lake.commit(change, manifest.once)
+            lake.sync(change.table)
         self._path.unlink()
         return manifest
 
