@@ -63,6 +63,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "server": LazyCommand(
         "chasquimq.cli.server:server", "Start, stop or show a server of your own."
     ),
+    "spark": LazyCommand("chasquimq.cli.spark:spark", "Fill queues from tables with Spark."),
     "upkeep": LazyCommand(
         "chasquimq.cli.upkeep:upkeep", "Promote and fire jobs where no worker runs."
     ),

@@ -1,0 +1,15 @@
+"""`chasqui spark`: what runs on Spark beside the pipeline."""
+
+from __future__ import annotations
+
+import click
+
+from chasquimq.cli.spark_enqueue import enqueue
+
+
+@click.group()
+def spark() -> None:
+    """Put Spark to work for queues; needs Spark and Java."""
+
+
+spark.add_command(enqueue)

@@ -1,0 +1,178 @@
+"""`chasqui spark enqueue`: every row of a table, a file or a query becomes a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.duration import DURATION
+from chasquimq.cli.number import AT_LEAST_1, RATE
+from chasquimq.cli.options import json_option, redis_url_option
+from chasquimq.cli.pipeline_needs import need, spark_session
+from chasquimq.cli.pipeline_options import conf_option, master_option
+from chasquimq.cli.progress import progress_bar
+from chasquimq.cli.render import emit_json, talk
+from chasquimq.cli.server_choice import any_server
+from chasquimq.errors import StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from chasquimq.spark.queues.report import Summary
+
+NEEDED = ("pyspark", "pyarrow", "pandas")
+_SOURCES = ("table", "parquet", "csv", "json", "sql")
+_VIEW = "input"
+
+
+@click.command(epilog="Exit codes: 0 every row is in the queue, or was skipped as asked; 1 not so; "
+               "2 wrong usage.")  # fmt: skip
+@click.option("--queue", required=True, help="The queue to fill.")
+@click.option("--table", help="A table that Spark knows.")
+@click.option("--parquet", metavar="PATH", help="Parquet files, or a folder of them.")
+@click.option("--csv", metavar="PATH", help="CSV files with a header; all columns are text.")
+@click.option("--json-lines", metavar="PATH", help="JSON files, one object a line.")
+@click.option(
+    "--sql", metavar="QUERY", help=f"A query; files given beside it are its table {_VIEW}."
+)
+@click.option("--id-column", help="Job ids: a row that is written twice is one job.")
+@click.option("--name-column", help="Job names.")
+@click.option("--name", help="One name for all jobs.")
+@click.option(
+    "--payload-column", help="Payloads; bytes go as they are.  [default: all other columns]"
+)
+@click.option("--delay-column", help="Milliseconds to wait.")
+@click.option("--attempts-column", help="How often a job may run.")
+@click.option("--max-rate", type=RATE, help="Rows a second at most, of all tasks together.")
+@click.option("--max-stream-len", type=AT_LEAST_1, help="Wait while the queue holds as many jobs.")
+@click.option("--full-timeout", "full_timeout_ms", type=DURATION, help="How long to wait then.")
+@click.option("--unique-for", "unique_for_ms", type=DURATION, help="How long ids are known.")
+@click.option("--run-id", help="A second run of this id adds only rows that are missing.")
+@click.option("--on-error", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+              help="What to do with rows that cannot become jobs.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Read and check every row, and write none.")
+@master_option
+@conf_option
+@redis_url_option
+@json_option
+def enqueue(
+    *,
+    queue: str,
+    json_lines: str | None,
+    master: str,
+    conf: Mapping[str, str],
+    redis_url: str | None,
+    as_json: bool,
+    full_timeout_ms: int | None,
+    **given: Any,
+) -> int:
+    """Add every row of a table, of files or of a query as a job to a queue.
+
+    Rows are read and added by Spark's tasks, never by this command. A task that is run again adds
+    nothing twice. A server for this directory is started where there is none.
+    """
+    need(NEEDED)
+    sources = {name: given.pop(name, None) for name in _SOURCES} | {"json": json_lines}
+    _check_sources(sources)
+    _check_options(queue, given)
+    options = {name: value for name, value in given.items() if value not in (None, "", False)}
+    if full_timeout_ms is not None:
+        options["queue_full_timeout_ms"] = full_timeout_ms
+    url = any_server(redis_url)
+    with spark_session(master, conf) as session:
+        done = _enqueue(_frame(session, sources), queue, url, options)
+    return _tell(done, queue, options, as_json=as_json)
+
+
+def _check_sources(sources: Mapping[str, str | None]) -> None:
+    files = [name for name in ("table", "parquet", "csv", "json") if sources[name]]
+    if len(files) > 1:
+        raise click.UsageError(f"give one of --table and files, got {' and '.join(files)}")
+    if not files and not sources["sql"]:
+        raise click.UsageError(
+            "give what to read: --table, --parquet, --csv, --json-lines, or --sql"
+        )
+    for name in ("parquet", "csv", "json"):
+        path = sources[name]
+        # Globs and addresses of other file systems are Spark's to look up.
+        is_plain = path and not any(mark in path for mark in "*?[{") and "://" not in path
+        if path and is_plain and not Path(path).exists():
+            raise StoreError(f"{path} must be there, and is not; look at the path")
+
+
+def _check_options(queue: str, given: Mapping[str, Any]) -> None:
+    """What is wrong with the words themselves is told before Spark starts."""
+    from chasquimq.spark.queues.options import parse_options
+
+    if given["name"] and given["name_column"]:
+        raise click.UsageError("give --name or --name-column, not both")
+    words = {"queue": queue, "runId": given["run_id"], "name": given["name"]}
+    parse_options({name: text for name, text in words.items() if text is not None})
+
+
+def _frame(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    try:
+        frame = _read(session, sources)
+        query = sources["sql"]
+        if query is None:
+            assert frame is not None, "what to read was checked before"
+            return frame
+        if frame is not None:
+            frame.createOrReplaceTempView(_VIEW)
+        return session.sql(query)
+    except PySparkException as error:
+        raise StoreError(f"Spark cannot read it: {_first_line(error)}") from error
+
+
+def _read(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame | None:
+    if sources["table"]:
+        return session.table(sources["table"])
+    if sources["parquet"]:
+        return session.read.parquet(sources["parquet"])
+    if sources["csv"]:
+        return session.read.csv(sources["csv"], header=True)
+    return session.read.json(sources["json"]) if sources["json"] else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _enqueue(frame: DataFrame, queue: str, url: str, options: Mapping[str, Any]) -> Summary:
+    from chasquimq.spark.queues.enqueue import enqueue as write
+
+    title = f"{'checking' if options.get('dry_run') else 'adding to'} {queue}"
+    with progress_bar(title) as advance:
+        return write(
+            frame, queue, redis_url=url, on_rows=lambda rows: advance(rows, 0), **options
+        )  # fmt: skip
+
+
+def _tell(done: Summary, queue: str, options: Mapping[str, Any], *, as_json: bool) -> int:
+    is_dry = bool(options.get("dry_run"))
+    if as_json:
+        emit_json({"queue": queue, "dry_run": is_dry, **done.to_dict()})
+    else:
+        click.echo(summary_text(done, is_dry=is_dry))
+        for what, count in sorted(done.faults.items()):
+            talk(f"skipped: {count:,} with {what}")
+        if done.conflicts:
+            talk(f"{done.conflicts:,} rows have the id of another job, which stays as it was")
+    sys.stdout.flush()
+    return 1 if is_dry and done.skipped and options.get("on_error") != "skip" else 0
+
+
+def summary_text(done: Summary, *, is_dry: bool) -> str:
+    """A whole write in a sentence."""
+    added = "would be added" if is_dry else "added"
+    return (
+        f"{done.rows:,} rows: {done.added:,} {added}, {done.duplicates:,} were there, "
+        f"{done.conflicts:,} in conflict, {done.skipped:,} skipped; "
+        f"{done.payload_bytes / 1e6:,.1f} MB in {done.task_s:,.1f} s of {done.tasks:,} tasks"
+    )

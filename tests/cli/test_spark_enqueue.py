@@ -1,0 +1,36 @@
+"""`chasqui spark enqueue`: what is wrong with a command line is told before Spark starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from chasquimq.cli.main import main
+
+QUEUE = ("spark", "enqueue", "--queue", "orders")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (QUEUE, "give what to read: --table"),
+        ((*QUEUE, "--csv", "a.csv", "--table", "t"), "give one of --table and files"),
+        ((*QUEUE, "--table", "t", "--max-rate", "0"), "must be a number above 0"),
+        ((*QUEUE, "--table", "t", "--on-error", "stop"), "'stop' is not one of"),
+        ((*QUEUE, "--table", "t", "--name", "a", "--name-column", "b"), "not both"),
+        (("spark", "enqueue", "--queue", "a b", "--table", "t"), "queue name must be free of"),
+        ((*QUEUE, "--table", "t", "--run-id", " "), "runId must be a text of 1 to 128 bytes"),
+        (("spark", "enqueue", "--table", "t"), "Missing option '--queue'"),
+    ],
+)
+def test_a_line_that_cannot_be_meant_is_wrong_usage(capsys, args, words):
+    code = main(args)
+
+    assert code == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_that_is_not_there_is_told_at_once(capsys, tmp_path):
+    code = main([*QUEUE, "--parquet", str(tmp_path / "gone")])
+
+    assert code == 1
+    assert "must be there, and is not" in capsys.readouterr().err
