@@ -25,6 +25,7 @@
     │  ├─ JobTimeout                    a handler ran past its `timeout_ms`
     │  ├─ ResultExpired                 the result was stored and is gone
     │  └─ RetryLater                    raised by handlers: run again later, no attempt spent
+    ├─ EditRefused                      raised by the edit of a replay: leave this job
     ├─ NotSupportedError(RuntimeError)  asked for something this version does not do
     └─ UnrecoverableError(RuntimeError) raised by handlers: no retry, bury now
 
@@ -75,6 +76,10 @@ class EncodeError(WireError, TypeError):
 
 class DecodeError(WireError, ValueError):
     """Look at who wrote these bytes: they are not the ChasquiMQ wire."""
+
+
+class EditRefused(ChasquiError):
+    """Raise it in the `edit` of a replay to leave the job where it is."""
 
 
 class PayloadTooLarge(WireError, ValueError):

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from chasquimq.cli.dlq_patch import Patch, PatchType
 from chasquimq.cli.duration import DURATION
-from chasquimq.cli.number import AT_LEAST_0, RATE
+from chasquimq.cli.number import AT_LEAST_0, AT_LEAST_1, RATE
 from chasquimq.cli.options import (
     Command,
     fingerprint_option,
@@ -20,6 +21,8 @@ from chasquimq.cli.options import (
     redis_url_option,
     yes_option,
 )
+from chasquimq.cli.pipeline_needs import READING, need
+from chasquimq.cli.pipeline_options import lake_option
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import run
 
@@ -58,20 +61,71 @@ def peek(
 
 @dlq.command()
 @queue_argument
-@limit_option(100, "How many entries to send back at most; --id sends all it names.")
+@limit_option(20, "How many kinds to show, the most frequent first.")
+@filter_options
+@lake_option
+@redis_url_option
+@json_option
+def triage(
+    queue: str,
+    limit: int,
+    lake: Path,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Show all dead jobs of QUEUE by what went wrong: how many, since when, at what cost.
+
+    How long their attempts ran is known where a pipeline fills the lake.
+    """
+    from chasquimq.cli.dlq_triage import show
+    from chasquimq.cli.dlq_triage import triage as triage_all
+
+    kinds = run(triage_all(queue, running_server(redis_url), filters, lake))
+    show(kinds, queue, limit, as_json)
+
+
+@dlq.command()
+@queue_argument
+@click.option(
+    "--limit",
+    type=AT_LEAST_0,
+    help="How many entries to send back at most.  [default: 100; all with --id or --where]",
+)
 @ids_option
 @filter_options
+@click.option("--where", metavar="SQL", help="Only entries that meet this condition.")
+@click.option(
+    "--set",
+    "patches",
+    type=PatchType(),
+    multiple=True,
+    help="Change the data, such as $.to=ana@example.org; may be given twice.",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do where a change does not fit: nothing at all, or leave that entry.",
+)
 @click.option("--dry-run", "is_dry", is_flag=True, help="Only tell what would be sent back.")
 @click.option("--max-rate", type=RATE, help="Jobs per second at most.")
+@lake_option
 @yes_option
 @redis_url_option
 @json_option
 def replay(
+    *,
     queue: str,
-    limit: int,
+    limit: int | None,
     ids: tuple[str, ...],
+    where: str | None,
+    patches: tuple[Patch, ...],
+    on_error: str,
     is_dry: bool,
     max_rate: float | None,
+    lake: Path,
     is_sure: bool,
     redis_url: str | None,
     as_json: bool,
@@ -79,15 +133,34 @@ def replay(
 ) -> None:
     """Send the oldest dead jobs of QUEUE back to their workers, with all their attempts.
 
-    Asks first, unless --yes is given. Entries that cannot be decoded stay where they are.
+    Asks first, unless --yes is given. Entries that cannot be decoded stay where they are. A
+    condition is SQL about dlq_id, job_id, name, reason, detail, error, fingerprint, attempt,
+    failed_at, created_at, payload_bytes and data, such as: data->>'$.country' = 'PE'.
     """
-    from chasquimq.cli.dlq_replay import Request, replay_all, show
+    from chasquimq.cli.dlq_choice import Request
+    from chasquimq.cli.dlq_replay import replay_all, show
 
+    if where is not None:
+        need(("duckdb", "pyarrow"))
     request = Request(
-        queue=queue, limit=limit, ids=ids or None, filters=filters,
-        is_dry=is_dry, is_sure=is_sure, max_rate=max_rate,
+        queue=queue, limit=limit, ids=ids or None, filters=filters, where=where, patches=patches,
+        skips=on_error == "skip", is_dry=is_dry, is_sure=is_sure, max_rate=max_rate,
     )  # fmt: skip
-    show(run(replay_all(request, running_server(redis_url))), request, as_json)
+    show(run(replay_all(request, running_server(redis_url), lake)), request, as_json)
+
+
+@dlq.command()
+@queue_argument
+@click.option("--last", type=AT_LEAST_1, default=1, show_default=True, help="How many replays.")
+@lake_option
+@json_option
+def outcome(queue: str, last: int, lake: Path, as_json: bool) -> None:
+    """Tell what became of dead jobs of QUEUE that were sent back, from the tables of a lake."""
+    from chasquimq.cli.dlq_outcome import show
+    from chasquimq.cli.dlq_track import outcomes
+
+    need(READING)
+    show(outcomes(lake, queue, last), queue, as_json)
 
 
 @dlq.command()

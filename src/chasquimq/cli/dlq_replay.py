@@ -3,93 +3,127 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from chasquimq.cli.asking import confirm
+from chasquimq.cli.dlq_choice import Edits, Request, chosen_ids
+from chasquimq.cli.dlq_track import write_record
 from chasquimq.cli.progress import Advance, behind_bar, progress_bar
-from chasquimq.cli.render import emit_json
+from chasquimq.cli.render import clean, emit_json, json_text
 from chasquimq.cli.visit import visit
 
 if TYPE_CHECKING:
     from chasquimq.queue import Queue
+    from chasquimq.queue.dead_letters import Replayed
 
 CHUNK_MAX = 100
 CHUNK_S = 0.5
-
-
-class Request(NamedTuple):
-    """What was asked for."""
-
-    queue: str
-    limit: int
-    ids: Sequence[str] | None
-    filters: Mapping[str, Any]
-    is_dry: bool
-    is_sure: bool
-    max_rate: float | None
-
-    @property
-    def most(self) -> int:
-        return len(set(self.ids)) if self.ids is not None else self.limit
 
 
 class Answer(NamedTuple):
     """What became of it; `ids` were found among `depth` entries, `replayed` of them moved."""
 
     depth: int
+    limit: int
     replayed: int
     ids: list[str]
     skipped: int
+    edits: Edits
+    record: str | None = None
 
 
-async def replay_all(request: Request, url: str) -> Answer:
-    """Find, ask, move."""
+async def replay_all(request: Request, url: str, lake: Path | None = None) -> Answer:
+    """Find, ask, move, and write down what was moved where tables can tell what becomes of it."""
+    edits = Edits(request.patches)
     async with visit(request.queue, url) as seen:
         depth = (await seen.inspector.snapshot(request.queue)).dlq_depth
-        looking = seen.queue.replay_dlq(
-            request.most, ids=request.ids, dry_run=True, **request.filters
-        )
-        found = await behind_bar("reading the DLQ", looking)
+        found, limit = await _find(seen.queue, request, edits)
+        if not request.skips:
+            edits.refuse_misfits()
+        answer = Answer(depth, limit, 0, found.ids, found.skipped, edits)
         if request.is_dry or not found.ids:
-            return Answer(depth, 0, found.ids, found.skipped)
+            return answer
         if not request.is_sure:
             confirm(f"send {len(found.ids):,} dead jobs of {request.queue} back to their workers?")
+        began_at = datetime.now(UTC)
         with progress_bar("replaying") as advance:
-            replayed = await _replay(seen.queue, found.ids, request.max_rate, advance)
-        return Answer(depth, replayed, found.ids, found.skipped)
+            job_ids = await _replay(seen.queue, found.ids, request, advance)
+    record = write_record(lake, request.queue, began_at, job_ids)
+    return answer._replace(replayed=len(job_ids), record=record)
 
 
 def show(answer: Answer, request: Request, as_json: bool) -> None:
     """Print what happened, or would."""
     if as_json:
-        emit_json({**answer._asdict(), "limit": request.most, "dry_run": request.is_dry})
+        emit_json(_facts(answer, request))
         return
-    if answer.skipped:
-        click.echo(f"{answer.skipped:,} entries cannot be decoded and stay", err=True)
+    misfits = answer.edits.refused.total()
+    if misfits:
+        click.echo(f"{misfits:,} entries do not take the change and stay", err=True)
+    if answer.skipped > misfits:
+        click.echo(f"{answer.skipped - misfits:,} entries cannot be decoded and stay", err=True)
     if request.is_dry:
+        _show_examples(answer.edits)
         click.echo(f"would replay {len(answer.ids)} of {answer.depth} entries")
-    else:
-        click.echo(f"replayed {answer.replayed} of {answer.depth} entries")
+        return
+    click.echo(f"replayed {answer.replayed} of {answer.depth} entries")
+    if answer.record:
+        click.echo(f"what becomes of them: chasqui dlq outcome {clean(request.queue)}", err=True)
+
+
+def _facts(answer: Answer, request: Request) -> dict[str, Any]:
+    return {
+        "depth": answer.depth,
+        "replayed": answer.replayed,
+        "ids": answer.ids,
+        "skipped": answer.skipped,
+        "limit": answer.limit,
+        "dry_run": request.is_dry,
+        "record": answer.record,
+        "refused": dict(answer.edits.refused),
+        "examples": [one._asdict() for one in answer.edits.examples] if request.is_dry else [],
+    }
+
+
+def _show_examples(edits: Edits) -> None:
+    for before, after in edits.examples:
+        if before != after:
+            click.echo(f"- {json_text(before)}\n+ {json_text(after)}")
+
+
+async def _find(queue: Queue, request: Request, edits: Edits) -> tuple[Replayed, int]:
+    with progress_bar("reading the DLQ") as advance:
+        ids = await chosen_ids(queue, request, advance)
+    limit = request.most(len(ids or ()))
+    some = None if ids is None else ids[:limit]
+    looking = queue.replay_dlq(
+        limit, ids=some, dry_run=True, edit=edits if request.patches else None, **request.filters
+    )
+    return await behind_bar("reading the DLQ", looking), limit
 
 
 async def _replay(
-    queue: Queue, ids: Sequence[str], max_rate: float | None, advance: Advance
-) -> int:
-    loop = asyncio.get_running_loop()
-    started_s, replayed = loop.time(), 0
+    queue: Queue, ids: Sequence[str], request: Request, advance: Advance
+) -> list[str]:
+    loop, max_rate = asyncio.get_running_loop(), request.max_rate
+    started_s, job_ids = loop.time(), list[str]()
     size = _chunk_size(max_rate)
+    edit = Edits(request.patches) if request.patches else None
     for at in range(0, len(ids), size):
         chunk = ids[at : at + size]
-        replayed += await queue.replay_dlq(len(chunk), ids=chunk, max_rate=max_rate)
+        moved = await queue.replay_dlq(len(chunk), ids=chunk, max_rate=max_rate, edit=edit)
+        job_ids += moved.job_ids
         done = at + len(chunk)
         advance(done, len(ids))
         if max_rate is not None and done < len(ids):
             # Each call paces itself; between two of them this does.
             await asyncio.sleep(max(0.0, started_s + done / max_rate - loop.time()))
-    return replayed
+    return job_ids
 
 
 def _chunk_size(max_rate: float | None) -> int:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
-from chasquimq.errors import DecodeError, LimitExceeded, SettingsError
+from chasquimq.errors import DecodeError, LimitExceeded, PayloadTooLarge, SettingsError
 from chasquimq.model.options import whole_number
 from chasquimq.queue.opening import Opening
 from chasquimq.store.dead_letters import DeadLetterStore, DlqQuery, buried_ms
 from chasquimq.store.reading import ReadStore
-from chasquimq.store.replaying import Replayed
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.store.replaying import Edit, Replayed
+from chasquimq.wire.codec import decode_envelope, decode_payload, encode_payload
 from chasquimq.wire.stream_entry import DlqEntry
 
 _ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
@@ -70,20 +70,25 @@ class DeadLetters(Opening):
         reason: str | None = None,
         fingerprint: str | None = None,
         max_rate: float | None = None,
+        edit: Callable[[Any], Any] | None = None,
         dry_run: bool = False,
     ) -> Replayed:
         """Send the oldest matching jobs back to the queue, as their next generation.
 
         Attempts start again from 0; creation time, retry options and name are kept. Entries
         that cannot be decoded stay where they are and are counted as `skipped`, jobs that die
-        again meanwhile are not replayed twice. `max_rate` is in jobs per second.
+        again meanwhile are not replayed twice. `max_rate` is in jobs per second. `edit` takes
+        the data of a job and returns what it shall be from now on. What it refuses with
+        `EditRefused` stays in the DLQ; if it raises anything else, the replay ends there.
         """
         whole_number("limit", limit, 0)
         query = DlqQuery(ids=_checked(ids), name=name, reason=reason, fingerprint=fingerprint)
         if query.ids is not None and len(query.ids) > limit:
             raise LimitExceeded("limit", limit, f"at least the number of ids, {len(query.ids)}")
         rate = None if max_rate is None else _checked_rate(max_rate)
-        return await self._dlq().replay(query, limit, rate, is_dry=dry_run)
+        return await self._dlq().replay(
+            query, limit, rate, is_dry=dry_run, edit=edit and self._edit_of(edit)
+        )
 
     async def purge_dlq(
         self,
@@ -105,6 +110,17 @@ class DeadLetters(Opening):
         query = DlqQuery(ids=_checked(ids), name=name, reason=reason, fingerprint=fingerprint)
         _check_purge(all=all, has_filter=not query.is_open or older_than_ms is not None)
         return await self._dlq().purge(query, older_than_ms)
+
+    def _edit_of(self, edit: Callable[[Any], Any]) -> Edit:
+        most = self._settings.max_payload_bytes
+
+        def edited(payload: bytes) -> bytes:
+            changed = encode_payload(edit(decode_payload(payload)))
+            if len(changed) > most:
+                raise PayloadTooLarge(len(changed), most)
+            return changed
+
+        return edited
 
     def _dlq(self) -> DeadLetterStore:
         store = self._store()

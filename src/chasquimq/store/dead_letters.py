@@ -10,7 +10,7 @@ import msgspec
 
 from chasquimq.store.producing import ProducerStore
 from chasquimq.store.reading import FIRST_PAGE_MAX, NamedPages, Pages, PageSize, StreamPages
-from chasquimq.store.replaying import REQUEST_TTL_S, Replay, Replayed
+from chasquimq.store.replaying import REQUEST_TTL_S, Edit, Replay, Replayed
 from chasquimq.wire.stream_entry import DlqEntry, decode_dlq
 
 if TYPE_CHECKING:
@@ -73,10 +73,16 @@ class DeadLetterStore:
         return found[:limit]
 
     async def replay(
-        self, query: DlqQuery, limit: int, max_rate: float | None, *, is_dry: bool
+        self,
+        query: DlqQuery,
+        limit: int,
+        max_rate: float | None,
+        *,
+        is_dry: bool,
+        edit: Edit | None = None,
     ) -> Replayed:
         """Send the oldest matches back to the stream; what cannot be read stays."""
-        replay = Replay(self._producer, limit, max_rate, is_dry=is_dry)
+        replay = Replay(self._producer, limit, max_rate, is_dry=is_dry, edit=edit)
         # What dies again meanwhile lies behind this id.
         walk = self._walk(query, limit, newest=await self._last_id())
         while not replay.is_full and (page := await walk.next()) is not None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import msgspec
 
-from chasquimq.errors import DecodeError
+from chasquimq.errors import DecodeError, EditRefused
 from chasquimq.model.backoff import U32_MAX
 from chasquimq.store.producing import ProducerStore
 from chasquimq.wire.codec import encode_envelope, split_envelope
 from chasquimq.wire.stream_entry import DlqEntry
+
+# What a payload becomes before its job is sent back.
+Edit = Callable[[bytes], bytes]
 
 # How long a request's answer is remembered for a resend.
 REQUEST_TTL_S = 60
@@ -26,21 +29,30 @@ _BURST_S = 0.1
 class Replayed(int):
     """How many jobs were replayed, and what else a replay met on its way.
 
-    `matched` entries met the filters; `skipped` of them cannot be decoded and stay in the DLQ.
-    `ids` are the DLQ ids that were replayed, or would have been in a dry run.
+    `matched` entries met the filters; `skipped` of them cannot be decoded, or the edit refused
+    them: they stay in the DLQ. `ids` are the DLQ ids that were replayed, or would have been in a
+    dry run, and `job_ids` those of the jobs.
     """
 
     skipped: int
     matched: int
     ids: list[str]
+    job_ids: list[str]
 
     def __new__(
-        cls, replayed: int = 0, *, skipped: int = 0, matched: int = 0, ids: Sequence[str] = ()
+        cls,
+        replayed: int = 0,
+        *,
+        skipped: int = 0,
+        matched: int = 0,
+        ids: Sequence[str] = (),
+        job_ids: Sequence[str] = (),
     ) -> Self:
         self = super().__new__(cls, replayed)
         self.skipped = skipped
         self.matched = matched
         self.ids = list(ids)
+        self.job_ids = list(job_ids)
         return self
 
     @property
@@ -52,15 +64,23 @@ class Replay:
     """Gathers what is to be replayed and sends it in chunks, each under a token of its own."""
 
     def __init__(
-        self, producer: ProducerStore, limit: int, max_rate: float | None, *, is_dry: bool
+        self,
+        producer: ProducerStore,
+        limit: int,
+        max_rate: float | None,
+        *,
+        is_dry: bool,
+        edit: Edit | None = None,
     ) -> None:
         self._producer = producer
         self._limit = limit
+        self._edit = edit
         self._pace = Pace(max_rate)
         self._is_dry = is_dry
         self._moves: list[_Move] = []
         self._moves_bytes = 0
         self._ids: list[str] = []
+        self._job_ids: list[str] = []
         self._matched = self._skipped = 0
 
     @property
@@ -73,7 +93,7 @@ class Replay:
             if self.is_full:
                 return
             self._matched += 1
-            move = _next_generation(entry)
+            move = _next_generation(entry, self._edit)
             if move is None:
                 self._skipped += 1
             else:
@@ -87,10 +107,14 @@ class Replay:
             marks = await self._send(moves)
             moves = [move for move, mark in zip(moves, marks, strict=True) if mark == 1]
         self._ids += [move.dlq_id for move in moves]
+        self._job_ids += [move.job_id for move in moves]
 
     def result(self) -> Replayed:
         count = 0 if self._is_dry else len(self._ids)
-        return Replayed(count, skipped=self._skipped, matched=self._matched, ids=self._ids)
+        return Replayed(
+            count, skipped=self._skipped, matched=self._matched, ids=self._ids,
+            job_ids=self._job_ids,
+        )  # fmt: skip
 
     async def _add(self, move: _Move) -> None:
         size = len(move.envelope)
@@ -141,13 +165,14 @@ class _Move(msgspec.Struct, frozen=True):
     name: str
 
 
-def _next_generation(entry: DlqEntry) -> _Move | None:
+def _next_generation(entry: DlqEntry, edit: Edit | None) -> _Move | None:
     try:
         dead, extras = split_envelope(entry.payload)
-    except DecodeError:
+        payload = dead.payload if edit is None else edit(dead.payload)
+    except (DecodeError, EditRefused):
         return None
     envelope = encode_envelope(
-        dead.id, dead.payload, dead.created_at_ms, 0, dead.retry, _next_extras(extras or {})
+        dead.id, payload, dead.created_at_ms, 0, dead.retry, _next_extras(extras or {})
     )
     return _Move(entry.entry_id, dead.id, envelope, entry.name)
 

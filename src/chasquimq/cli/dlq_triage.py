@@ -1,0 +1,137 @@
+"""Dead jobs by what went wrong: how many, since when, and what they cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.dlq_peek import Filters, pages
+from chasquimq.cli.progress import progress_bar
+from chasquimq.cli.render import emit_json, emit_table, mask_secrets, talk
+from chasquimq.cli.visit import visit
+from chasquimq.errors import ChasquiError
+from chasquimq.model.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from chasquimq.queue.dead_letters import DeadLetter
+
+NAMES_SHOWN_MAX = 3
+
+
+@dataclass
+class Kind:
+    """Dead jobs of one fingerprint; `burnt_s` is None where no table knows it."""
+
+    fingerprint: str
+    jobs: int = 0
+    attempts: int = 0
+    first_ms: int = 2**63
+    last_ms: int = 0
+    names: Counter[str] = field(default_factory=Counter[str])
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    error: str | None = None
+    burnt_s: float | None = None
+
+    def take(self, letter: DeadLetter) -> None:
+        self.jobs += 1
+        self.attempts += letter["attempt"] or 0
+        self.first_ms = min(self.first_ms, letter["failed_at_ms"])
+        self.last_ms = max(self.last_ms, letter["failed_at_ms"])
+        self.names[letter["name"]] += 1
+        self.reasons[letter["reason"]] += 1
+        self.error = self.error or letter["error"] or letter["detail"]
+
+
+async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[Kind]:
+    """Every dead job by its fingerprint, the most frequent first."""
+    kinds: dict[str, Kind] = {}
+    async with visit(queue, url) as seen:
+        depth, read = (await seen.inspector.snapshot(queue)).dlq_depth, 0
+        with progress_bar("reading the DLQ") as advance:
+            async for page in pages(seen.queue, filters):
+                for letter in page:
+                    key = _key(letter)
+                    kinds.setdefault(key, Kind(key)).take(letter)
+                read += len(page)
+                advance(read, depth)
+    for key, burnt_s in _burnt(queue, lake).items():
+        if key in kinds:
+            kinds[key].burnt_s = burnt_s
+    return sorted(kinds.values(), key=lambda kind: (-kind.jobs, kind.fingerprint))
+
+
+def show(kinds: list[Kind], queue: str, limit: int, as_json: bool) -> None:
+    if as_json:
+        emit_json({"queue": queue, "kinds": [_facts(kind) for kind in kinds[:limit]]})
+        return
+    rows = [_row(kind) for kind in kinds[:limit]] or [{"fingerprint": "(no dead jobs)"}]
+    emit_table(rows, text=("names", "an error of it"), optional=("attempts", "reason"))
+    if len(kinds) > limit:
+        talk(f"and {len(kinds) - limit:,} kinds more; --limit shows them")
+    if kinds:
+        click.echo(
+            f"\nsend a kind back: chasqui dlq replay {queue} --fingerprint {kinds[0].fingerprint}"
+        )
+
+
+def _key(letter: DeadLetter) -> str:
+    # The original writes no fingerprint; what it says of the error makes one.
+    known = letter["fingerprint"]
+    return known or fingerprint(letter["reason"], letter["detail"] or letter["error"] or "")
+
+
+def _burnt(queue: str, lake: Path) -> Mapping[str, float]:
+    """Seconds that attempts of each fingerprint ran, where a lake knows the queue."""
+    try:
+        from chasquimq.spark.answers import Answers, has_tables
+
+        if not has_tables(lake):
+            return {}
+        with Answers(lake) as answers:
+            rows = answers.ask(
+                "select fingerprint, sum(run_us) / 1e6 as burnt_s from gold_failures"
+                " where queue = $queue group by fingerprint",
+                queue=queue,
+            )
+    except (ImportError, ChasquiError) as error:
+        talk(f"the tables cannot say how long the attempts ran: {error}")
+        return {}
+    return {row["fingerprint"]: row["burnt_s"] for row in rows if row["burnt_s"] is not None}
+
+
+def _facts(kind: Kind) -> dict[str, Any]:
+    return {
+        "fingerprint": kind.fingerprint,
+        "jobs": kind.jobs,
+        "attempts": kind.attempts,
+        "burnt_s": kind.burnt_s,
+        "first_seen": _moment(kind.first_ms).isoformat(),
+        "last_seen": _moment(kind.last_ms).isoformat(),
+        "names": dict(kind.names.most_common()),
+        "reasons": dict(kind.reasons.most_common()),
+        "error": kind.error and mask_secrets(kind.error),
+    }
+
+
+def _row(kind: Kind) -> dict[str, Any]:
+    return {
+        "fingerprint": kind.fingerprint,
+        "jobs": kind.jobs,
+        "attempts": kind.attempts,
+        "burnt": None if kind.burnt_s is None else f"{kind.burnt_s:,.1f} s",
+        "first seen": f"{_moment(kind.first_ms):%Y-%m-%d %H:%M:%S}",
+        "last seen": f"{_moment(kind.last_ms):%Y-%m-%d %H:%M:%S}",
+        "reason": ", ".join(kind.reasons),
+        "names": ", ".join(name for name, _ in kind.names.most_common(NAMES_SHOWN_MAX)),
+        "an error of it": kind.error and mask_secrets(kind.error),
+    }
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(min(max(ms, 0), 253_402_300_799_000) / 1000, UTC)
