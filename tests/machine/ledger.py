@@ -55,7 +55,7 @@ class Ledger:
             is_new = not earlier or number > max(earlier)
             self._note(not is_new, f"{run.job_id} started as {number} after {earlier}")
             is_alone = all(
-                other.delivery.entry_id != run.delivery.entry_id or self._is_doubtful(other)
+                other.delivery.entry_id != run.delivery.entry_id or self._may_overlap(other, run)
                 for other in open_runs
             )
             self._note(not is_alone, f"{run.job_id} runs twice at once, and no lease ran out")
@@ -107,8 +107,9 @@ class Ledger:
         ended = picture.ids_of("outcome") & (places.keys() - set(picture.dlq))
         self._note(ended, f"ended, and yet waiting to run: {ended}")
 
-    def _is_doubtful(self, run) -> bool:
-        return run.delivery.entry_id in self.doubtful or run.delivery.is_finished
+    def _may_overlap(self, other, run) -> bool:
+        is_elsewhere = other.worker is not run.worker
+        return is_elsewhere and other.delivery.entry_id in self.doubtful
 
     def _note(self, is_wrong: object, what: str) -> None:
         if is_wrong:

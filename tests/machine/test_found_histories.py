@@ -9,7 +9,7 @@ from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings
 from chasquimq.store.consuming import ConsumerStore
 from chasquimq.wire.codec import decode_envelope
 from chasquimq.wire.delayed_member import split_member
-from machine.stepped_worker import SteppedWorker, expire_leases
+from machine.stepped_worker import SteppedWorker, expire_leases, losing_the_reply
 from support.raw import Raw
 
 
@@ -84,3 +84,13 @@ async def test_a_failure_after_coming_back_spends_what_others_ran(join, queue, r
 
     (member,) = await raw("ZRANGE", raw.keys.delayed, 0, -1)
     assert decode_envelope(split_member(member)[1]).attempt == 2
+
+
+async def test_a_resend_after_somebody_deleted_the_stream_adds_nothing_twice(queue, raw):
+    """Telling the new stream how much to remember makes the server forget what it does remember."""
+    await queue.add("warm", 0)
+    await raw("DEL", raw.keys.stream)
+
+    await losing_the_reply(queue._store().link, queue.add("n", 1))
+
+    assert await raw("XLEN", raw.keys.stream) == 1

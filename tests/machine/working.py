@@ -67,9 +67,7 @@ class Working(Stage):
     def work(self, pick: int, fate: Fate) -> None:
         """Read, run and flush, as an undisturbed worker does."""
         self.read(pick, loses_reply=False)
-        for run in list(self.worker(pick).runs):
-            self.do(run.worker.end(run, fate("no") if fate else run.data))
-        self.flush(pick, loses_reply=False)
+        self._finish(self.worker(pick), fate)
 
     @rule(pick=picks, is_waiting_long=st.booleans())
     @has_workers
@@ -89,6 +87,21 @@ class Working(Stage):
         worker.grow_old()
         self.ledger.doubtful |= self.do(expire_leases(self.raw, worker.consumer))
         self.read(pick + 1 + reader % others, loses_reply=False)
+
+    @rule(pick=picks, fate=fates, of_other=st.none() | fates.map(lambda fate: [fate]))
+    @has_workers
+    def come_back_late(self, pick: int, fate: Fate, of_other: list[Fate] | None) -> None:
+        """It ends its jobs while another runs them, or after another has ended them."""
+        late = self.worker(pick)
+        self.stand_still(pick, 0)
+        if of_other is not None:
+            self._finish(self.worker(pick + 1), of_other[0])
+        self._finish(late, fate)
+
+    def _finish(self, worker: SteppedWorker, fate: Fate) -> None:
+        for run in list(worker.runs):
+            self.do(worker.end(run, fate("no") if fate else run.data))
+        self.flush(self.workers.index(worker), loses_reply=False)
 
     @rule(pick=picks, is_long_ago=st.booleans())
     @has_workers

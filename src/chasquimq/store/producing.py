@@ -162,7 +162,11 @@ class ProducerStore:
                 self.link.heed(trouble)
                 await pause(trouble)
             try:
-                connection = await self._connection(max(0.05, until - loop.time()))
+                left_s = max(0.05, until - loop.time())
+                # To widen a memory is to clear it, and a resend needs what is in there.
+                connection = await (
+                    self.link.connection(within_s=left_s) if was_sent else self._connection(left_s)
+                )
                 return self.accept(write, await self._exchange(connection, write))
             except (QueueFull, DurabilityNotMet):
                 raise
