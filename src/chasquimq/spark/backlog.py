@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from chasquimq.model.forecast import WINDOW_MS, Forecast, Sample, forecast
+from chasquimq.spark.moments import moment_of
 from chasquimq.spark.table_schemas import GOLD_BACKLOG, GOLD_FORECAST
 from chasquimq.spark.targets import Targets
 
@@ -59,7 +60,7 @@ class Backlog:
         added, left = last.get(sample.queue, (None, None))
         last[sample.queue] = (sample.added, sample.left)
         self._remember(sample)
-        at = _moment(sample.at_ms)
+        at = moment_of(sample.at_ms)
         return {
             "queue": sample.queue,
             "sampled_at": at,
@@ -108,7 +109,7 @@ def _since(before: int | None, now: int | None) -> int | None:
 
 
 def _forecast_row(made: Forecast) -> dict[str, object]:
-    at = _moment(made.made_at_ms)
+    at = moment_of(made.made_at_ms)
     return {
         "queue": made.queue,
         "made_at": at,
@@ -122,10 +123,6 @@ def _forecast_row(made: Forecast) -> dict[str, object]:
     }
 
 
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1_000, UTC)
-
-
 def _maybe_moment(ms: int | None) -> datetime | None:
     # Centuries ahead is never, and no calendar goes on for ever.
-    return None if ms is None or ms > _LAST_MS else _moment(ms)
+    return None if ms is None or ms > _LAST_MS else moment_of(ms)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chasquimq.spark.schema import TIMESTAMP
+from chasquimq.spark.columns import TIMESTAMP
 
 # Nothing runs or waits for longer: a number beyond it was broken on its way.
 CENTURY_MS = 36_525 * 86_400_000
@@ -14,11 +16,17 @@ CENTURY_US = CENTURY_MS * 1_000
 # centuries are left to what is added to a moment, a run and then a wait.
 FIRST_MS = -62_135_596_800_000
 LAST_MS = 253_402_300_799_999 - 2 * CENTURY_MS
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def known_ms(moment_ms: int) -> int | None:
     """The moment, or None where no calendar holds it."""
     return moment_ms if FIRST_MS <= moment_ms <= LAST_MS else None
+
+
+def moment_of(moment_ms: int) -> datetime:
+    """A moment in milliseconds as Python has it."""
+    return _EPOCH + timedelta(milliseconds=moment_ms)
 
 
 def moments_ms(offsets_ms: pa.Array, base_ms: pa.Array | int = 0) -> pa.Array:

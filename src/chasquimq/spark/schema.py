@@ -22,6 +22,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from chasquimq.spark.columns import ARROW_TYPES
+
 MARK: Final = "mark"
 UNREADABLE: Final = "unreadable"
 GAP: Final = "gap"
@@ -75,16 +77,6 @@ _EVENT_COLUMNS = (
     ("fault", "string"),
     ("lost", "long"),
 )
-# Spark takes an Arrow batch only where unit and zone are exactly its own.
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-_ARROW_TYPES: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "int": pa.int32(),
-    "timestamp": TIMESTAMP,
-    "boolean": pa.bool_(),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-}
 
 
 def _ddl(columns: tuple[tuple[str, str], ...]) -> str:
@@ -92,7 +84,7 @@ def _ddl(columns: tuple[tuple[str, str], ...]) -> str:
 
 
 def _arrow(columns: tuple[tuple[str, str], ...]) -> pa.Schema:
-    return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in columns])
+    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns])
 
 
 ATTEMPTS_DDL: Final = _ddl(_ATTEMPT_COLUMNS)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chasquimq.spark.answers_progress import places
 from chasquimq.spark.audit_runs import Living
-from chasquimq.spark.moments import LAST_MS
+from chasquimq.spark.moments import LAST_MS, moment_of
 from chasquimq.spark.offsets import Offsets, id_parts
 from chasquimq.wire.keys import QueueKeys
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # Behind the last entry: whatever was written is read.
 TO_THE_TAIL: Final = datetime.max.replace(tzinfo=UTC)
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class Standing(NamedTuple):
@@ -53,4 +52,4 @@ def _read_until(queue: str, offsets: Offsets, facts: StreamFacts) -> datetime | 
     if not position.is_before(facts.last_id):
         return TO_THE_TAIL
     ms, _ = id_parts(position.entry_id)
-    return _EPOCH + timedelta(milliseconds=min(ms, LAST_MS))
+    return moment_of(min(ms, LAST_MS))

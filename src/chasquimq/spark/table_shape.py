@@ -11,6 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from chasquimq.spark.columns import ARROW_TYPES
+
 # key: what rows merge by. sum, min, max: as they say. last: what the latest row by `updated_at`
 # that knows it says. kll: sketches of doubles, merged by the library that made them. Any other
 # text is the SQL of a figure that follows from merged ones. None: no merge, rows are facts.
@@ -18,18 +20,6 @@ Merge = str
 ColumnText = tuple[str, str] | tuple[str, str, Merge]
 
 PARTITION: Final = "event_date"
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-_ARROW_TYPES: Final[dict[str, pa.DataType]] = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": TIMESTAMP,
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +32,7 @@ class Column:
 
     @property
     def arrow(self) -> pa.Field:
-        return pa.field(self.name, _ARROW_TYPES[self.kind])
+        return pa.field(self.name, ARROW_TYPES[self.kind])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chasquimq.spark.columns import TIMESTAMP
 from chasquimq.spark.ledger import Gap, RunPart, id_ms
-from chasquimq.spark.moments import LAST_MS, known_ms, within
+from chasquimq.spark.moments import LAST_MS, known_ms, moment_of, within
 from chasquimq.spark.schema import GAP, UNREADABLE
 from chasquimq.spark.table_schemas import (
     BRONZE_ATTEMPTS,
@@ -18,7 +19,7 @@ from chasquimq.spark.table_schemas import (
     BRONZE_GAPS,
     BRONZE_RUNS,
 )
-from chasquimq.spark.table_shape import TIMESTAMP, Table
+from chasquimq.spark.table_shape import Table
 
 _DAY_MS: Final = 86_400_000
 _MARKERS: Final = pa.array([GAP, UNREADABLE])
@@ -104,4 +105,4 @@ def _days(times_ms: pa.Array, now_us: int) -> pa.Array:
 def _moment(entry_id: str, now: datetime) -> datetime:
     """When the server took an entry; now, where there was none or no calendar holds it."""
     ms = known_ms(id_ms(entry_id))
-    return datetime.fromtimestamp(ms / 1_000, UTC) if ms else now
+    return moment_of(ms) if ms else now

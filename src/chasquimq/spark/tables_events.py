@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chasquimq.spark.columns import TIMESTAMP, has_text, micros, where
 from chasquimq.spark.event_chain import COMPLETED, LIFE, EventChain
 from chasquimq.spark.moments import moments_ms
 from chasquimq.spark.table_schemas import FOLDED_ATTEMPTS, SILVER_OPEN
-from chasquimq.spark.table_shape import TIMESTAMP
 from chasquimq.wire.job_id import ulid_ms
 
 _ULID: Final = "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"
@@ -37,7 +37,7 @@ def fold_events(events: pa.RecordBatch, *, is_all: bool) -> Folded:
     `is_all`: there is nothing before these events, so that an end without its start is an attempt
     too, and nothing is loose.
     """
-    is_told = pc.and_(_has_job(events), pc.is_in(events.column("event"), LIFE))
+    is_told = pc.and_(has_text(events, "job_id"), pc.is_in(events.column("event"), LIFE))
     known = events.select(SILVER_OPEN.names).filter(is_told)
     chain = EventChain(known)
     is_end = chain.kind >= COMPLETED
@@ -52,7 +52,7 @@ def fold_events(events: pa.RecordBatch, *, is_all: bool) -> Folded:
 def rejected_entries(events: pa.RecordBatch) -> pa.RecordBatch:
     """Entries that could not be read, and so are nobody's attempt."""
     is_buried = pc.equal(events.column("event"), "dlq")
-    lost = events.filter(pc.and_(is_buried, pc.invert(_has_job(events))))
+    lost = events.filter(pc.and_(is_buried, pc.invert(has_text(events, "job_id"))))
     known: dict[str, Any] = {
         "queue": lost.column("queue"),
         "worker": lost.column("worker"),
@@ -87,7 +87,7 @@ def _attempts(events: pa.RecordBatch, chain: EventChain, is_resolved: Any) -> pa
         "attempt": attempt,
         "outcome": outcome,
         "enqueued_at": enqueued_at,
-        "ready_at": pc.coalesce(end.column("due"), _where(is_first, enqueued_at)),
+        "ready_at": pc.coalesce(end.column("due"), where(is_first, enqueued_at)),
         "due_at": end.column("due"),
         "started_at": _started_at(end, start, failure, duration_us, outcome),
         "duration_us": pc.fill_null(duration_us, 0),
@@ -103,9 +103,9 @@ def _attempts(events: pa.RecordBatch, chain: EventChain, is_resolved: Any) -> pa
 def _duration_us(end: pa.RecordBatch, start: pa.RecordBatch, failure: pa.RecordBatch) -> pa.Array:
     """What the handler's end tells; a snooze tells nothing but that it came."""
     is_retry = pc.equal(end.column("event"), "retry-scheduled")
-    since_start = pc.subtract(_us(end), _us(start))
+    since_start = pc.subtract(micros(end, "ts"), micros(start, "ts"))
     told = pc.coalesce(failure.column("duration_us"), end.column("duration_us"))
-    return pc.coalesce(told, _where(is_retry, since_start))
+    return pc.coalesce(told, where(is_retry, since_start))
 
 
 def _started_at(
@@ -115,11 +115,11 @@ def _started_at(
     duration_us: pa.Array,
     outcome: pa.Array,
 ) -> pa.Array:
-    ended_us = pc.coalesce(_us(failure), _us(end))
+    ended_us = pc.coalesce(micros(failure, "ts"), micros(end, "ts"))
     # Whose run time nobody knows began at its end at the latest.
     worked_out = pc.subtract(ended_us, pc.fill_null(duration_us, 0)).cast(TIMESTAMP)
     ran = pc.not_equal(outcome, "rejected")
-    return _where(ran, pc.coalesce(start.column("ts"), worked_out))
+    return where(ran, pc.coalesce(start.column("ts"), worked_out))
 
 
 def _enqueued_at(end: pa.RecordBatch) -> pa.Array:
@@ -133,19 +133,7 @@ def _enqueued_at(end: pa.RecordBatch) -> pa.Array:
     heads = pc.utf8_slice_codeunits(ids, 0, _ULID_TIME_CHARS).dictionary_encode()
     made_ms = [ulid_ms(head + _ULID_REST) for head in heads.dictionary.to_pylist()]
     made_at = moments_ms(pa.array(made_ms, pa.int64())).take(heads.indices)
-    return pc.coalesce(told, _where(is_ulid, made_at))
-
-
-def _has_job(events: pa.RecordBatch) -> pa.Array:
-    return pc.not_equal(pc.fill_null(events.column("job_id"), ""), "")
-
-
-def _us(events: pa.RecordBatch) -> pa.Array:
-    return events.column("ts").cast(pa.int64())
-
-
-def _where(condition: pa.Array, values: pa.Array) -> pa.Array:
-    return pc.if_else(condition, values, pa.scalar(None, values.type))
+    return pc.coalesce(told, where(is_ulid, made_at))
 
 
 def _same(value: object, kind: pa.DataType, events: pa.RecordBatch) -> pa.Array:

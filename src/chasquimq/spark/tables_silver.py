@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chasquimq.model.attempt_row import AttemptOutcome
+from chasquimq.spark.columns import TIMESTAMP, has_text, micros, where
 from chasquimq.spark.table_schemas import SILVER_ATTEMPTS, SILVER_JOBS
-from chasquimq.spark.table_shape import TIMESTAMP, Table
+from chasquimq.spark.table_shape import Table
 
 # What an attempt makes of its job. The others say nothing: they did not count, or perhaps not.
 _STATUS: Final = {
@@ -57,8 +58,8 @@ def silver_rows(attempts: pa.RecordBatch) -> SilverRows:
 
 def waiting_parts(events: pa.RecordBatch) -> pa.RecordBatch:
     """Jobs that events know to wait, as parts of their jobs."""
-    has_job = pc.not_equal(pc.fill_null(events.column("job_id"), ""), "")
-    waits = events.filter(pc.and_(pc.is_in(events.column("event"), _WAITING), has_job))
+    is_told = pc.is_in(events.column("event"), _WAITING)
+    waits = events.filter(pc.and_(is_told, has_text(events, "job_id")))
     told_us = pc.subtract(waits.column("ts").cast(pa.int64()), _TOLD_LATE_US)
     return _live_parts(waits, "waiting", None, told_us.cast(TIMESTAMP))
 
@@ -104,12 +105,12 @@ class _Times(NamedTuple):
 
 
 def _times(attempts: pa.RecordBatch) -> _Times:
-    started_us, ready_us = _us(attempts, "started_at"), _us(attempts, "ready_at")
+    started_us, ready_us = micros(attempts, "started_at"), micros(attempts, "ready_at")
     ended_us = pc.coalesce(pc.add(started_us, attempts.column("duration_us")), ready_us)
     return _Times(
         ended_at=ended_us.cast(TIMESTAMP),
         wait_ms=_ms_between(ready_us, started_us),
-        total_ms=_ms_between(_us(attempts, "enqueued_at"), ended_us),
+        total_ms=_ms_between(micros(attempts, "enqueued_at"), ended_us),
     )
 
 
@@ -127,12 +128,12 @@ def _jobs(attempts: pa.RecordBatch, times: _Times) -> pa.RecordBatch:
     known = {name: attempts.column(name) for name in attempts.schema.names}
     added = {
         "first_active_at": known["started_at"],
-        "ended_at": _where(has_ended, times.ended_at),
+        "ended_at": where(has_ended, times.ended_at),
         "attempts": ran.cast(pa.int32()),
         "failures": pc.and_(ran, pc.is_in(outcome, _FAILED)).cast(pa.int32()),
         "run_us": known["duration_us"],
         "wait_ms": times.wait_ms,
-        "total_ms": _where(has_ended, times.total_ms),
+        "total_ms": where(has_ended, times.total_ms),
         "status": status,
         "reason": known["error"],
         "updated_at": times.ended_at,
@@ -144,18 +145,10 @@ def _rows(table: Table, columns: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in table.names], schema=table.arrow)
 
 
-def _us(attempts: pa.RecordBatch, name: str) -> pa.Array:
-    return attempts.column(name).cast(pa.int64())
-
-
 def _ms_between(since_us: pa.Array, until_us: pa.Array) -> pa.Array:
     """Never below zero: clocks of two machines may disagree, and the audit counts where they do."""
     passed_us = pc.max_element_wise(pc.subtract(until_us, since_us), 0, skip_nulls=False)
     return pc.divide(passed_us.cast(pa.float64()), 1_000.0)
-
-
-def _where(condition: pa.Array, values: pa.Array) -> pa.Array:
-    return pc.if_else(condition, values, pa.scalar(None, values.type))
 
 
 def _or_nulls(column: pa.Array | None, row_count: int, kind: pa.DataType) -> pa.Array:
