@@ -132,7 +132,8 @@ class Reader:
 
     def _tell(self, listener: Listener, batch: Batch) -> None:
         if batch.size:
-            listener.read(batch.size, sum([one.earlier > 0 for one in batch.deliveries]))
+            reclaimed = 0 if batch.is_plain else sum([one.earlier > 0 for one in batch.deliveries])
+            listener.read(batch.size, reclaimed)
         elif not self._was_empty:
             listener.drained()
         self._was_empty = not batch.size

@@ -66,10 +66,13 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
 
 def ready_times_ms(batch: Sequence[Delivery]) -> list[int]:
-    """When each became ready, from its entry id; a busy queue has many in one millisecond."""
-    heads = [one.entry_id.partition(b"-")[0] for one in batch]
-    known = {head: int(head) for head in set(heads)}
-    return [known[head] for head in heads]
+    """When each became ready, from its entry id."""
+    # An id is two numbers: as one JSON array they are read in half the time of splitting each id.
+    numbers = b",".join([one.entry_id for one in batch]).replace(b"-", b",")
+    return _read_numbers(b"[%b]" % numbers)[::2]
+
+
+_read_numbers = msgspec.json.Decoder(list[int]).decode
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):

@@ -120,20 +120,19 @@ def read_columns(packed: bytes) -> HistoryColumns:
 
 def _base_ms(rows: HistoryRows) -> int:
     """The first start, or where nothing started the first that became ready."""
-    starts_us = [us for us in rows.started_us if us is not None]
-    if starts_us:
-        return min(starts_us) // 1_000
+    starts_us = (us for us in rows.started_us if us is not None)
+    first_us = next(starts_us, None)
+    if first_us is not None:
+        return first_us // 1_000
     return min([ms for ms in rows.ready_ms if ms is not None], default=0)
 
 
 # Nearly all rows of a busy queue are alike: the short ways take half the time of the long ones.
 def _offsets(moments: list[int | None], base: int) -> list[int | None]:
-    unknown_count = moments.count(None)
-    if unknown_count == len(moments):
-        return moments
-    if unknown_count:
+    try:
+        return [moment - base for moment in cast("list[int]", moments)]
+    except TypeError:  # some are unknown
         return [None if moment is None else moment - base for moment in moments]
-    return [moment - base for moment in cast("list[int]", moments)]
 
 
 def _since(base: int, offset: int | None) -> int | None:

@@ -57,11 +57,12 @@ class HistoryRows:
         if not count:
             return
         self._add_deliveries(batch)
-        if any([one.earlier for one in batch]):  # noqa: C419  half the time of a generator
-            self.attempts += [one.spent + one.earlier + 1 for one in batch]
+        runs_before = [one.spent + one.earlier for one in batch]
+        if any(runs_before):
+            self.attempts += [runs + 1 for runs in runs_before]
             self.deliveries += [one.earlier + 1 for one in batch]
         else:
-            self.attempts += [one.spent + 1 for one in batch]
+            self.attempts += [1] * count
             self.deliveries += [1] * count
         self.started_us += [one.started_ns // 1_000 + offset_us for one in batch]
         self.outcomes += [AttemptOutcome.COMPLETED.value] * count
