@@ -330,3 +330,50 @@ async def test_a_queue_whose_slot_moves_loses_and_doubles_nothing(kind, queue_na
     assert lost == set()
     assert traffic.extra_starts == 0
     assert traffic.errors == []
+
+
+@pytest.mark.skipif(not IS_BIG, reason="takes long; CHASQUI_TEST_BIG=1 runs it")
+async def test_a_slot_that_moves_at_once_loses_and_doubles_nothing(kind, queue_name):
+    async with Cluster(kind) as cluster:
+        traffic = Traffic(cluster.url, queue_name)
+        source = cluster.owner_at_start(queue_name)
+        other = next(node for node in cluster.nodes if node is not source)
+        async with traffic.running():
+            await traffic.until_acknowledged(200)
+            await cluster.move_at_once(queue_name, source, other)
+            moved_s = time.monotonic()
+            added_s = await traffic.until_acknowledged(10, after_s=moved_s)
+            started_s = await traffic.until_started(10, after_s=moved_s)
+        lost = set(traffic.acknowledged) - set(traffic.starts)
+
+    print(
+        f"{kind.label}: slot moved at once, {len(traffic.acknowledged)} acknowledged, {len(lost)} "
+        f"lost, adds {added_s:.2f} s, starts {started_s:.2f} s later"
+    )
+    assert lost == set()
+    assert traffic.extra_starts == 0
+    assert traffic.errors == []
+
+
+@pytest.mark.skipif(not IS_BIG, reason="takes long; CHASQUI_TEST_BIG=1 runs it")
+@pytest.mark.timeout(180)
+async def test_the_replica_of_a_dead_node_is_found(kind, queue_name):
+    async with Cluster(kind) as cluster:
+        owner = cluster.owner_at_start(queue_name)
+        replica = await cluster.add_replica(owner)
+        traffic = Traffic(cluster.url, queue_name)
+        async with traffic.running():
+            await traffic.until_acknowledged(200)
+            await asyncio.to_thread(owner.kill)
+            killed_s = time.monotonic()
+            await cluster.until_owned(queue_name, replica)
+            promoted_s = time.monotonic()
+            added_s = await traffic.until_acknowledged(10, after_s=promoted_s)
+            started_s = await traffic.until_started(10, after_s=promoted_s)
+
+    print(
+        f"{kind.label}: a node died, its replica led after {promoted_s - killed_s:.2f} s, adds "
+        f"{added_s:.2f} s, starts {started_s:.2f} s later"
+    )
+    assert max(added_s, started_s) <= RESUME_S_MAX
+    assert traffic.errors == []

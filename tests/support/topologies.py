@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from shutil import rmtree
 from typing import Self
 from urllib.parse import urlsplit
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.server.address import free_port
 from chasquimq.server.binary import bundled_binary
 from chasquimq.server.session import SessionServer
@@ -237,6 +237,53 @@ class Cluster:
         for node in (target, source, *others):
             await tell(node.url, "CLUSTER", "SETSLOT", slot, "NODE", target_id)
 
+    async def move_at_once(self, queue: str, source: SessionServer, target: SessionServer) -> None:
+        """Move the slot of a queue as a whole, with the command that the server has for it."""
+        slot = slot_of(queue)
+        if (await info(source.url, "server")).get("server_name") == "valkey":
+            place = ("SLOTSRANGE", slot, slot, "NODE", await self._id(target))
+            await tell(source.url, "CLUSTER", "MIGRATESLOTS", *place)
+        else:
+            await tell(target.url, "CLUSTER", "MIGRATION", "IMPORT", slot, slot)
+        await self.until_owned(queue, target)
+
+    async def until_owned(self, queue: str, owner: SessionServer) -> None:
+        """Wait until a node says of itself that it holds the queue."""
+        slot, port = slot_of(queue), port_of(owner.url)
+
+        async def is_owned() -> bool:
+            ranges = await tell(owner.url, "CLUSTER", "SLOTS")
+            return any(one[0] <= slot <= one[1] and one[2][1] == port for one in ranges)
+
+        await eventually(is_owned, within_s=40, what="a node that holds the queue")
+
+    async def add_replica(self, master: SessionServer) -> SessionServer:
+        """Start one more node that follows a master, and wait until it could take over."""
+        bus_port = free_port()
+        replica = self._stack.enter_context(self._start(bus_port))
+        await tell(master.url, "CLUSTER", "MEET", "127.0.0.1", port_of(replica.url), bus_port)
+        master_id = await self._id(master)
+
+        async def has_heard() -> bool:
+            with suppress(ServerRefused):
+                return await tell(replica.url, "CLUSTER", "REPLICATE", master_id) == b"OK"
+            return False
+
+        async def follows() -> bool:
+            return (await info(replica.url, "replication")).get("master_link_status") == "up"
+
+        await eventually(has_heard, within_s=20, what="a node that has heard of its master")
+
+        async def are_all_known() -> bool:
+            told = [await tell(one.url, "CLUSTER", "INFO") for one in (*self.nodes, replica)]
+            count = f"cluster_known_nodes:{len(told)}\r".encode()
+            return all(count in one and b"cluster_state:ok" in one for one in told)
+
+        await eventually(follows, within_s=40, what="a replica in the cluster")
+        # One that is not known to the others gets no votes.
+        await eventually(are_all_known, within_s=40, what="nodes that know each other")
+        return replica
+
     async def _migrate(self, slot: int, source: SessionServer, target: SessionServer) -> None:
         place = ("127.0.0.1", port_of(target.url), "", 0, _MIGRATE_MS, "KEYS")
         while keys := await tell(source.url, "CLUSTER", "GETKEYSINSLOT", slot, 100):
@@ -248,7 +295,8 @@ class Cluster:
 
     def _start(self, bus_port: int) -> SessionServer:
         joined = ("--cluster-enabled", "yes", "--cluster-port", str(bus_port))
-        return self._kind.session(port=0, args=(*joined, "--cluster-node-timeout", "3000"))
+        quick = ("--cluster-node-timeout", "3000", "--repl-diskless-sync-delay", "0")
+        return self._kind.session(port=0, args=(*joined, *quick))
 
     async def _share_slots(self) -> None:
         # The first slot of a part is the least whose share rounds down to it.
