@@ -227,6 +227,31 @@ MUTANTS = (
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
     ),
     Mutant(
+        "an add without an answer counts as done", f"{_STORE}/producing.py",
+        "            except StoreError as error:\n                trouble = error\n",
+        "            except StoreError:\n                return [AddMark.ADDED] * len(write.jobs)\n",
+        "tests/faults/test_restarts.py::"
+        "test_a_killed_server_keeps_what_its_class_of_durability_promises[valkey-always]",
+    ),
+    Mutant(
+        "a connection is used after a fork", f"{_STORE}/connection.py",
+        "if self._owner_pid != os.getpid():", "if self._owner_pid == 0:",
+        "tests/faults/test_prefork.py::"
+        "test_children_and_their_parent_add_side_by_side_without_a_shared_byte[valkey]",
+    ),
+    Mutant(
+        "a counter that lies", f"{_ENGINE}/outcomes.py",
+        "self.counters.completed += len(done)", "self.counters.completed += len(done) + 1",
+        "tests/faults/test_small_budget.py::"
+        "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
+    ),
+    Mutant(
+        "promoted jobs stay in the index of delayed ones", f"{_LUA}/promote_due.lua",
+        "  if #ids == 0 then return end\n", "  do return end\n",
+        "tests/faults/test_clocks.py::"
+        "test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wrong[valkey]",
+    ),
+    Mutant(
         "the checker ignores what is lost", "tests/support/rules.py",
         "        if life not in ended and not queued[life[0]]:\n", "        if life is None:\n",
         "tests/faults/test_journal_checker.py",
