@@ -23,7 +23,7 @@ FIGURES = Figures(
 )  # fmt: skip
 WAITS = {"p50": 0.5, "p99": 1.5, "p99.9": 2.5, "max": 9.0}
 WAITED = Waited(
-    side="ours", share=0.5, share_of="ours", wanted_per_s=100, arrived_per_s=99, wait_ms=WAITS,
+    side="ours", share=0.5, share_of="ours", jobs=200, wanted_per_s=100, arrived_per_s=99, wait_ms=WAITS,
     late_ms=WAITS,
 )  # fmt: skip
 GROWN = Grown(dimension="backlog", size=10_000, side="ours", figures=FIGURES)

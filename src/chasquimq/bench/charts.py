@@ -110,15 +110,21 @@ def _draw(panels: Sequence[Panel], title: str, path: Path) -> Path:
 
 
 def _fill(axes: Any, panel: Panel) -> None:
-    axes.barh(panel.labels, panel.values, xerr=panel.errors, color=panel.colours, capsize=2)
+    bars = axes.barh(panel.labels, panel.values, xerr=panel.errors, color=panel.colours, capsize=2)
+    axes.bar_label(bars, labels=[_value_text(one) for one in panel.values], padding=3, fontsize=7)
     # The first one is ours and stands on top; every axis begins at nothing.
     axes.invert_yaxis()
     axes.set_xlim(left=0)
+    axes.margins(x=0.15)
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.unit, fontsize=8)
     axes.tick_params(labelsize=8)
     axes.xaxis.set_major_locator(_figure_module("ticker").MaxNLocator(4))
     axes.xaxis.set_major_formatter(_tick_text)
+
+
+def _value_text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _tick_text(value: float, _position: int) -> str:

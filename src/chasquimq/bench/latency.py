@@ -65,6 +65,7 @@ class Waited(msgspec.Struct, frozen=True, kw_only=True):
     # A share of whose capacity; 1 and its own: the capacity itself, as fast as answers come.
     share: float
     share_of: str
+    jobs: int
     wanted_per_s: float
     arrived_per_s: float
     wait_ms: Waits
@@ -129,14 +130,14 @@ class Latency:
         arrived, started = self._exchange(side, self._plan(0.0))
         per_s = started.jobs / max(started.seconds, arrived.seconds)
         return Waited(
-            side=side.name, share=1.0, share_of=side.name, wanted_per_s=0.0, arrived_per_s=per_s,
+            side=side.name, share=1.0, share_of=side.name, jobs=started.jobs, wanted_per_s=0.0, arrived_per_s=per_s,
             wait_ms=started.wait_ms, late_ms=arrived.late_ms,
         )  # fmt: skip
 
     def _stretch(self, side: Side, share: float, whose: str, per_s: float) -> Waited:
         arrived, started = self._exchange(side, self._plan(per_s))
         return Waited(
-            side=side.name, share=share, share_of=whose, wanted_per_s=per_s,
+            side=side.name, share=share, share_of=whose, jobs=started.jobs, wanted_per_s=per_s,
             arrived_per_s=arrived.jobs / arrived.seconds,
             wait_ms=started.wait_ms, late_ms=arrived.late_ms,
         )  # fmt: skip

@@ -34,7 +34,7 @@ def main(side: str, plan: Plan) -> Figures | dict[str, Any]:
         jobs=stretch.jobs,
         seconds=stretch.seconds,
         cpu_seconds=stretch.cpu_seconds,
-        version=f"redis-py {version_of('redis')}" if side == "redis-py" else version(),
+        version=version_of("redis") if side == "redis-py" else version(),
         loop=plan.loop,
         began_s=stretch.began_s,
         concurrency=plan.concurrency,
