@@ -1,0 +1,68 @@
+"""The sink under the worst that Spark can do: killed in the middle, run twice at once, reordered."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from chasquimq.spark.queues.layout import layout_of
+from chasquimq.spark.queues.sink import QueueWriter
+from chasquimq.spark.queues.source import QueueSource
+from chasquimq.spark.queues.task import WriteTask
+from chasquimq.store.row_write import RowOwner
+
+_ROWS_BEFORE_THE_KILL = 700
+
+
+class KillingSource(QueueSource):
+    """`chasqui.killing`: the real writer, with rows that come as after an unlucky shuffle."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "chasqui.killing"
+
+    def writer(self, schema, overwrite):
+        return KilledWriter(self._options, layout_of(schema, self._options))
+
+
+class KilledWriter(QueueWriter):
+    """The first attempt of every task is killed; the second runs beside a copy of itself."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]):
+        context = TaskContext.get()
+        table = pa.Table.from_batches(list(iterator))
+        if context.attemptNumber() == 0:
+            return super().write(_killed(_shuffled(table, seed=0)))
+        # What speculation does, without waiting for Spark to think of it.
+        beside = RowOwner(
+            self._run, self._instance, context.partitionId(), 1_000_000 + context.taskAttemptId()
+        )
+        copy = threading.Thread(
+            target=WriteTask(self._options, self._layout, beside).write,
+            args=(_shuffled(table, seed=1),),
+        )
+        copy.start()
+        report = super().write(_shuffled(table, seed=2))
+        copy.join()
+        return report
+
+
+def _shuffled(table: pa.Table, seed: int) -> Iterator[pa.RecordBatch]:
+    places = list(range(table.num_rows))
+    random.Random(seed).shuffle(places)
+    yield from table.take(places).combine_chunks().to_batches(max_chunksize=100)
+
+
+def _killed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    passed = 0
+    for batch in batches:
+        yield batch
+        passed += batch.num_rows
+        if passed >= _ROWS_BEFORE_THE_KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
