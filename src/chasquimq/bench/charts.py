@@ -114,8 +114,8 @@ def _fill(axes: Any, panel: Panel) -> None:
     axes.bar_label(bars, labels=[_value_text(one) for one in panel.values], padding=3, fontsize=7)
     # The first one is ours and stands on top; every axis begins at nothing.
     axes.invert_yaxis()
+    axes.margins(x=0.2)
     axes.set_xlim(left=0)
-    axes.margins(x=0.15)
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.unit, fontsize=8)
     axes.tick_params(labelsize=8)
