@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from support.clock_skew import DAY_S, skewed_environment
