@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
+from chasquimq.errors import ChasquiError
 from chasquimq.spark.complaint import complaint
-from chasquimq.spark.queues.enqueue import EnqueueFailed
 from chasquimq.wire.codec import decode_envelope
 from support.waiting import eventually
 
@@ -121,7 +121,7 @@ def test_the_same_run_adds_what_is_missing_however_it_is_shared_out(add, spark, 
 def test_rows_that_cannot_be_jobs_end_the_write_with_their_number(add, spark, ready):
     frame = spark.range(0, 100, 1, 1).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
 
-    with pytest.raises(EnqueueFailed) as failed:
+    with pytest.raises(ChasquiError) as failed:
         add(frame, id_column="id")
 
     assert "rows must be rows that can become jobs, got '10 with no id'" in str(failed.value)
@@ -148,7 +148,7 @@ def test_a_queue_is_only_added_to(spark, at):
 def test_a_full_queue_holds_the_write_up_until_there_is_room(add, spark, feed, ready):
     frame = spark.range(0, 40, 1, 2)
 
-    with pytest.raises(EnqueueFailed) as full:
+    with pytest.raises(ChasquiError) as full:
         add(frame, max_stream_len=20, queue_full_timeout_ms=50, run_id="r")
     held = len(ready())
     feed.call("DEL", feed.keys.stream)

@@ -27,10 +27,6 @@ OnRows = Callable[[int], None]
 _LOOK_EVERY_S = 0.5
 
 
-class EnqueueFailed(ChasquiError, RuntimeError):
-    """Read the message; rows that were added stay, and the same run may be written again."""
-
-
 def enqueue(
     frame: DataFrame,
     queue: str,
@@ -45,7 +41,8 @@ def enqueue(
     each call is a run of its own.
 
     Raises:
-        EnqueueFailed: columns, rows or the server were not as they must be; nothing is rolled back.
+        ChasquiError: columns, rows or the server were not as they must be. Rows that were added
+            stay; a second write of the same run adds the others.
     """
     run = options.pop("run_id", "") or uuid4().hex[:12]
     named = {
@@ -67,7 +64,7 @@ def _save(frame: DataFrame, options: dict[str, str]) -> None:
     try:
         frame.write.format("chasqui").options(**options).mode("append").save()
     except (PySparkException, Py4JError) as error:
-        raise EnqueueFailed(complaint(error) or _first_line(error)) from error
+        raise ChasquiError(complaint(error) or _first_line(error)) from error
 
 
 def _make_active(session: Any) -> None:
