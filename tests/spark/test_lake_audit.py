@@ -396,3 +396,33 @@ def test_rows_of_a_worker_whose_clock_is_ahead_are_not_missing_for_certain(lake)
     ended(lake, NOON + timedelta(minutes=5), 3)
 
     assert verdict(audited(lake)) == (3, 0, 0, 3)
+
+
+def test_an_audit_of_other_queues_finds_nobody_dead_in_this_one(lake):
+    looked(lake, NOON, 0, None)
+    append(lake, "bronze_runs", run("r", 1, 5))
+
+    audit(lake, {"other": "history"}, standing())
+
+    assert not (lake.path / "_pipeline" / "found-dead.json").exists()
+
+
+def test_an_audit_of_other_queues_forgets_nobody_who_was_found_dead(lake):
+    looked(lake, NOON, 0, None)
+    append(lake, "bronze_runs", run("r", 1, 5))
+    audit(lake, HISTORY, standing())
+    append(lake, "bronze_runs", run("q", 1, 5) | {"queue": "other"})
+
+    audit(lake, {"other": "history"}, standing())
+
+    found = json.loads((lake.path / "_pipeline" / "found-dead.json").read_text())
+    assert set(found) == {"mail r", "other q"}
+
+
+def test_an_audit_of_other_queues_leaves_the_rows_of_this_one(lake):
+    looked(lake, NOON, 0, None)
+    audit(lake, HISTORY, standing())
+
+    audit(lake, {"other": "history"}, standing())
+
+    assert lake.table("gold_audit").count() == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ def audit(lake: Lake, channels: Mapping[str, str], standing: Standing) -> list[d
     chosen = compared[-_DAYS:]
     facts = AuditFacts(lake)
     try:
-        days = _days(lake, facts, standing)
+        days = _days(lake, facts, channels, standing)
         rows = [
             row
             for queue, channel in channels.items()
@@ -43,14 +43,16 @@ def audit(lake: Lake, channels: Mapping[str, str], standing: Standing) -> list[d
     finally:
         facts.close()
     for day in chosen:
-        _replace(lake, day, [row for row in rows if row[_DAY] == date.fromisoformat(day)])
+        of_day = [row for row in rows if row[_DAY] == date.fromisoformat(day)]
+        _replace(lake, day, [*_of_others(lake, day, channels), *of_day])
     return rows
 
 
-def _days(lake: Lake, facts: AuditFacts, standing: Standing) -> Days:
+def _days(lake: Lake, facts: AuditFacts, queues: Collection[str], standing: Standing) -> Days:
     now = datetime.now(UTC)
     found = FoundDead(own_folder(lake.path) / "found-dead.json")
-    return Days(facts, open_runs(facts.runs(), standing.alive, found, now), standing, now)
+    runs = open_runs(facts.runs(), queues, standing.alive, found, now)
+    return Days(facts, runs, standing, now)
 
 
 def _rows(queue: str, channel: str, days: Days, compared: Sequence[str]) -> list[dict[str, Any]]:
@@ -115,6 +117,12 @@ def _of_events(days: Days, spell: Spell, counts: DayCounts) -> dict[str, Any]:
         "starts_without_end_proven": 0 if is_explained else missing,
         "starts_without_end_maybe": missing if is_explained else 0,
     }
+
+
+def _of_others(lake: Lake, day: str, queues: Collection[str]) -> list[Row]:
+    """What earlier audits of other queues said of the day."""
+    known = lake.rows(GOLD_AUDIT.name, GOLD_AUDIT.names, day).to_pylist()
+    return [row for row in known if row["queue"] not in queues]
 
 
 def _replace(lake: Lake, day: str, rows: Sequence[Row]) -> None:

@@ -31,10 +31,16 @@ class FoundDead:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def first_seen(self, runs: Iterable[str], now: datetime) -> dict[str, datetime]:
-        """The moments of all these runs; those that are new are of now."""
+    def first_seen(
+        self, runs: Iterable[str], queues: Collection[str], now: datetime
+    ) -> dict[str, datetime]:
+        """The moments of all these runs; those that are new are of now.
+
+        Runs of other queues than these are nobody's business, and stay as they were.
+        """
         known = self._read()
-        seen = {run: known.get(run, now) for run in runs}
+        others = {run: at for run, at in known.items() if run.split(" ")[0] not in queues}
+        seen = others | {run: known.get(run, now) for run in runs}
         if seen != known:
             self._write(seen)
         return seen
@@ -54,13 +60,16 @@ class FoundDead:
         draft.replace(self._path)
 
 
-def open_runs(runs: Sequence[Row], alive: Living, found: FoundDead, now: datetime) -> list[OpenRun]:
-    """Runs that did not close and of which nobody is heard any more.
+def open_runs(
+    runs: Sequence[Row], queues: Collection[str], alive: Living, found: FoundDead, now: datetime
+) -> list[OpenRun]:
+    """Runs of these queues that did not close and of which nobody is heard any more.
 
     A worker that was killed and came back under its name lives in its newest run alone.
     """
     by_worker: dict[tuple[str, str], list[Row]] = {}
-    for run in sorted(runs, key=lambda one: one["first_at"]):
+    ours = [run for run in runs if run["queue"] in queues]
+    for run in sorted(ours, key=lambda one: one["first_at"]):
         by_worker.setdefault((run["queue"], run["worker"]), []).append(run)
     dead = [
         (run, later)
@@ -68,7 +77,7 @@ def open_runs(runs: Sequence[Row], alive: Living, found: FoundDead, now: datetim
         for run, later in zip(lives, [*lives[1:], None], strict=True)
         if not run["is_ended"] and not (later is None and worker in alive)
     ]
-    seen = found.first_seen([_key(run) for run, _ in dead], now)
+    seen = found.first_seen([_key(run) for run, _ in dead], queues, now)
     return [
         OpenRun(run["queue"], run["last_at"], _dead_at(seen[_key(run)], later))
         for run, later in dead
