@@ -1,0 +1,130 @@
+"""What lies in a queue, read beside those who work on it: small pages, each entry once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.queue_reading import HIGHEST, LOWEST, QueueReadStore
+from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, encode_dead
+
+
+@pytest.fixture
+def store(url, queue_name):
+    store = QueueReadStore(queue_name, ConnectionSettings(url=url))
+    yield store
+    store.close()
+
+
+async def fill(raw, key: str, count: int, size_bytes: int = 10) -> None:
+    for at in range(count):
+        await raw("XADD", key, f"1-{at + 1}", "d", b"%05d" % at + b"x" * size_bytes)
+
+
+async def test_a_stream_is_cut_into_even_stretches_up_to_its_last_entry(store, raw):
+    await fill(raw, raw.keys.stream, 100)
+
+    stretches = await asyncio.to_thread(store.stretches, raw.keys.stream, 8)
+
+    assert [one.entry_count for one in stretches] == [12] * 8 + [4]
+    assert stretches[-1].last_id == "1-100"
+
+
+async def test_a_stream_that_is_not_there_has_no_stretches(store, raw):
+    assert await asyncio.to_thread(store.stretches, raw.keys.stream, 8) == []
+
+
+async def test_heavy_entries_are_measured_a_few_at_a_time(store, raw):
+    await fill(raw, raw.keys.stream, 12, size_bytes=400_000)
+
+    stretches = await asyncio.to_thread(store.stretches, raw.keys.stream, 1)
+
+    assert max(one.entry_count for one in stretches) <= 3
+    assert sum(one.entry_count for one in stretches) == 12
+
+
+async def test_pages_hold_about_a_mebibyte(store, raw):
+    await fill(raw, raw.keys.stream, 130, size_bytes=50_000)
+
+    pages = await asyncio.to_thread(
+        lambda: list(store.pages(raw.keys.stream, "0-0", "1-130", 1_000))
+    )
+
+    assert [len(page) for page in pages][1:] == [20, 10]
+    assert [entry[0] for page in pages for entry in page] == [
+        b"1-%d" % (at + 1) for at in range(130)
+    ]
+
+
+async def test_entries_that_come_while_it_is_read_are_not_of_it(store, raw):
+    await fill(raw, raw.keys.stream, 250)
+    pages = store.pages(raw.keys.stream, "0-0", "1-250", 100)
+
+    first = await asyncio.to_thread(next, pages)
+    await raw("XADD", raw.keys.stream, "2-1", "d", "later")
+    await raw("XDEL", raw.keys.stream, "1-1", "1-150")
+    rest = await asyncio.to_thread(list, pages)
+
+    ids = [entry[0] for page in [first, *rest] for entry in page]
+    assert len(ids) == len(set(ids)) == 249
+    assert b"2-1" not in ids
+
+
+async def delay(raw, *scored: tuple[int, str]) -> None:
+    await raw("ZADD", raw.keys.delayed, *[part for pair in scored for part in pair])
+
+
+async def test_scores_cut_the_delayed_set_into_parts_that_leave_nothing_out(store, raw):
+    await delay(raw, *[(at // 3, f"m{at:04}") for at in range(1_000)])
+
+    edges = await asyncio.to_thread(store.score_edges, 4)
+    bounds = zip([LOWEST, *edges], [*[f"({one}" for one in edges], HIGHEST], strict=True)
+    parts = [
+        await asyncio.to_thread(lambda pair=pair: [m for p in store.delayed(*pair, 70) for m in p])
+        for pair in bounds
+    ]
+
+    assert len(parts) == 4
+    assert all(200 < len(part) < 300 for part in parts)
+    assert len({member for part in parts for member, _ in part}) == 1_000
+
+
+async def test_members_of_one_score_are_met_once_though_some_leave_meanwhile(store, raw):
+    await delay(raw, *[(5, f"m{at:04}") for at in range(600)], (6, "last"))
+    pages = store.delayed(LOWEST, HIGHEST, 100)
+
+    met = await asyncio.to_thread(lambda: [*next(pages), *next(pages)])
+    # More than a page leaves from the front, so what follows moves up.
+    await raw("ZREM", raw.keys.delayed, *[f"m{at:04}" for at in range(120)])
+    met += await asyncio.to_thread(lambda: [one for page in pages for one in page])
+
+    members = [member for member, _ in met]
+    assert len(members) == len(set(members))
+    assert {f"m{at:04}".encode() for at in range(120, 600)} | {b"last"} <= set(members)
+
+
+async def test_a_delayed_set_that_is_not_there_is_empty(store):
+    assert await asyncio.to_thread(store.score_edges, 4) == []
+    assert await asyncio.to_thread(lambda: list(store.delayed(LOWEST, HIGHEST, 10))) == [[]]
+
+
+async def test_results_are_met_once_with_their_outcomes(store, raw, queue_name):
+    keys = raw.keys
+    for at in range(300):
+        await raw("SET", keys.result(f"j{at}"), f"r{at}", "PX", 60_000)
+    for at in range(0, 300, 2):
+        await raw("SET", keys.outcome(f"j{at}"), COMPLETED_WITH_RESULT)
+    await raw("SET", keys.outcome("dead"), encode_dead("why", "what"))
+    await raw("SET", "{chasqui:" + queue_name + "x}:result:other", "r")
+
+    kept = await asyncio.to_thread(lambda: [one for page in store.results() for one in page])
+
+    found = {one.job_id: one for one in kept}
+    assert len(kept) == len(found) == 301
+    assert found["j7"].result == b"r7"
+    assert found["j7"].outcome is None
+    assert found["j8"].outcome == COMPLETED_WITH_RESULT
+    assert 0 < found["j8"].ttl_ms <= 60_000
+    assert found["dead"].result is None
