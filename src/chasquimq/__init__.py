@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chasquimq.batching import Batch as Batch
     from chasquimq.consumer import Consumer
     from chasquimq.errors import ChasquiError, NotSupportedError, RetryLater, UnrecoverableError
     from chasquimq.job import Job, current_job
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BackoffSpec": "repeat",
+    "Batch": "batching",
     "ChasquiError": "errors",
     "Consumer": "consumer",
     "DlqRouted": "telemetry.sink",
@@ -74,6 +76,7 @@ _MODULES = {"_native", "blocking", "errors", "job", "queue", "queue_events", "re
 # OtelSink and PrometheusSink are left out: they need extras, and a star takes all it finds here.
 __all__ = [  # noqa: RUF022 - sorted without regard to case
     "BackoffSpec",
+    "Batch",
     "ChasquiError",
     "Consumer",
     "current_job",

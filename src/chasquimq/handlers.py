@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from chasquimq.batching import Batch, Batcher
 from chasquimq.engine.pools import ProcessPool, ThreadPool
 from chasquimq.errors import SettingsError
 from chasquimq.job import DeliveredJob, Job
@@ -15,7 +16,8 @@ from chasquimq.model.verdict import UnknownName
 if TYPE_CHECKING:
     from chasquimq.settings import WorkerSettings
 
-Handler = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any]
+# Of one job, or with `batch` of many.
+Handler = Callable[[Any], Awaitable[Any]] | Callable[[Any], Any]
 Handlers = Handler | Mapping[str, Handler]
 _Async = Callable[[Any], Awaitable[Any]]
 
@@ -23,17 +25,21 @@ _Async = Callable[[Any], Awaitable[Any]]
 class HandlerSet:
     """What a worker runs: one handler, or one for each name."""
 
-    def __init__(self, handlers: Handlers, settings: WorkerSettings) -> None:
+    def __init__(
+        self, handlers: Handlers, settings: WorkerSettings, batch: Batch | None = None
+    ) -> None:
         self._routes, self._all = _checked(handlers)
         self._settings = settings
+        self._batch = batch
         self._threads: ThreadPool | None = None
         self._processes: ProcessPool | None = None
         self._refuse_timeout_in_threads()
+        self._refuse_batches_in_processes()
 
     @property
     def running_max(self) -> int:
         """How many jobs may start at once: none should wait for its thread or process."""
-        if any(_is_async(handler) for handler in self._all):
+        if self._batch or any(_is_async(handler) for handler in self._all):
             return self._settings.concurrency
         return self._pool_size
 
@@ -71,6 +77,12 @@ class HandlerSet:
         return min(wanted or self._settings.concurrency, self._settings.concurrency)
 
     def _awaitable(self, handler: Handler) -> _Async:
+        call = self._call(handler)
+        if self._batch is None:
+            return call
+        return _in_batches(call, self._batch, is_unstoppable=not _is_async(handler))
+
+    def _call(self, handler: Handler) -> _Async:
         if _is_async(handler):
             return handler
         if self._processes is not None:
@@ -78,6 +90,13 @@ class HandlerSet:
         if self._threads is None:
             self._threads = ThreadPool(self._pool_size, "chasqui-handler")
         return _in_thread(self._threads, handler)
+
+    def _refuse_batches_in_processes(self) -> None:
+        if self._batch and self._settings.pool == "process" and self._has_sync:
+            raise SettingsError(
+                "pool", "process", '"thread" for a `def` handler of batches',
+                hint="only single jobs go to other processes",
+            )  # fmt: skip
 
     async def _in_process(self, job: DeliveredJob) -> Any:
         assert self._processes is not None, "the pool is opened before the first job"
@@ -95,9 +114,19 @@ class HandlerSet:
             )  # fmt: skip
 
 
+def _in_batches(call: _Async, batch: Batch, *, is_unstoppable: bool) -> _Async:
+    if batch.form == "arrow":
+        from chasquimq.batch_tables import refuse_missing_arrow, with_tables
+
+        refuse_missing_arrow()
+        call = with_tables(call)
+    return Batcher(call, batch, is_unstoppable=is_unstoppable)
+
+
 def _in_thread(pool: ThreadPool, handler: Handler) -> _Async:
-    async def run(job: DeliveredJob) -> Any:
-        job.delivery.is_unstoppable = True
+    async def run(job: Any) -> Any:
+        if isinstance(job, DeliveredJob):
+            job.delivery.is_unstoppable = True
         value = await pool.run(handler, job)
         # A plain function around a coroutine function only makes the coroutine.
         return await value if inspect.isawaitable(value) else value

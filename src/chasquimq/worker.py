@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any, Self
 
 from chasquimq.assembly import Assembly
+from chasquimq.batching import Batch, checked_batch
 from chasquimq.engine.pipeline import Pipeline
 from chasquimq.errors import StoreError
 from chasquimq.handlers import Handler, Handlers, HandlerSet
@@ -67,6 +68,9 @@ class Worker:
     A DLQ longer than `dlq_max_stream_len` is reported once, as a warning, and never trimmed.
     `events` chooses what goes to the events stream; `events_enabled=False` means "off". The
     `history` keeps a row of every finished attempt, the newest within `history_max_bytes`.
+
+    With `batch=(size, wait_ms)` a handler takes a list of jobs, and returns None or an outcome
+    for each of them: a value, or an error that fails that one job.
     """
 
     # How return values become bytes.
@@ -104,6 +108,7 @@ class Worker:
         pool: Pool = "thread",
         pool_size: int | None = None,
         timeout_ms: int | None = None,
+        batch: Batch | tuple[int, int] | None = None,
         redact: Redact | None = None,
         shutdown_deadline_ms: int = 30_000,
         insecure_tls: bool = False,
@@ -157,7 +162,7 @@ class Worker:
             ),
             abilities=abilities or AbilitySettings(),
         )  # fmt: skip
-        self._handlers = HandlerSet(handler, self._settings)
+        self._handlers = HandlerSet(handler, self._settings, checked_batch(batch, concurrency))
         self._hooks = Hooks(
             on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
             on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,

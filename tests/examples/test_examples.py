@@ -14,6 +14,13 @@ EXAMPLES = ROOT / "examples"
 RUN_S_MAX = 40
 
 PRINTED = {
+    "batches.py": [
+        "4 jobs at once",
+        "1 scores 2",
+        "2 scores 4",
+        "4 scores 8",
+        "dead: UnrecoverableError: no amount",
+    ],
     "credentials.py": ["report May"],
     "dead_letters.py": [
         "import-row: retries_exhausted, ConnectionError: the warehouse is closed",

@@ -1,0 +1,236 @@
+"""Handlers that take many jobs at once: how they gather, and what becomes of each job."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pyarrow as pa
+import pytest
+
+from chasquimq import Batch, Queue, UnrecoverableError, Worker, current_job
+from chasquimq.errors import SettingsError
+from support.waiting import eventually
+
+
+async def add(queue: Queue, *values: object) -> list:
+    return await queue.add_bulk([{"name": "score", "data": value} for value in values])
+
+
+def empties(queue: Queue):
+    async def is_empty() -> bool:
+        counts = await queue.counts()
+        return counts.ready + counts.running + counts.delayed == 0
+
+    return is_empty
+
+
+async def test_a_full_batch_runs_at_once_and_the_rest_after_a_while(queue, running_worker):
+    sizes = []
+
+    async def handler(jobs):
+        sizes.append([job.data for job in jobs])
+
+    await add(queue, *range(7))
+    await running_worker(handler, batch=(3, 100))
+
+    await eventually(lambda: sum(map(len, sizes)) == 7)
+    assert sizes == [[0, 1, 2], [3, 4, 5], [6]]
+    await eventually(empties(queue))
+
+
+async def test_each_job_has_an_outcome_of_its_own(queue, running_worker):
+    async def handler(jobs):
+        return [
+            UnrecoverableError("odd") if job.data % 2 else job.data * 10 for job in jobs
+        ]  # fmt: skip
+
+    jobs = await add(queue, *range(6))
+    await running_worker(handler, batch=(6, 50), store_results=True)
+
+    done = [await job.wait_for_result(timeout=10) for job in jobs[::2]]
+    assert done == [0, 20, 40]
+    dead = await eventually(lambda: letters(queue, 3))
+    assert sorted(letter["job_id"] for letter in dead) == sorted(job.id for job in jobs[1::2])
+
+
+async def letters(queue: Queue, count: int):
+    found = await queue.peek_dlq(count + 1)
+    return found if len(found) == count else None
+
+
+async def test_a_handler_that_raises_fails_every_job_of_the_batch(queue, running_worker):
+    async def handler(jobs):
+        raise UnrecoverableError(f"{len(jobs)} jobs")
+
+    await add(queue, 1, 2, 3)
+    await running_worker(handler, batch=(3, 50))
+
+    dead = await eventually(lambda: letters(queue, 3))
+    assert {letter["error"] for letter in dead} == {"UnrecoverableError: 3 jobs"}
+
+
+@pytest.mark.parametrize("answer", [[1], "abc", 5, {}])
+async def test_an_answer_that_fits_no_batch_fails_it_with_a_sentence(queue, running_worker, answer):
+    async def handler(jobs):
+        return answer
+
+    await add(queue, 1, 2)
+    await running_worker(handler, batch=(2, 50), max_attempts=1)
+
+    dead = await eventually(lambda: letters(queue, 2))
+    assert "must return None or a list of 2 outcomes" in dead[0]["error"]
+
+
+async def test_a_job_that_cannot_be_decoded_fails_alone(queue, running_worker, raw):
+    from chasquimq.wire.codec import encode_envelope
+
+    seen = []
+
+    async def handler(jobs):
+        seen.extend(job.data for job in jobs)
+
+    await raw("XADD", raw.keys.stream, "*", "d", encode_envelope("bad", b"\xc1", 1, 0, None))
+    await add(queue, 1, 2)
+    await running_worker(handler, batch=(3, 50), max_attempts=1)
+
+    await eventually(lambda: letters(queue, 1))
+    await eventually(lambda: sorted(seen) == [1, 2])
+
+
+async def test_a_retried_job_is_in_a_later_batch(queue, running_worker):
+    attempts = []
+
+    async def handler(jobs):
+        attempts.append([(job.data, job.run_number) for job in jobs])
+        return [ValueError("again") if job.run_number == 1 else "done" for job in jobs]
+
+    await queue.add("score", "a", attempts=2, backoff=10)
+    await running_worker(handler, batch=(2, 10))
+
+    await eventually(lambda: len(attempts) == 2)
+    assert attempts == [[("a", 1)], [("a", 2)]]
+
+
+async def test_a_plain_function_runs_in_a_thread(queue, running_worker):
+    threads = []
+
+    def handler(jobs):
+        threads.append((threading.current_thread().name, len(jobs)))
+        return [job.data for job in jobs]
+
+    jobs = await add(queue, 1, 2, 3, 4)
+    await running_worker(handler, batch=(4, 100), store_results=True)
+
+    assert [await job.wait_for_result(timeout=10) for job in jobs] == [1, 2, 3, 4]
+    assert threads[0][0] != threading.main_thread().name
+    assert sum(count for _, count in threads) == 4
+
+
+async def test_each_name_gathers_for_itself(queue, running_worker):
+    seen = []
+
+    async def mails(jobs):
+        seen.append(("mail", len(jobs)))
+
+    async def bills(jobs):
+        seen.append(("bill", len(jobs)))
+
+    await queue.add_bulk([{"name": name, "data": 0} for name in ("mail", "bill") * 3])
+    await running_worker({"mail": mails, "bill": bills}, batch=(3, 1000))
+
+    await eventually(lambda: len(seen) == 2)
+    assert sorted(seen) == [("bill", 3), ("mail", 3)]
+
+
+async def test_a_batch_is_nobodys_job(queue, running_worker):
+    currents = []
+
+    async def handler(jobs):
+        currents.append(current_job())
+
+    await add(queue, 1, 2)
+    await running_worker(handler, batch=(2, 50))
+
+    await eventually(lambda: currents)
+    assert currents == [None]
+
+
+async def test_jobs_that_time_out_leave_their_batch_and_end_it(queue, running_worker):
+    ended = asyncio.Event()
+
+    async def handler(jobs):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    await add(queue, 1, 2)
+    await running_worker(handler, batch=(2, 10), timeout_ms=100, max_attempts=1)
+
+    dead = await eventually(lambda: letters(queue, 2))
+    assert {letter["error"].partition(":")[0] for letter in dead} == {"JobTimeout"}
+    await asyncio.wait_for(ended.wait(), 5)
+
+
+async def test_a_stop_lets_a_batch_that_runs_end(queue, running_worker):
+    started, gate = asyncio.Event(), asyncio.Event()
+
+    async def handler(jobs):
+        started.set()
+        await gate.wait()
+        return ["done"] * len(jobs)
+
+    jobs = await add(queue, 1, 2)
+    running = await running_worker(handler, batch=(2, 10), store_results=True)
+    await asyncio.wait_for(started.wait(), 10)
+    stopping = asyncio.create_task(running.stop())
+    await asyncio.sleep(0)
+    gate.set()
+    await stopping
+
+    assert [await queue.get_job_result(job.id) for job in jobs] == ["done", "done"]
+
+
+async def test_a_table_has_a_row_for_each_job_and_its_answer_is_theirs(queue, running_worker):
+    tables = []
+
+    async def score(table: pa.Table) -> pa.Array:
+        tables.append(table)
+        return pa.compute.multiply(table["amount"], 2)
+
+    jobs = await add(queue, {"amount": 1}, {"amount": 2, "note": "x"}, {"amount": 3})
+    await running_worker(score, batch=Batch(3, 100, "arrow"), store_results=True)
+
+    assert [await job.wait_for_result(timeout=10) for job in jobs] == [2, 4, 6]
+    assert tables[0].column_names == ["_job_id", "_name", "_attempt", "amount", "note"]
+    assert tables[0]["_job_id"].to_pylist() == [job.id for job in jobs]
+    assert tables[0]["note"].to_pylist() == [None, "x", None]
+
+
+async def test_jobs_that_share_no_table_are_tried_alone(queue, running_worker):
+    def score(table: pa.Table) -> list:
+        return [value * 2 for value in table["amount"].to_pylist()]
+
+    jobs = await add(queue, {"amount": 1}, {"amount": "text"}, {"amount": 3})
+    await running_worker(score, batch=Batch(3, 100, "arrow"), store_results=True)
+
+    assert [await job.wait_for_result(timeout=10) for job in jobs] == [2, "texttext", 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"batch": 5}, "a pair such as"),
+        ({"batch": ()}, "a pair such as"),
+        ({"batch": (0, 1)}, "batch size"),
+        ({"batch": ("x", 1)}, "batch size"),
+        ({"batch": (5, -1)}, "wait_ms"),
+        ({"batch": (5, 1, "rows")}, "form"),
+        ({"batch": (50, 1), "concurrency": 10}, "at most 10"),
+        ({"batch": (5, 1), "pool": "process"}, "thread"),
+    ],
+)
+async def test_a_batch_that_could_never_be_is_refused(options, why):
+    with pytest.raises(SettingsError, match=why):
+        Worker("q", len, **options)
