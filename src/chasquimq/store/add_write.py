@@ -123,8 +123,15 @@ def leftovers(keys: QueueKeys, job_ids: Iterable[str]) -> list[str]:
     return [key for one in job_ids for key in (keys.outcome(one), keys.result(one))]
 
 
-def chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+def chunks(jobs: Sequence[NewJob]) -> Sequence[Sequence[NewJob]]:
     """The jobs in slices that respect both ceilings of a write."""
+    is_small = sum([len(job.envelope) for job in jobs]) <= BYTES_PER_WRITE_MAX
+    if is_small and len(jobs) <= JOBS_PER_WRITE_MAX:
+        return [jobs] if jobs else []
+    return list(_cut(jobs))
+
+
+def _cut(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
     start = size = 0
     for at, job in enumerate(jobs):
         size += len(job.envelope)

@@ -96,11 +96,11 @@ class ProducerStore:
 
     async def _add_all(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
         await self._connect(jobs)
-        ready = [job for job in jobs if job.wait is None]
         later = [job for job in jobs if job.wait is not None]
-        marks = await self._write_all([*chunks(ready), *chunks(later)], unique_ms)
         if not later:
-            return marks
+            return await self._write_all(chunks(jobs), unique_ms)
+        ready = [job for job in jobs if job.wait is None]
+        marks = await self._write_all([*chunks(ready), *chunks(later)], unique_ms)
         ready_marks, later_marks = iter(marks[: len(ready)]), iter(marks[len(ready) :])
         return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
 

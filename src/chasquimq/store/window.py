@@ -29,6 +29,8 @@ class Window:
 
     def leave(self, count: int) -> None:
         self._inside -= count
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from hashlib import blake2b
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -51,6 +52,8 @@ def ulid_ms(job_id: str) -> int | None:
     return ms if ms >> _TIME_BITS == 0 else None
 
 
+# Many ids share a millisecond.
+@lru_cache(maxsize=4)
 def _spell_time(now_ms: int) -> str:
     assert 0 <= now_ms < 1 << _TIME_BITS, "a ULID holds 48 bits of milliseconds"
     return "".join([_PAIRS[now_ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
