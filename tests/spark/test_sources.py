@@ -234,3 +234,13 @@ def eventually(condition, within_s: float = 60.0) -> bool:
         if condition():
             return True
     return False
+
+
+def test_the_url_stays_out_of_plans(table, feed, url, capsys):
+    feed.attempts(1)
+
+    table("chasqui.history").where("row >= 0").explain(extended=True)
+
+    plan = capsys.readouterr().out
+    assert "Physical Plan" in plan
+    assert url not in plan
