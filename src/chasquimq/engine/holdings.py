@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _RATE_WINDOW_S = 0.05
 _READ_MAX = 512
+# Below this a read is so quick that cutting it in two would only double its cost.
+_HALF_MIN = 16
 # Finished jobs whose ack is under way; beyond this the reader waits for the acker.
 _UNCONFIRMED_MAX = 2_048
 # What is to be buried may be of any size, and is copied on its way out.
@@ -90,8 +92,10 @@ class Holdings:
         """How many more deliveries may be read now."""
         if self.unconfirmed_count >= _UNCONFIRMED_MAX or self._is_heavy():
             return 0
-        busy = len(self.waiting) + self.running_count
-        return min(_READ_MAX, self._held_max() - busy)
+        held_max = self._held_max()
+        # Half at a time: while one half runs, the server gets the other ready.
+        half = max(_HALF_MIN, held_max // 2)
+        return min(_READ_MAX, half, held_max - len(self.waiting) - self.running_count)
 
     async def wait_for_room(self) -> None:
         """Return when something was released since the last look."""
