@@ -94,5 +94,6 @@ async def test_a_signal_while_spark_starts_leaves_no_folder_behind(
     ended = await starting.ended(signal.SIGTERM)
 
     assert ended == code
-    assert starting.err == "starting Spark …\n"
+    # What Spark itself says when it finds nothing any more comes after it.
+    assert starting.err.startswith("starting Spark …\n")
     assert list(tmp_path.glob("chasqui-spark-*")) == []
