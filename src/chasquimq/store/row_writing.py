@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import hiredis
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
     from chasquimq.store.connection import Reply
 
+Answer = TypeVar("Answer")
 Marked = Callable[[RowWrite, bytes], None]
 _CLIENT_NAME = "chasqui-spark-sink"
 _ON_THE_WAY_MAX = 3
@@ -94,7 +96,9 @@ class RowWriter:
     def wait_ms(self, run: str, row_count: int, rows_per_s: float) -> int:
         """How long these rows must wait for the pace that all tasks of the run share."""
         keys = [self.keys.token(f"pace:{run}")]
-        return self._questions.run("pace", keys, row_count, repr(rows_per_s))
+        args = (row_count, repr(rows_per_s))
+        # Asked twice after a lost reply, the rows wait longer than they must, and no harm is done.
+        return self._patiently(partial(self._questions.run, "pace", keys, *args))
 
     def note(self, report: str, fields: Sequence[str]) -> None:
         """Leave figures of a run where others can see them for an hour."""
@@ -117,11 +121,15 @@ class RowWriter:
         self._questions.close()
 
     def _ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
+        send = partial(self._questions.send, request, reply_count)
+        return self._patiently(lambda: _without_errors(send()))
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         """Questions, and notes that may be made twice: asked again for a while after trouble."""
         give_up_s = time.monotonic() + self._patience.resend_s
         while True:
             try:
-                return _without_errors(self._questions.send(request, reply_count))
+                return ask()
             except StoreError as trouble:
                 if time.monotonic() >= give_up_s or not is_worth_resending(trouble):
                     raise

@@ -16,7 +16,7 @@ from chasquimq.settings import DEFAULT_URL
 from chasquimq.spark.complaint import complaint
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.report import Summary
-from chasquimq.spark.queues.sink import SUMMARY_FIELD
+from chasquimq.spark.queues.sink import FORGET_AFTER_MS, SUMMARY_FIELD
 from chasquimq.store.row_writing import RowWriter
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def enqueue(
         ChasquiError: columns, rows or the server were not as they must be. Rows that were added
             stay; a second write of the same run adds the others.
     """
-    run = options.pop("run_id", "") or uuid4().hex[:12]
+    own_run = options.pop("run_id", "")
+    run = own_run or uuid4().hex[:12]
     named = {
         "chasqui.redis.url": redis_url, "queue": queue, "runId": run, "reportProgress": "true",
         **{_spelled(name): _told(value) for name, value in options.items() if value not in ("", None)},
@@ -54,9 +55,17 @@ def enqueue(
     try:
         with _watched(settings, run, on_rows):
             _save(frame, named)
-        return Summary.from_json(writer.notes(run)[SUMMARY_FIELD])
+        if not own_run and not options.get("id_column"):
+            writer.forget_run(run, FORGET_AFTER_MS)
+        return _summary(writer.notes(run))
     finally:
         writer.close()
+
+
+def _summary(notes: dict[str, str]) -> Summary:
+    if SUMMARY_FIELD not in notes:
+        raise StoreError("the rows are in the queue, but the server did not keep their figures")
+    return Summary.from_json(notes[SUMMARY_FIELD])
 
 
 def _save(frame: DataFrame, options: dict[str, str]) -> None:

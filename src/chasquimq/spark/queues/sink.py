@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 SUMMARY_FIELD = "summary"
 # What an attempt that was overtaken may still send is over long before.
-_FORGET_AFTER_MS = 600_000
+FORGET_AFTER_MS = 600_000
 # Spark's own names of what a task belongs to.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -94,7 +94,7 @@ def _tell(options: QueueOptions, run: str, done: Summary) -> None:
 
 def _forget(options: QueueOptions, run: str) -> None:
     if not options.dry_run:
-        _afterwards(options, lambda writer: writer.forget_run(run, _FORGET_AFTER_MS))
+        _afterwards(options, lambda writer: writer.forget_run(run, FORGET_AFTER_MS))
 
 
 def _afterwards(options: QueueOptions, act: Callable[[RowWriter], None]) -> None:

@@ -73,16 +73,19 @@ end
 
 local places, fresh = {}, 0
 for i = 1, count do
-  local digest = ARGV[7 + (i - 1) * stride + 3]
+  local at = 7 + (i - 1) * stride + 1
+  local digest = ARGV[at + 2]
   local state = states[digest]
   if not state then
-    states[digest], places[i], fresh = mine, 0, fresh + 1
+    states[digest], places[i] = mine, 0
   else
     if type(state) == 'string' then state = read(state) end
     places[i] = place(state)
     states[digest] = state
-    if places[i] then fresh = fresh + 1 end
   end
+  -- What waits for its time is no part of the backlog.
+  local is_ready = not has_waits or tonumber(ARGV[at + 3]) == 0
+  if places[i] and is_ready then fresh = fresh + 1 end
 end
 if cap > 0 and fresh > 0 and backlog + fresh > cap then return 'full' end
 

@@ -1,0 +1,38 @@
+"""`chasqui spark enqueue` from files to jobs, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.command import PROGRAM
+from support.servers import server_kinds
+
+SOURCES = Path(__file__).parents[3] / "src"
+# A session of its own takes half a minute to start on a busy machine.
+RUN_S_MAX = 200
+QUERY = "select id, concat('to ', id) text from input where id is null or id < '5'"
+
+
+@pytest.mark.timeout(RUN_S_MAX + 30)
+@pytest.mark.parametrize("kind", server_kinds()[:1], ids=lambda kind: kind.label, indirect=True)
+def test_rows_of_a_query_over_files_become_jobs(kind, url, queue_name, ready, tmp_path):
+    lines = [json.dumps({"id": str(at)}) for at in range(10)] + ['{"id": null}']
+    (tmp_path / "rows.json").write_text("\n".join(lines))
+
+    done = subprocess.run(
+        [*PROGRAM, "spark", "enqueue", "--queue", queue_name, "--json-lines", "rows.json",
+         "--sql", QUERY, "--id-column", "id", "--name", "mail", "--on-error", "skip",
+         "--master", "local[1]", "--redis-url", url, "--json"],
+        env=os.environ | {"PYTHONPATH": str(SOURCES)}, cwd=tmp_path, capture_output=True,
+        text=True, timeout=RUN_S_MAX, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert (said["rows"], said["added"], said["faults"]) == (6, 5, {"no id": 1})
+    assert sorted(ready()) == [(f"{at}", "mail", {"text": f"to {at}"}) for at in range(5)]

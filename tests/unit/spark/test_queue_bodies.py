@@ -1,0 +1,69 @@
+"""Payloads and results as cells: JSON, bytes, or values of a type."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from chasquimq.spark.queues.bodies import MISFIT, UNREADABLE, cells
+from chasquimq.spark.queues.options import parse_options
+from chasquimq.spark.queues.shapes import ddl_of
+from chasquimq.wire.codec import encode_payload
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": [1, 2.5, None, True]}, {"a": [1, 2.5, None, True]}),
+        ({"raw": b"\0\xff"}, {"raw": {"$base64": "AP8="}}),
+        ({1: "one", b"k": 2}, {"1": "one", "k": 2}),
+        ("é\u2028", "é\u2028"),
+        (None, None),
+    ],
+)
+def test_any_payload_has_a_json_text(value, said):
+    column, faults = cells([encode_payload(value)], pa.string(), is_json=True)
+
+    assert json.loads(column[0].as_py()) == said
+    assert faults == [""]
+
+
+def test_what_cannot_be_read_is_null_and_marked():
+    column, faults = cells([b"\xc1", b"", None, b"\1"], pa.string(), is_json=True)
+
+    assert column.to_pylist() == [None, None, None, "1"]
+    assert faults == [UNREADABLE, UNREADABLE, "", ""]
+
+
+def test_bytes_are_not_even_looked_at():
+    column, faults = cells([b"\xc1", None], pa.binary(), is_json=True)
+
+    assert column.to_pylist() == [b"\xc1", None]
+    assert faults == ["", ""]
+
+
+def test_what_does_not_fit_a_schema_is_null_and_the_others_stay():
+    kind = pa.struct([("n", pa.int64()), ("tags", pa.list_(pa.string()))])
+    bodies = [encode_payload(one) for one in ({"n": 1, "more": 2}, {"n": "x"}, 5, None)]
+
+    column, faults = cells(bodies, kind, is_json=False)
+
+    assert column.to_pylist() == [{"n": 1, "tags": None}, None, None, None]
+    assert faults == ["", MISFIT, MISFIT, ""]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "payload string"),
+        ({"payload": "binary"}, "payload binary"),
+        ({"payloadSchema": "bigint"}, "payload bigint,"),
+        ({"payloadSchema": "array<struct<a: int>>"}, "payload array<struct<a: int>>,"),
+        ({"payloadSchema": "a int, b string"}, "payload struct<a int, b string>,"),
+        ({"read": "results", "payloadSchema": "a int"}, "result struct<a int>,"),
+    ],
+)
+def test_the_columns_of_a_read_follow_from_its_options(options, words):
+    assert words in ddl_of(parse_options({"queue": "q"} | options)) + ","
