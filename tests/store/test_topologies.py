@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from chasquimq import Queue, QueueEvents, RepeatPattern, Worker
+from chasquimq import Queue, QueueEvents, RepeatPattern, Upkeep, Worker
 from chasquimq.cli.main import main
 from chasquimq.errors import ServerRefused, ServerUnreachable
 from chasquimq.inspector import Inspector
@@ -87,6 +87,21 @@ async def test_jobs_run_on_whichever_node_their_queue_is(cluster, three):
             assert await queue.wait_for_result(later.id, timeout=10) == 4
             assert (await queue.counts()).repeatable == 1
         await running.stop()
+
+
+async def test_upkeep_promotes_on_whichever_node_its_queue_is(cluster, three):
+    for name in three:
+        async with Queue(name, redis_url=cluster.url) as queue:
+            await queue.add("n", 1, delay_ms=20)
+            upkeep = Upkeep(name, redis_url=cluster.url)
+            running = asyncio.create_task(upkeep.run())
+
+            async def is_ready(queue=queue) -> bool:
+                return (await queue.counts()).ready == 1
+
+            await eventually(is_ready)
+            await upkeep.close()
+            await running
 
 
 async def test_an_inspector_sees_the_queues_of_every_node(cluster, three):
