@@ -106,11 +106,14 @@ class ReplicaPair:
 class Sentinel:
     """One process of `--sentinel` that watches one primary."""
 
-    def __init__(self, kind: ServerKind, primary_url: str, *, password: str = "") -> None:
+    def __init__(
+        self, kind: ServerKind, primary_url: str, *, password: str = "", down_after_ms: int = 500
+    ) -> None:
         self.port = free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="chasqui-sentinel-"))
         file = self._folder / "sentinel.conf"
-        file.write_text(_sentinel_lines(self.port, self._folder, primary_url, password))
+        lines = _sentinel_lines(self.port, self._folder, primary_url, password)
+        file.write_text(f"{lines}sentinel down-after-milliseconds {MASTER} {down_after_ms}\n")
         binary = kind.binary or bundled_binary()
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", _TIED, self._folder / "log", binary, file, "--sentinel"],
@@ -130,7 +133,6 @@ def _sentinel_lines(port: int, folder: Path, primary_url: str, password: str) ->
         "bind 127.0.0.1",
         f"dir {folder}",
         f"sentinel monitor {MASTER} 127.0.0.1 {port_of(primary_url)} 1",
-        f"sentinel down-after-milliseconds {MASTER} 1000",
         f"sentinel failover-timeout {MASTER} 3000",
         *([f"requirepass {password}"] if password else []),
     ]
@@ -138,12 +140,12 @@ def _sentinel_lines(port: int, folder: Path, primary_url: str, password: str) ->
 
 
 class Watched:
-    """A primary, a replica and Sentinels that fail over by themselves."""
+    """A primary, a replica and a Sentinel that makes it lead when the primary is gone."""
 
-    def __init__(self, kind: ServerKind, sentinel_count: int = 1, password: str = "") -> None:
+    def __init__(self, kind: ServerKind, *, password: str = "", down_after_ms: int = 500) -> None:
         self._kind = kind
-        self._count = sentinel_count
         self._password = password
+        self._down_after_ms = down_after_ms
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -151,7 +153,7 @@ class Watched:
         self.primary = self._stack.enter_context(self._kind.session(port=0, args=quick))
         follow = ("--replicaof", f"127.0.0.1 {port_of(self.primary.url)}")
         self.replica = self._stack.enter_context(self._kind.session(port=0, args=(*follow, *quick)))
-        self.sentinels = [self._watch() for _ in range(self._count)]
+        self.sentinel = self._watch()
         await self.until_settled()
         return self
 
@@ -160,23 +162,23 @@ class Watched:
 
     @property
     def url(self) -> str:
-        hosts = ",".join(f"127.0.0.1:{one.port}" for one in self.sentinels)
         given = f"?sentinel_password={self._password}" if self._password else ""
-        return f"redis+sentinel://{hosts}/{MASTER}{given}"
+        return f"redis+sentinel://127.0.0.1:{self.sentinel.port}/{MASTER}{given}"
 
     async def until_settled(self) -> None:
-        """Wait until the Sentinels know of a replica that could take over."""
-        await eventually(self._is_known, within_s=40, what="Sentinels that know a good replica")
+        """Wait until the Sentinel knows of a replica that could take over."""
+        await eventually(self._is_known, within_s=40, what="a Sentinel that knows a good replica")
 
     async def ask_sentinel(self, *parts):
         user = f":{self._password}@" if self._password else ""
-        return await tell(f"redis://{user}127.0.0.1:{self.sentinels[0].port}", *parts)
+        return await tell(f"redis://{user}127.0.0.1:{self.sentinel.port}", *parts)
 
     async def leader_port(self) -> int:
         return int((await self.ask_sentinel("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER))[1])
 
     def _watch(self) -> Sentinel:
-        sentinel = Sentinel(self._kind, self.primary.url, password=self._password)
+        options = {"password": self._password, "down_after_ms": self._down_after_ms}
+        sentinel = Sentinel(self._kind, self.primary.url, **options)
         self._stack.callback(sentinel.close)
         return sentinel
 
