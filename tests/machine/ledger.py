@@ -51,6 +51,8 @@ class Ledger:
         earlier = account.run_numbers.setdefault(run.generation, [])
         self._note(run.data != account.data, f"{run.job_id} came with {run.data!r}")
         self._note(number > account.budget, f"{run.job_id} started as number {number}")
+        is_ended = run.delivery.entry_id in run.worker.ending_ids()
+        self._note(is_ended, f"{run.job_id} started although its end is on its way")
         if not account.is_destroyed:
             is_new = not earlier or number > max(earlier)
             self._note(not is_new, f"{run.job_id} started as {number} after {earlier}")

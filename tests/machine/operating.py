@@ -43,6 +43,17 @@ class Operating(Stage):
             assert after == before[limit:]
             self.ledger.replayed(before[:limit])
 
+    @rule()
+    @when(lambda self: self.picture.dlq and not self.is_out_of_memory)
+    def replay_together(self) -> None:
+        """Two operators replay the same jobs."""
+        before = self.picture.dlq
+        self.do(at_once(self.queue.counts(), self.capped.counts()))
+        both = at_once(self.queue.replay_dlq(3), self.capped.replay_dlq(3))
+        replayed = sum(self.do(both))
+        self.ledger.replayed(before[:3])
+        assert replayed == min(3, len(before)), "each is replayed by one of them"
+
     @rule(pick=picks, what=st.sampled_from(MISHAPS))
     def mishap(self, pick: int, what: str) -> None:
         getattr(self, what)(pick)

@@ -95,6 +95,11 @@ class SteppedWorker:
                 await door.run_once()
         await self.settle()
 
+    def ending_ids(self) -> set[bytes]:
+        """Entries whose runs ended here, and whose ends the server has not confirmed."""
+        doors = self.pipeline.outcomes.doors
+        return {move.entry_id for door in doors for move in (*door._under_way, *door._ready)}
+
     async def uncharge(self) -> None:
         await self.pipeline._charger.run_once()
 
