@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from chasquimq.cli.spark_enqueue import enqueue
+from chasquimq.cli.spark_worker import stop, worker
 
 
 @click.group()
@@ -13,3 +14,5 @@ def spark() -> None:
 
 
 spark.add_command(enqueue)
+spark.add_command(worker)
+spark.add_command(stop)

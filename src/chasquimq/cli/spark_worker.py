@@ -1,0 +1,218 @@
+"""`chasqui spark worker` and `stop`: a handler of yours in as many tasks of Spark as you like."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.duration import DURATION
+from chasquimq.cli.logs import start_logging
+from chasquimq.cli.number import AT_LEAST_1, WholeNumber
+from chasquimq.cli.options import json_option, redis_url_option
+from chasquimq.cli.pipeline_needs import need, spark_session
+from chasquimq.cli.pipeline_options import DEFAULT_MASTER, conf_option
+from chasquimq.cli.pipeline_talk import working
+from chasquimq.cli.render import emit_json, talk
+from chasquimq.cli.server_choice import any_server, running_server
+from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
+from chasquimq.cli.spark_worker_talk import ProgressTeller, tell_summary
+from chasquimq.cli.visit import refuse_wrong_types, run
+from chasquimq.cli.worker_target import is_worker, load_target
+from chasquimq.errors import SettingsError, StoreError
+
+if TYPE_CHECKING:
+    from chasquimq.spark.workers.run import RunSummary, Stop
+    from chasquimq.spark.workers.settings import HostSettings, RunSettings
+
+NEEDED = ("pyspark",)
+TASKS_MAX = 100_000
+_CONNECT = "sc://"
+
+
+def _no_connect(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if value.startswith(_CONNECT):
+        raise click.BadParameter(
+            "a master is needed, as workers are one long job of the driver, and a session of Spark "
+            f"Connect cannot submit such a job; use local[n] or spark://host:port, got {value}"
+        )
+    return value
+
+
+@click.command(epilog="Exit codes: 0 stopped, and all running jobs have ended; 1 not so; "
+               "2 wrong usage; 130 stopped by Ctrl+C.")  # fmt: skip
+@click.option("--queue", required=True, help="Whose jobs to run.")
+@click.option("--handler", "target", required=True, metavar="MODULE:ATTRIBUTE",
+              help="A function, a dict of functions by job name, or a Worker.")  # fmt: skip
+@click.option("--tasks", type=WholeNumber(1, TASKS_MAX), default=2, show_default=True,
+              help="Tasks of Spark, each with a worker.")  # fmt: skip
+@click.option("--concurrency", type=AT_LEAST_1, help="Jobs at once in a task.  [default: 100]")
+@click.option("--pool", type=click.Choice(["thread", "process"]),
+              help="Where `def` handlers run.  [default: thread]")  # fmt: skip
+@click.option("--group", help="The consumer group.  [default: default]")
+@click.option("--max-attempts", type=AT_LEAST_1, help="Runs of a job at most.  [default: 25]")
+@click.option("--lease", "claim_min_idle_ms", type=DURATION,
+              help="How long a silent worker keeps its jobs.  [default: 30s]")  # fmt: skip
+@click.option("--store-results", is_flag=True, default=None, help="Keep what handlers return.")
+@click.option("--stop-deadline", "stop_deadline_ms", type=DURATION, default="30s",
+              show_default=True, help="How long running jobs may go on after a signal.")  # fmt: skip
+@click.option("--py-files", multiple=True, metavar="PATH",
+              help="Python files or archives for executors; may be given twice.")  # fmt: skip
+@click.option("--master", default=DEFAULT_MASTER, show_default=True, callback=_no_connect,
+              help="Spark's master: local[n], spark://…, yarn or k8s://…")  # fmt: skip
+@conf_option
+@redis_url_option
+@json_option
+def worker(
+    *,
+    queue: str,
+    target: str,
+    tasks: int,
+    stop_deadline_ms: int,
+    py_files: tuple[str, ...],
+    master: str,
+    conf: Mapping[str, str],
+    redis_url: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run the jobs of a queue in tasks of Spark, until a signal or `chasqui spark stop`.
+
+    One job of Spark has a task for each worker; a task that dies is started again, and other
+    workers take over its jobs. The first SIGTERM or Ctrl+C lets running jobs end, the second
+    cancels the tasks.
+    """
+    need(NEEDED)
+    from chasquimq.spark.workers.settings import RunSettings, workers_conf, workers_master
+
+    start_logging("warning", as_json=as_json)
+    options = {name: value for name, value in given.items() if value is not None}
+    master = workers_master(master, tasks)
+    _refuse_missing(py_files)
+    host = _host(queue, target, options, stop_deadline_ms, redis_url)
+    settings = RunSettings(host=host, tasks=tasks, stop_deadline_ms=stop_deadline_ms)
+    try:
+        with (
+            ended_like_an_interrupt(),
+            spark_session(master, workers_conf(conf)) as session,
+            _until_signal() as (stop, heard),
+        ):
+            done = _run(session.sparkContext, settings, stop, py_files, as_json=as_json)
+    except Terminated:
+        # Before the first task there is nothing to finish, and nothing to tell.
+        return exit_code_of(signal.SIGTERM)
+    tell_summary(done, queue, as_json=as_json)
+    return exit_code_of(heard[0] if heard else None) if done.is_drained else 1
+
+
+@click.command()
+@click.option("--queue", required=True, help="Whose workers to stop.")
+@redis_url_option
+@json_option
+def stop(*, queue: str, redis_url: str | None, as_json: bool) -> int:
+    """Let every `chasqui spark worker` of a queue end when its running jobs have."""
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.spark.workers.board import stop_runs
+
+    url = running_server(redis_url)
+    runs = stop_runs(queue, ConnectionSettings(url=url, queue=queue))
+    if as_json:
+        emit_json({"queue": queue, "runs": runs})
+    elif runs:
+        click.echo(f"asked to stop: {', '.join(runs)}")
+    else:
+        talk(f"no workers of {queue} run on Spark")
+    return 0 if runs else 1
+
+
+def _refuse_missing(files: tuple[str, ...]) -> None:
+    for path in files:
+        if "://" not in path and not Path(path).exists():
+            raise StoreError(f"{path} must be there, and is not; look at the path")
+
+
+def _host(
+    queue: str, target: str, options: dict[str, Any], deadline_ms: int, redis_url: str | None
+) -> HostSettings:
+    """What tasks are told; what cannot be run is refused before Spark starts."""
+    from chasquimq.spark.workers.settings import HostSettings
+
+    is_made = _is_ready_made(queue, target, options)
+    url = any_server(redis_url)
+    run(refuse_wrong_types([queue], url))
+    return HostSettings(
+        queue=queue,
+        target=target,
+        url=url,
+        options={} if is_made else {**options, "shutdown_deadline_ms": deadline_ms},
+        folder=os.getcwd(),  # noqa: PTH109  as text, for other processes
+    )
+
+
+def _is_ready_made(queue: str, target: str, options: dict[str, Any]) -> bool:
+    """Import and make it here, as every task will; True: the target is a Worker."""
+    from chasquimq.worker import Worker
+
+    try:
+        found = load_target(target)
+    except click.BadParameter as refused:
+        raise _refusal(refused.message) from None
+    if not is_worker(found):
+        try:
+            Worker(queue, found, **options)
+        except SettingsError as refused:
+            raise _refusal(str(refused)) from None
+        return False
+    if options:
+        raise _refusal(
+            f"{target} is a Worker with settings of its own, so {', '.join(options)} cannot be "
+            "given; set them where it is made"
+        )
+    if found.name != queue:
+        raise _refusal(f"{target} is a Worker of the queue {found.name!r}, --queue says {queue!r}")
+    return True
+
+
+def _refusal(why: str) -> click.BadParameter:
+    return click.BadParameter(" ".join(why.split()), param_hint="'--handler'")
+
+
+def _run(
+    context: Any, settings: RunSettings, stop: Stop, py_files: tuple[str, ...], *, as_json: bool
+) -> RunSummary:
+    from chasquimq.spark.workers.run import WorkerRun
+    from chasquimq.spark.workers.shipping import ship
+
+    ship(context, settings.host.target, py_files, Path(settings.host.folder))
+    with working("waiting for executors") as say:
+        workers = WorkerRun(context, settings, stop, ProgressTeller(say, as_json=as_json).note)
+        try:
+            workers.probe()
+            return workers.run()
+        finally:
+            workers.close()
+
+
+@contextmanager
+def _until_signal() -> Generator[tuple[Stop, list[int]]]:
+    """Spark hears Ctrl+C, too, and would cancel every task: whoever listens last is heard."""
+    from chasquimq.spark.workers.run import Stop
+
+    stop, heard = Stop(), list[int]()
+
+    def note(number: int, _frame: object) -> None:
+        stop.is_urgent = bool(heard)
+        heard.append(number)
+        stop.set()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop, heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,117 @@
+"""What a task of Spark does: runs one ordinary worker on a loop of its own until it is to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+
+from chasquimq.errors import StoreError
+from chasquimq.spark.workers.board import Board, Record
+from chasquimq.spark.workers.target import new_worker
+
+if TYPE_CHECKING:
+    from chasquimq.spark.workers.settings import HostSettings
+    from chasquimq.worker import Worker
+
+BEAT_S: Final = 1.0
+RESTART_MS_MIN: Final = 200
+RESTART_MS_MAX: Final = 5_000
+_COUNTERS: Final = (
+    "completed", "failed", "retried", "buried", "handed_back", "leases_lost", "running",
+)  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+
+def host_worker(settings: HostSettings, partition: int, _rows: Iterable[int]) -> Iterator[Record]:
+    """Run a worker in this task; what it did is the task's one row."""
+    context = TaskContext.get()
+    assert context is not None, "Spark calls this in a task"
+    # Attempts are numbered through the whole application: no two of them share a name or a note.
+    host = Host(settings, Record(partition=partition, attempt=context.taskAttemptId()))
+    # Not closed: closing waits for handlers that ignore their cancellation, and the process
+    # is about to leave without them.
+    yield _runner().run(host.run(context.attemptNumber()))
+
+
+class Host:
+    """One worker, its notes on the board, and the flag that stops it."""
+
+    def __init__(self, settings: HostSettings, record: Record) -> None:
+        self._settings = settings
+        self._record = record
+        self._board = Board(settings.queue, settings.connection, settings.run)
+        self._ended = asyncio.Event()
+        record.consumer = consumer_name(settings.run, record.attempt)
+
+    async def run(self, deaths: int) -> Record:
+        """Run until the flag is there; after deaths of this task, begin a little later."""
+        await asyncio.sleep(restart_ms(deaths) * random.uniform(0.5, 1) / 1000)
+        if not await self._noted():
+            await self._work(new_worker(self._settings, self._record.consumer))
+        self._record.has_ended = True
+        await self._noted()
+        self._board.close()
+        return self._record
+
+    async def _work(self, worker: Worker) -> None:
+        beating = asyncio.create_task(self._beat(worker), name="chasqui-spark-beat")
+        try:
+            await worker.run()
+        finally:
+            self._ended.set()
+            await beating
+        self._count(worker)
+
+    async def _beat(self, worker: Worker) -> None:
+        while not self._ended.is_set():
+            self._count(worker)
+            if await self._noted() and not worker.is_closed:
+                logger.info("stopping when running jobs have ended")
+                worker.request_stop()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), BEAT_S)
+
+    async def _noted(self) -> bool:
+        """Write the record; True: the flag is there. Who cannot ask goes on."""
+        try:
+            return await asyncio.to_thread(self._board.note, self._record)
+        except StoreError as error:
+            logger.debug("the notes of this run cannot be reached", extra={"error": str(error)})
+            return False
+
+    def _count(self, worker: Worker) -> None:
+        health, record = worker.health(), self._record
+        for name in _COUNTERS:
+            setattr(record, name, getattr(health, name))
+        record.cpu_s = time.process_time()
+        record.beat += 1
+
+
+def consumer_name(run: str, attempt: int) -> str:
+    """A name that no other worker has, with the place to look for it."""
+    return f"{socket.gethostname()}-{os.getpid()}-spark.{run}.{attempt}"
+
+
+def restart_ms(deaths: int) -> float:
+    """How long a task waits that died so often; Spark itself starts it again at once."""
+    if deaths == 0:
+        return 0
+    return min(RESTART_MS_MAX, RESTART_MS_MIN * 2 ** (deaths - 1))
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)

@@ -1,0 +1,175 @@
+"""A run of workers on Spark, seen from the driver: submit, watch, stop, submit again."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from chasquimq.errors import ChasquiError, StoreError
+from chasquimq.spark.workers.beside import JobBeside
+from chasquimq.spark.workers.board import Board, Record
+from chasquimq.spark.workers.hosting import host_worker
+from chasquimq.spark.workers.probe import first_line, look_around, not_hosted, refuse_troubles
+from chasquimq.spark.workers.tally import Progress, Tally
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from chasquimq.spark.workers.settings import RunSettings
+
+LOOK_S: Final = 0.5
+# Tasks hear of the flag within a second, and need some more to tell that they have ended.
+STOP_GRACE_S: Final = 15.0
+CANCEL_S_MAX: Final = 30.0
+RESUBMIT_MS_MIN: Final = 1_000
+RESUBMIT_MS_MAX: Final = 60_000
+# A job that lived this long died of something new.
+SETTLED_S: Final = 120.0
+
+logger = logging.getLogger(__name__)
+
+
+class Stop(threading.Event):
+    """Set to let a run end when its jobs have; urgent: cancel what still runs."""
+
+    is_urgent = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """`is_drained`: every task ended by itself, so nothing waits for its lease to run out."""
+
+    run: str
+    submissions: int
+    is_drained: bool
+    progress: Progress
+
+
+class WorkerRun:
+    """Keeps so many tasks running until told to stop; `on_progress` hears how it goes."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        settings: RunSettings,
+        stop: Stop,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        host = settings.host
+        self._context = context
+        self._settings = settings
+        self._stop = stop
+        self._on_progress = on_progress
+        self._board = Board(host.queue, host.connection, host.run)
+        self._tally = Tally(settings.tasks, time.monotonic())
+        self._submissions = 0
+        self._deadline_s: float | None = None
+
+    def probe(self) -> None:
+        """See whether executors can do it at all; ended early by a signal.
+
+        Raises:
+            ChasquiError: a handler, a package or the server is out of their reach.
+        """
+        job = JobBeside(self._context, look_around, self._settings.host, self._settings.tasks)
+        while not job.wait(LOOK_S):
+            if self._stop.is_set():
+                job.cancel()
+                job.wait(CANCEL_S_MAX)
+                return
+        if job.error is not None:
+            raise not_hosted(job.error)
+        refuse_troubles(job.rows)
+
+    def run(self) -> RunSummary:
+        """Run until stopped; a job of Spark that failed is submitted again, ever more slowly."""
+        failures = 0
+        while not self._stop.is_set():
+            began_s = time.monotonic()
+            job = self._watched()
+            self._look()
+            if job.error is None or self._stop.is_set():
+                return self._summary(is_drained=job.error is None)
+            failures = 1 if time.monotonic() - began_s > SETTLED_S else failures + 1
+            self._pause(job.error, failures)
+        return self._summary(is_drained=True)
+
+    def close(self) -> None:
+        """Forget the run; the summary has all of it."""
+        try:
+            self._board.clear()
+        except StoreError:
+            logger.debug("the notes of this run stay until they expire")
+        self._board.close()
+
+    def _watched(self) -> JobBeside[Record]:
+        job = JobBeside(self._context, host_worker, self._settings.host, self._settings.tasks)
+        self._submissions += 1
+        while not job.wait(LOOK_S):
+            self._look()
+            if self._is_overdue:
+                job.cancel()
+                job.wait(CANCEL_S_MAX)
+                return job
+        return job
+
+    def _look(self) -> None:
+        """Beat, ask, tell; a server that does not answer is asked again."""
+        now_s = time.monotonic()
+        if self._stop.is_set() and self._deadline_s is None:
+            self._deadline_s = now_s + self._settings.stop_deadline_ms / 1000 + STOP_GRACE_S
+        try:
+            self._exchange(now_s)
+        except StoreError as error:
+            logger.warning("the server does not answer", extra={"error": str(error)})
+        self._on_progress(self._tally.progress(now_s))
+
+    def _exchange(self, now_s: float) -> None:
+        self._board.open()
+        if self._stop.is_set():
+            self._board.stop()
+        elif self._board.must_stop():
+            logger.info("somebody asked this run to stop")
+            self._stop.set()
+        self._tally.note(self._board.records(), now_s)
+        for record in self._tally.over(now_s):
+            self._board.forget(record)
+
+    @property
+    def _is_overdue(self) -> bool:
+        if self._stop.is_urgent:
+            return True
+        return self._deadline_s is not None and time.monotonic() > self._deadline_s
+
+    def _pause(self, error: Exception, failures: int) -> None:
+        if _is_gone(self._context):
+            raise ChasquiError(f"Spark is gone, and its tasks with it: {first_line(error)}")
+        pause_ms = resubmit_ms(failures) * random.uniform(0.5, 1)
+        logger.warning(
+            "the job of Spark failed, submitting it again",
+            extra={"in_ms": int(pause_ms), "reason": first_line(error)},
+        )
+        self._stop.wait(pause_ms / 1000)
+
+    def _summary(self, *, is_drained: bool) -> RunSummary:
+        return RunSummary(
+            run=self._settings.host.run,
+            submissions=self._submissions,
+            is_drained=is_drained,
+            progress=self._tally.progress(time.monotonic()),
+        )
+
+
+def resubmit_ms(failures: int) -> float:
+    """How long to wait after that many failed jobs in a row, before jitter."""
+    return min(RESUBMIT_MS_MAX, RESUBMIT_MS_MIN * 2 ** min(failures - 1, 20))
+
+
+def _is_gone(context: Any) -> bool:
+    jsc = context._jsc  # noqa: SLF001  the one way to ask
+    return jsc is None or bool(jsc.sc().isStopped())

@@ -1,0 +1,132 @@
+"""What needs no Spark: masters, figures of a run, paces, and words that are refused early."""
+
+from __future__ import annotations
+
+import pytest
+
+from chasquimq.cli.main import main
+from chasquimq.errors import SettingsError
+from chasquimq.spark.workers.board import Board, Record, stop_runs
+from chasquimq.spark.workers.hosting import RESTART_MS_MAX, restart_ms
+from chasquimq.spark.workers.run import RESUBMIT_MS_MAX, resubmit_ms
+from chasquimq.spark.workers.settings import RunSettings, workers_conf, workers_master
+from chasquimq.spark.workers.tally import ALIVE_S, FORGET_S, Tally
+from support.noted_runs import HANDLERS, connection, host
+
+
+@pytest.mark.parametrize(
+    ("master", "made"),
+    [
+        ("local[*]", "local[3,16]"),
+        ("local[4]", "local[4,16]"),
+        ("local[4,2]", "local[4,2]"),
+        ("spark://here:7077", "spark://here:7077"),
+        ("local-cluster[2,1,512]", "local-cluster[2,1,512]"),
+    ],
+)
+def test_a_local_master_has_a_slot_for_each_task_and_starts_tasks_again(master, made):
+    assert workers_master(master, 3) == made
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[2,8]"])
+def test_a_master_without_a_slot_for_each_task_is_refused(master):
+    with pytest.raises(SettingsError, match=r"local\[3\]"):
+        workers_master(master, 3)
+
+
+def test_a_setting_of_spark_that_was_given_wins():
+    conf = workers_conf({"spark.task.maxFailures": "3"})
+
+    assert conf["spark.task.maxFailures"] == "3"
+    assert conf["spark.speculation"] == "false"
+
+
+def test_fewer_than_one_task_is_refused(queue_name):
+    with pytest.raises(SettingsError, match="tasks"):
+        RunSettings(host=host("redis://127.0.0.1:1", queue_name), tasks=0)
+
+
+def test_a_silent_task_counts_as_dead_and_keeps_its_figures():
+    tally = Tally(2, 0.0)
+    tally.note([record(1, completed=10, buried=2), record(2, completed=5)], 1.0)
+    tally.note([record(1, completed=10, buried=2), record(2, beat=1, completed=7)], ALIVE_S + 2)
+
+    progress = tally.progress(ALIVE_S + 2)
+
+    assert (progress.alive, progress.starts, progress.completed, progress.buried) == (1, 2, 17, 2)
+    assert progress.jobs_per_s == pytest.approx(19 / (ALIVE_S + 2))
+
+
+def test_figures_of_forgotten_attempts_stay_in_the_sums():
+    tally = Tally(1, 0.0)
+    tally.note([record(1, completed=10)], 1.0)
+    tally.note([record(2, completed=3)], FORGET_S)
+
+    forgotten = tally.over(FORGET_S + 2)
+
+    assert [one.attempt for one in forgotten] == [1]
+    assert tally.progress(FORGET_S + 2).completed == 13
+
+
+def test_an_ended_task_is_not_alive():
+    tally = Tally(1, 0.0)
+    tally.note([record(1, has_ended=True)], 1.0)
+
+    assert tally.progress(1.0).alive == 0
+
+
+def test_paces_grow_and_have_a_bound():
+    assert [restart_ms(deaths) for deaths in range(4)] == [0, 200, 400, 800]
+    assert [resubmit_ms(failures) for failures in (1, 2, 3)] == [1_000, 2_000, 4_000]
+    assert (restart_ms(99), resubmit_ms(99)) == (RESTART_MS_MAX, RESUBMIT_MS_MAX)
+
+
+async def test_notes_of_a_run_expire_and_its_flag_is_its_own(url, queue_name, raw):
+    ours, other = (Board(queue_name, connection(url, queue_name), run) for run in ("a", "b"))
+    ours.open()
+    other.open()
+    other.stop()
+
+    assert ours.note(record(1, completed=4)) is False
+    assert other.note(record(1)) is True
+    assert ours.records() == [record(1, completed=4)]
+    assert min([await raw("TTL", key) for key in await raw("KEYS", f"*{queue_name}*")]) > 0
+    ours.clear()
+    assert stop_runs(queue_name, connection(url, queue_name)) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--handler", "no_such_module:run"], 2, "there is no module 'no_such_module'"),
+        (["--handler", "noting_handlers:nobody"], 2, "has no 'nobody'"),
+        (["--handler", "noting_handlers:note", "--tasks", "0"], 2, "whole number from 1"),
+        (["--handler", "noting_handlers:note", "--master", "sc://here"], 2, "Spark Connect"),
+        (["--handler", "noting_handlers:note", "--master", "local[1]"], 2, "local[2]"),
+        (["--handler", "noting_handlers:note", "--py-files", "nowhere.zip"], 1, "must be there"),
+        (["--handler", "noting_handlers:note"], 1, "127.0.0.1:1"),
+    ],
+    ids=["module", "function", "tasks", "connect", "slots", "files", "server"],
+)
+def test_what_cannot_run_is_refused_before_spark_starts(
+    monkeypatch, capsys, queue_name, words, code, sentence
+):
+    monkeypatch.chdir(HANDLERS)
+    monkeypatch.syspath_prepend(str(HANDLERS))
+    nobody = ["--queue", queue_name, "--redis-url", "redis://127.0.0.1:1"]
+
+    assert main(["spark", "worker", *nobody, *words]) == code
+
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert "starting Spark" not in told
+
+
+def test_stop_says_when_nothing_runs(capsys, url, queue_name):
+    assert main(["spark", "stop", "--queue", queue_name, "--redis-url", url]) == 1
+
+    assert f"no workers of {queue_name} run on Spark" in capsys.readouterr().err
+
+
+def record(attempt: int, **figures) -> Record:
+    return Record(partition=0, attempt=attempt, **figures)
