@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test behaviour faults chaos kills soak mutants bench ci
+.PHONY: help setup fmt check test behaviour faults chaos kills soak fuzz mutants bench ci
 MINUTES ?= 120
 JOBS ?= 1000000
 SERVER ?= valkey
@@ -33,6 +33,9 @@ chaos: ## faults of every kind from a seed, for MINUTES on SERVER
 kills: ## two thousand workers killed over a million jobs
 	@.venv/bin/python -m tests.chaos --minutes $(MINUTES) --server $(SERVER) $(if $(SEED),--seed $(SEED)) \
 		--faults kill --acts 2000 --jobs 1000000
+
+fuzz: ## inputs and histories that no run has seen, for hours
+	@CHASQUI_TEST_BIG=1 ./chasqui test tests/fuzz tests/machine -n 2
 
 soak: ## JOBS jobs; memory, keys and connections must stay flat
 	@.venv/bin/python -m tests.chaos.soak --jobs $(JOBS) --server $(SERVER)
