@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from chasquimq.store.add_write import TOKEN_TTL_S, leftovers
+from chasquimq.store.add_write import TOKEN_TTL_S
 from chasquimq.store.script import script
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def own_id_write(
     has_leftovers: bool,
 ) -> RowWrite:
     """Jobs that are ready now and have ids of their own."""
-    named = [keys.stream, _new_token(keys), *map(keys.uniq, jobs.ids)]
+    named = [keys.stream, _new_token(keys), *_each(keys.uniq(""), jobs.ids)]
     if has_leftovers:
-        named += leftovers(keys, jobs.ids)
+        named += leftover_keys(keys, jobs.ids)
     args = [stream_len_max, TOKEN_TTL_S, unique_ms]
     rows = zip(jobs.envelopes, jobs.names, digests, strict=True)
     return RowWrite("add_rows", jobs, named, [*args, *chain.from_iterable(rows)])
@@ -92,7 +92,7 @@ def own_id_delay_write(
     named = [keys.delayed, keys.dix, keys.stream, _new_token(keys)]
     for one in jobs.ids:
         named += (keys.uniq(one), keys.dlid(one), keys.didx(one))
-    named += leftovers(keys, jobs.ids)
+    named += leftover_keys(keys, jobs.ids)
     rows = zip(
         jobs.envelopes, jobs.names, digests, jobs.ids, jobs.waits_ms, repeat("in", len(jobs)),
         strict=True,
@@ -121,6 +121,12 @@ def run_write(
     return RowWrite("add_run_rows", jobs, named, [*args, *chain.from_iterable(rows)])
 
 
+def leftover_keys(keys: QueueKeys, job_ids: Sequence[str]) -> list[str]:
+    """Where former jobs of these ids may have left their ends: outcome and result of each."""
+    pairs = zip(_each(keys.outcome(""), job_ids), _each(keys.result(""), job_ids), strict=True)
+    return list(chain.from_iterable(pairs))
+
+
 def bucket_keys(keys: QueueKeys, run: str) -> list[str]:
     """Where the rows of a run are noted."""
     return [keys.token(f"run:{run}:{number}") for number in range(RUN_BUCKETS)]
@@ -129,6 +135,11 @@ def bucket_keys(keys: QueueKeys, run: str) -> list[str]:
 def read_marks(reply: Reply) -> bytes:
     """One character a row: 1 added, 0 was there, 2 taken by another job."""
     return reply if isinstance(reply, bytes) else bytes(48 + mark for mark in reply)
+
+
+def _each(prefix: str, job_ids: Sequence[str]) -> map[str]:
+    # A call of Python for each key would cost as much as all else that is done for a row.
+    return map(prefix.__add__, job_ids)
 
 
 def _new_token(keys: QueueKeys) -> str:

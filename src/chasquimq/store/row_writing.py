@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 import hiredis
 
 from chasquimq.errors import ConnectionLost, QueueFull, ServerOutOfMemory, StoreError
-from chasquimq.store.add_write import leftovers
 from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.connection import pack
-from chasquimq.store.row_write import RowWrite, bucket_keys, read_marks
+from chasquimq.store.row_write import RowWrite, bucket_keys, leftover_keys, read_marks
 from chasquimq.store.script import is_forgotten
 from chasquimq.store.server_errors import is_worth_resending
 from chasquimq.wire.keys import QueueKeys
@@ -91,7 +90,7 @@ class RowWriter:
 
     def has_leftovers(self, job_ids: Sequence[str]) -> bool:
         """Whether former jobs of these ids left results or outcomes."""
-        return self._ask(pack(("EXISTS", *leftovers(self.keys, job_ids))))[0] > 0
+        return self._ask(pack(("EXISTS", *leftover_keys(self.keys, job_ids))))[0] > 0
 
     def wait_ms(self, run: str, row_count: int, rows_per_s: float) -> int:
         """How long these rows must wait for the pace that all tasks of the run share."""
