@@ -50,9 +50,7 @@ def test_events_whose_end_comes_in_a_later_batch_are_one_attempt(feed, pipeline,
     assert ask("select count(*) n from silver_open") == [{"n": 0}]
 
 
-def test_a_day_of_events_that_is_made_again_leaves_no_files_of_its_making(
-    feed, pipeline, settings
-):
+def test_a_day_of_events_that_is_made_again_leaves_no_files_of_its_making(feed, pipeline, settings):
     tell_clean_run(feed)
     pipeline(channel="events").once()
 
