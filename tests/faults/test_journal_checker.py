@@ -12,6 +12,7 @@ from support.journal import (
     ADD_CALL,
     ADD_ERR,
     ADD_OK,
+    ALIVE,
     CANCEL_OK,
     END_ERR,
     END_OK,
@@ -109,12 +110,12 @@ BAD = [
         id="two at once after a cut, and the first was not told",
     ),
     bad(
-        "overlap", [*ADDED, line(1, START), line(2, START, OTHERS), line(4, END_OK, OTHERS)],
+        "overlap", [*ADDED, line(1, START), line(2, START, OTHERS), line(2.9, ALIVE), line(4, END_OK, OTHERS)],
         kill(3), id="a start before the other was killed",
     ),
     bad("dup_starts", [*CLEAN, *AGAIN], id="a second start without any fault"),
     bad(
-        "dup_starts", [*CLEAN, *AGAIN], kill(2 + 2 * ACK_WINDOW_S),
+        "dup_starts", [*CLEAN, line(2.4, ALIVE), *AGAIN], kill(2 + 2 * ACK_WINDOW_S),
         id="a second start of what ended long before the kill",
     ),
     bad("dup_starts", [*CLEAN, *AGAIN], kill(1.5, 3), id="a second start after another's death"),
@@ -155,6 +156,7 @@ GOOD = [
     good(ADDED, id="a job that waits", is_drained=False, places=Places(ready=["a"])),
     good([*ADDED, line(1, START), *AGAIN], kill(2), id="a run that died with its worker"),
     good([*CLEAN, *AGAIN], kill(2.01), id="an end that the kill kept from the server"),
+    good([*CLEAN, *AGAIN], kill(2.9), id="an end after which nobody let its worker run"),
     good(
         [*ADDED, *FAILED, line(3, START, entry="2-0"), line(4, END_OK, entry="2-0")],
         id="a retry in an entry of its own",

@@ -30,6 +30,8 @@ from support.rules import RULES, is_unsettling
 
 # An end this short before a fault may not have reached the server; a busy machine needs longer.
 ACK_WINDOW_S = 0.25
+# Every worker of a test gives a sign of life more often than this.
+_SILENCE_S = 0.3
 _FINDINGS_SHOWN = 5
 
 
@@ -109,7 +111,8 @@ class Case:
 
     def __post_init__(self) -> None:
         self.places = self.evidence.places
-        self.faults = [*self.evidence.faults, *_stalls(self.evidence.lines)]
+        lines, faults = self.evidence.lines, self.evidence.faults
+        self.faults = [*faults, *_stalls(lines), *_silences(lines, faults)]
         died_s = {f.pid: f.from_s for f in self.faults if f.kind == "kill" and f.pid}
         self.runs = runs_by_life(self.evidence.lines, died_s)
 
@@ -247,3 +250,12 @@ def _stalls(lines: Sequence[Line]) -> Iterator[Fault]:
     for line in lines:
         if line.event == STALL:
             yield Fault("stop", line.t_s - int(line.extra) / 1000, line.t_s, line.pid)
+
+
+def _silences(lines: Sequence[Line], faults: Sequence[Fault]) -> Iterator[Fault]:
+    """A process that was killed while nobody let it run could not note that any more."""
+    last_s = {line.pid: line.t_s for line in lines}
+    for fault in faults:
+        seen_s = last_s.get(fault.pid or 0, fault.from_s)
+        if fault.kind == "kill" and fault.from_s - seen_s > _SILENCE_S:
+            yield Fault("stop", seen_s, fault.from_s, fault.pid)

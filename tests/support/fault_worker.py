@@ -23,12 +23,12 @@ from typing import Any
 from chasquimq import Job, UnrecoverableError, Worker, current_job
 from chasquimq.errors import StoreError
 from chasquimq.settings import AbilitySettings
-from support.journal import EXIT, STALL, Journal
+from support.journal import ALIVE, EXIT, STALL, Journal
 from support.noting import note_lost_lease, noting
 from support.waiting import eventually
 
 journal: Journal
-_LOOK_S, _STALL_S = 0.05, 0.3
+_LOOK_S, _ALIVE_S, _STALL_S = 0.05, 0.2, 0.3
 _PARENT_DEATH_SIGNAL = 1
 
 
@@ -181,17 +181,20 @@ def die_with_parent() -> None:
 
 
 def watch_stalls() -> None:
-    """Note when this process was not let run, which no lease and no promise outlasts."""
+    """Note when this process was let run and when not: no lease and no promise outlasts that."""
     threading.Thread(target=_note_stalls, daemon=True).start()
 
 
 def _note_stalls() -> None:
-    seen_s = time.monotonic()
+    seen_s = noted_s = time.monotonic()
     while True:
         time.sleep(_LOOK_S)
         now_s = time.monotonic()
         if now_s - seen_s > _STALL_S:
             journal.note(STALL, extra=int((now_s - seen_s) * 1000))
+        if now_s - noted_s > _ALIVE_S:
+            journal.note(ALIVE)
+            noted_s = now_s
         seen_s = now_s
 
 

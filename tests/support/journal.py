@@ -17,7 +17,7 @@ from sys import intern
 ADD_CALL, ADD_OK, ADD_ERR = "add_call", "add_ok", "add_err"
 START, END_OK, END_ERR = "start", "end_ok", "end_err"
 LEASE_LOST, CANCEL_OK, REPLAY_OK, EXIT = "lease_lost", "cancel_ok", "replay_ok", "exit"
-STALL = "stall"
+STALL, ALIVE = "stall", "alive"
 OPEN_S = float("inf")
 
 
