@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from chasquimq.batching import outcomes_of
 from chasquimq.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -33,17 +34,20 @@ def table_of(jobs: Sequence[Job]) -> pa.Table:
     import pyarrow as pa
 
     rows = [_keyed(job.data) for job in jobs]
-    names = dict.fromkeys(str(key) for row in rows for key in row)
-    columns: dict[str, Any] = {
+    names = dict.fromkeys(name for row in rows for name in row)
+    data = {name: pa.array([row.get(name) for row in rows]) for name in names}
+    ours = {
         JOB_ID: pa.array([job.id for job in jobs], pa.string()),
         NAME: pa.array([job.name for job in jobs], pa.string()),
         ATTEMPT: pa.array([job.attempt for job in jobs], pa.int32()),
     }
-    return pa.table(columns | {name: pa.array([row.get(name) for row in rows]) for name in names})
+    return pa.table({**ours, **data, **ours})
 
 
-def _keyed(data: Any) -> dict[Any, Any]:
-    return cast("dict[Any, Any]", data) if isinstance(data, dict) else {DATA: data}
+def _keyed(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        return {DATA: data}
+    return {str(key): value for key, value in cast("dict[Any, Any]", data).items()}
 
 
 def with_tables(call: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
@@ -53,18 +57,15 @@ def with_tables(call: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaita
     async def run(jobs: Sequence[Job]) -> Any:
         try:
             table = table_of(jobs)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except (pa.ArrowException, OverflowError):
             # Jobs of different shapes share no table; one of them must not fail the others.
-            return [await _alone(job) for job in jobs]
+            return [await alone(job) for job in jobs]
         return await call(table)
 
-    async def _alone(job: Job) -> Any:
+    async def alone(job: Job) -> Any:
         try:
-            answer = await call(table_of([job]))
+            return outcomes_of(await call(table_of([job])), 1)[0]
         except Exception as error:  # noqa: BLE001 - a user's handler may raise anything
             return error
-        if hasattr(answer, "to_pylist"):
-            answer = answer.to_pylist()
-        return None if answer is None else answer[0]
 
     return run

@@ -7,8 +7,8 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
-from chasquimq.errors import ChasquiError, SettingsError
-from chasquimq.job import DeliveredJob, Job
+from chasquimq.errors import BatchAnswer, SettingsError
+from chasquimq.job import DeliveredJob
 from chasquimq.model.options import whole_number
 
 Form = Literal["list", "arrow"]
@@ -27,11 +27,7 @@ class Batch(NamedTuple):
     form: Form = "list"
 
 
-class BatchAnswer(ChasquiError):
-    """Return None, or a list with one outcome for each job; an error in it fails that job."""
-
-
-def checked_batch(batch: Any, concurrency: int) -> Batch | None:
+def checked_batch(batch: Any, concurrency: int, timeout_ms: int | None = None) -> Batch | None:
     """The batch that was asked for.
 
     Raises:
@@ -51,6 +47,9 @@ def checked_batch(batch: Any, concurrency: int) -> Batch | None:
     if found.size > concurrency:
         hint = "jobs of a batch run at once; raise concurrency, or lower the size"
         raise SettingsError("batch size", found.size, f"at most {concurrency}", hint=hint)
+    if timeout_ms is not None and found.wait_ms >= timeout_ms:
+        hint = "a job that waits for others is on its time already"
+        raise SettingsError("batch wait_ms", found.wait_ms, f"below {timeout_ms}", hint=hint)
     return found
 
 
@@ -61,9 +60,9 @@ class Batcher:
         self._call = call
         self._batch = batch
         self._is_unstoppable = is_unstoppable
-        self._places: list[_Place] = []
+        self._is_hurried = False
+        self._gathering = _Group()
         self._timer: asyncio.TimerHandle | None = None
-        self._running: set[asyncio.Task[None]] = set()
         # Not of the job that happened to fill a batch.
         self._context = contextvars.copy_context()
 
@@ -71,61 +70,107 @@ class Batcher:
         """Wait until the batch of this job has run; what it returned or raised for this one."""
         # What cannot be decoded fails alone.
         _ = job.data
-        job.delivery.is_unstoppable = self._is_unstoppable
-        loop = asyncio.get_running_loop()
-        place = _Place(job, loop.create_future())
-        self._places.append(place)
-        if len(self._places) >= self._batch.size:
+        group, place = self._gathering, _Place(job, asyncio.get_running_loop().create_future())
+        group.places.append(place)
+        if self._is_hurried or len(group.places) >= self._batch.size:
             self._send()
-        elif len(self._places) == 1:
-            self._timer = loop.call_later(self._batch.wait_ms / 1000, self._send)
-        return await place.outcome
+        else:
+            self._send_within(self._patience_s(job))
+        try:
+            return await place.outcome
+        except asyncio.CancelledError:
+            await group.leave(place)
+            raise
+
+    def hurry(self) -> None:
+        """Nothing more will come: what waits for others goes now."""
+        self._is_hurried = True
+        self._send()
+
+    def _patience_s(self, job: DeliveredJob) -> float:
+        # A job's own time runs while it waits; half of it is for the handler.
+        own_ms = job.delivery.timeout_ms(None)
+        wait_ms = self._batch.wait_ms if own_ms is None else min(self._batch.wait_ms, own_ms / 2)
+        return wait_ms / 1000
+
+    def _send_within(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + wait_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(wait_s, self._send)
 
     def _send(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        places = [place for place in self._places if not place.outcome.done()]
-        self._places = []
-        if not places:
+        group, self._gathering = self._gathering, _Group()
+        if not group.places:
             return
-        run = _run(self._call, places)
-        task = asyncio.get_running_loop().create_task(run, context=self._context.copy())
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        _cancel_when_unwanted(task, places)
+        for place in group.places:
+            place.job.delivery.is_unstoppable = self._is_unstoppable
+        run = _run(self._call, group.places)
+        context = self._context.copy()
+        group.task = asyncio.get_running_loop().create_task(run, context=context)
 
 
 class _Place(NamedTuple):
-    job: Job
+    job: DeliveredJob
     outcome: asyncio.Future[Any]
+
+
+class _Group:
+    """Jobs that run together, and the task that runs them once they are gathered."""
+
+    def __init__(self) -> None:
+        self.places: list[_Place] = []
+        self.task: asyncio.Task[None] | None = None
+
+    async def leave(self, place: _Place) -> None:
+        """Give a place up; the last to leave ends the batch, and waits until it has ended."""
+        if self.task is None:
+            self.places.remove(place)
+        elif all(one.outcome.done() for one in self.places):
+            self.task.cancel()
+            await asyncio.wait([self.task])
 
 
 async def _run(call: Call, places: Sequence[_Place]) -> None:
     try:
-        outcomes = _outcomes_of(await call([place.job for place in places]), len(places))
+        answer = await call([place.job for place in places])
+        outcomes = outcomes_of(answer, len(places))
     except asyncio.CancelledError:
         for place in places:
             place.outcome.cancel()
-        return
-    except Exception as error:  # noqa: BLE001 - a user's handler may raise anything
-        outcomes = [error] * len(places)
-    for place, outcome in zip(places, outcomes, strict=True):
-        _settle(place.outcome, outcome)
+    except BaseException as error:  # a user's handler may raise anything
+        for place in places:
+            _settle(place.outcome, error)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+    else:
+        for place, outcome in zip(places, outcomes, strict=True):
+            _settle(place.outcome, outcome)
 
 
-def _outcomes_of(answer: object, count: int) -> Sequence[Any]:
+def outcomes_of(answer: Any, count: int) -> Sequence[Any]:
+    """One outcome for each job.
+
+    Raises:
+        BatchAnswer: there are more or fewer, or none that can be told apart.
+    """
     if answer is None:
         return [None] * count
-    if hasattr(answer, "to_pylist"):
-        answer = cast("Any", answer).to_pylist()
+    for convert in ("to_pylist", "tolist"):
+        if hasattr(answer, convert):
+            answer = getattr(answer, convert)()
+            break
     if not isinstance(answer, list | tuple):
-        found = f"found {type(answer).__name__}"
-    elif len(cast("Sequence[Any]", answer)) != count:
-        found = f"found {len(cast('Sequence[Any]', answer))}"
-    else:
-        return cast("Sequence[Any]", answer)
-    raise BatchAnswer(f"a batch of {count} must return None or a list of {count} outcomes, {found}")
+        raise BatchAnswer(count, type(answer).__name__)
+    found = cast("Sequence[Any]", answer)
+    if len(found) != count:
+        raise BatchAnswer(count, str(len(found)))
+    return found
 
 
 def _settle(place: asyncio.Future[Any], outcome: Any) -> None:
@@ -137,17 +182,3 @@ def _settle(place: asyncio.Future[Any], outcome: Any) -> None:
         place.set_exception(RuntimeError(f"a job must not raise {outcome!r}"))
     else:
         place.set_exception(outcome)
-
-
-def _cancel_when_unwanted(task: asyncio.Task[None], places: Sequence[_Place]) -> None:
-    """Nobody waits for a batch whose jobs were all given up: timed out, or taken away."""
-    waiting = len(places)
-
-    def left(_: asyncio.Future[Any]) -> None:
-        nonlocal waiting
-        waiting -= 1
-        if waiting == 0:
-            task.cancel()
-
-    for place in places:
-        place.outcome.add_done_callback(left)

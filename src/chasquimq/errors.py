@@ -21,6 +21,7 @@
     │  ├─ EntriesLost                   a reader of history or events came too late for some
     │  └─ ServerRefused                 any other error reply
     ├─ JobError
+    │  ├─ BatchAnswer                   a batch handler returned too much or too little
     │  ├─ JobFailed                     the job ended in the DLQ
     │  ├─ JobTimeout                    a handler ran past its `timeout_ms`
     │  ├─ ResultExpired                 the result was stored and is gone
@@ -198,6 +199,15 @@ class JobFailed(JobError):
         self.reason = reason
         self.error = error
         super().__init__(f"job {job_id!r} ended in the DLQ ({reason}): {error or 'no error text'}")
+
+
+class BatchAnswer(JobError):
+    """Return None, or one outcome for each job of the batch; an error in it fails that job."""
+
+    def __init__(self, count: int, found: str) -> None:
+        super().__init__(
+            f"a batch of {count} must return None or a list of {count} outcomes, found {found}"
+        )
 
 
 class JobTimeout(JobError):

@@ -31,6 +31,7 @@ class HandlerSet:
         self._routes, self._all = _checked(handlers)
         self._settings = settings
         self._batch = batch
+        self._batchers: list[Batcher] = []
         self._threads: ThreadPool | None = None
         self._processes: ProcessPool | None = None
         self._refuse_timeout_in_threads()
@@ -51,6 +52,11 @@ class HandlerSet:
         if self._routes is not None:
             return _router({name: self._awaitable(one) for name, one in self._routes.items()})
         return self._awaitable(self._all[0])
+
+    def hurry(self) -> None:
+        """Nothing more will come: jobs that wait for others to join them run now."""
+        for batcher in self._batchers:
+            batcher.hurry()
 
     async def close(self, grace_s: float) -> None:
         if self._threads is not None:
@@ -80,7 +86,11 @@ class HandlerSet:
         call = self._call(handler)
         if self._batch is None:
             return call
-        return _in_batches(call, self._batch, is_unstoppable=not _is_async(handler))
+        if self._batch.form == "arrow":
+            call = _with_tables(call)
+        batcher = Batcher(call, self._batch, is_unstoppable=not _is_async(handler))
+        self._batchers.append(batcher)
+        return batcher
 
     def _call(self, handler: Handler) -> _Async:
         if _is_async(handler):
@@ -114,13 +124,11 @@ class HandlerSet:
             )  # fmt: skip
 
 
-def _in_batches(call: _Async, batch: Batch, *, is_unstoppable: bool) -> _Async:
-    if batch.form == "arrow":
-        from chasquimq.batch_tables import refuse_missing_arrow, with_tables
+def _with_tables(call: _Async) -> _Async:
+    from chasquimq.batch_tables import refuse_missing_arrow, with_tables
 
-        refuse_missing_arrow()
-        call = with_tables(call)
-    return Batcher(call, batch, is_unstoppable=is_unstoppable)
+    refuse_missing_arrow()
+    return with_tables(call)
 
 
 def _in_thread(pool: ThreadPool, handler: Handler) -> _Async:

@@ -162,7 +162,7 @@ class Worker:
             ),
             abilities=abilities or AbilitySettings(),
         )  # fmt: skip
-        self._handlers = HandlerSet(handler, self._settings, checked_batch(batch, concurrency))
+        self._handlers = HandlerSet(handler, self._settings, checked_batch(batch, concurrency, timeout_ms))
         self._hooks = Hooks(
             on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
             on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,
@@ -300,6 +300,7 @@ class Worker:
     async def _stop(self, pipeline: Pipeline) -> None:
         # A cancelled run has no time to wait for handlers, but still gives back what it holds.
         deadline_s = self._deadline_s if self._deadline_s is not None else time.monotonic()
+        self._handlers.hurry()
         try:
             await pipeline.stop(lambda: self._deadline_s or deadline_s)
             hooks_s = time.monotonic() + _HOOKS_S_MIN

@@ -229,8 +229,108 @@ async def test_jobs_that_share_no_table_are_tried_alone(queue, running_worker):
         ({"batch": (5, 1, "rows")}, "form"),
         ({"batch": (50, 1), "concurrency": 10}, "at most 10"),
         ({"batch": (5, 1), "pool": "process"}, "thread"),
+        ({"batch": (5, 1000), "timeout_ms": 1000}, "below 1000"),
     ],
 )
 async def test_a_batch_that_could_never_be_is_refused(options, why):
     with pytest.raises(SettingsError, match=why):
         Worker("q", len, **options)
+
+
+async def test_a_handler_that_wants_to_exit_fails_its_jobs_and_not_the_worker(
+    queue, running_worker
+):
+    async def handler(jobs):
+        raise SystemExit(3)
+
+    await add(queue, 1, 2)
+    running = await running_worker(handler, batch=(2, 50), max_attempts=1)
+
+    dead = await eventually(lambda: letters(queue, 2))
+    assert {letter["error"].partition(":")[0] for letter in dead} == {"SystemExit"}
+    assert running.worker.health().is_ok
+
+
+async def test_a_stop_does_not_wait_for_jobs_that_cannot_come(queue, running_worker):
+    sizes = []
+
+    async def handler(jobs):
+        sizes.append(len(jobs))
+
+    await add(queue, 1, 2)
+    running = await running_worker(handler, batch=(50, 60_000))
+    await eventually(lambda: running.worker.health().running == 2)
+
+    await asyncio.wait_for(running.stop(), 10)
+
+    assert sizes == [2]
+    assert await empties(queue)()
+
+
+async def test_a_job_with_little_time_does_not_spend_it_waiting(queue, running_worker):
+    sizes = []
+
+    async def handler(jobs):
+        sizes.append(len(jobs))
+
+    await queue.add("score", 1, timeout_ms=4_000)
+    await running_worker(handler, batch=(50, 60_000))
+
+    await eventually(lambda: sizes == [1])
+    await eventually(empties(queue))
+
+
+async def test_an_attempt_ends_when_its_handler_has_cleaned_up(queue, running_worker):
+    steps = []
+
+    async def handler(jobs):
+        steps.append(f"run {jobs[0].run_number}")
+        try:
+            await asyncio.sleep(60 if jobs[0].run_number == 1 else 0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)
+            steps.append("cleaned up")
+            raise
+
+    await queue.add("score", 1, attempts=2, backoff=1, timeout_ms=100)
+    await running_worker(handler, batch=(1, 10))
+
+    await eventually(lambda: len(steps) == 3)
+    assert steps == ["run 1", "cleaned up", "run 2"]
+
+
+async def test_numbers_that_no_column_holds_fail_nobody_else(queue, running_worker):
+    def score(table: pa.Table) -> list:
+        return table["amount"].to_pylist()
+
+    jobs = await add(queue, {"amount": 1}, {"amount": 2**63}, {"amount": 3})
+    await running_worker(score, batch=Batch(3, 100, "arrow"), store_results=True, max_attempts=1)
+
+    assert [await jobs[at].wait_for_result(timeout=10) for at in (0, 2)] == [1, 3]
+    (dead,) = await eventually(lambda: letters(queue, 1))
+    assert dead["job_id"] == jobs[1].id
+
+
+async def test_a_table_keeps_odd_keys_and_its_own_columns(queue, running_worker):
+    tables = []
+
+    async def score(table: pa.Table) -> None:
+        tables.append(table)
+
+    (job,) = await add(queue, {1: "x", "_job_id": "mine"})
+    await running_worker(score, batch=Batch(1, 0, "arrow"))
+
+    await eventually(lambda: tables)
+    assert tables[0].to_pylist() == [{"_job_id": job.id, "_name": "score", "_attempt": 0, "1": "x"}]
+
+
+async def test_alone_a_job_must_have_one_outcome_too(queue, running_worker):
+    def score(table: pa.Table) -> list:
+        return [] if table["amount"][0].as_py() == "text" else table["amount"].to_pylist()
+
+    jobs = await add(queue, {"amount": 1}, {"amount": "text"})
+    await running_worker(score, batch=Batch(2, 100, "arrow"), store_results=True, max_attempts=1)
+
+    assert await jobs[0].wait_for_result(timeout=10) == 1
+    (dead,) = await eventually(lambda: letters(queue, 1))
+    assert "a batch of 1 must return" in dead["error"]
