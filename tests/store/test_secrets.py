@@ -28,6 +28,10 @@ REDACTED = {
     f"redis://host?password={CANARY}": "redis://host",
     f"unix:///tmp/s.sock?password={CANARY}": "unix:///tmp/s.sock",
     f"unix://user:{CANARY}@/tmp/s.sock": "unix://user:***@/tmp/s.sock",
+    f"redis://host?password=p@{CANARY}": "redis://***",
+    f"redis://user:p@ss@host?password=p@{CANARY}": "redis://***",
+    f"redis+sentinel://h:26379/m?sentinel_password=abc@{CANARY}": "redis+sentinel://***",
+    f"redis://user:1234?x@{CANARY}": "redis://***",
 }
 # Addresses with a slip of the pen: nobody knows any more where the password begins.
 BROKEN = [
@@ -43,6 +47,8 @@ BROKEN = [
     f"redis://user:{CANARY}@[::1",
     f"redis://user:{CANARY}@",
     f"redis://host?password={CANARY}@x",
+    f"redis://host?password=x@{CANARY}",
+    f"redis://host#x@{CANARY}",
     f"redis://host/db?password={CANARY}",
     f"redis://:{CANARY}",
     f"redis://user:{CANARY}",

@@ -13,6 +13,9 @@ def redact(url: str) -> str:
     if not mark:
         scheme, rest = "redis", url
     credentials, _, place = rest.rpartition("@")
+    if re.search(r"[?#]", credentials):
+        # A query with an `@`, or a password with a `?`: nobody knows where the secret begins.
+        return f"{scheme}://***"
     place = _without_secrets(place)
     if not credentials:
         return f"{scheme}://{place}"
