@@ -152,6 +152,37 @@ async def test_a_dial_that_failed_is_tried_again_by_the_next_call(connect, proxy
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 
 
+REPLICA = b"*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:0\r\n"
+MASTER = b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"
+
+
+async def test_a_server_that_sentinels_name_is_not_used_before_it_leads(connect):
+    answers = {"PING": b"+PONG\r\n", "ROLE": (REPLICA, MASTER)}
+    async with FakeServer(NEW | answers) as server:
+        port = server.url.rpartition(":")[2].encode()
+        told = b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%b\r\n" % (len(port), port)
+        async with FakeServer({"CLIENT": b"+OK\r\n", "SENTINEL": told}) as sentinel:
+            connection = connect(sentinel.url.replace("redis:", "redis+sentinel:") + "/m")
+
+            with pytest.raises(ServerRefused, match="must lead, its role is slave"):
+                await in_thread(connection.call, "PING")
+
+            assert server.count("PING") == 0
+            assert await in_thread(connection.call, "PING") == b"PONG"
+
+
+async def test_who_may_not_ask_for_the_role_is_served_all_the_same(connect):
+    answers = {"PING": b"+PONG\r\n", "ROLE": b"-NOPERM no permissions to run 'role'\r\n"}
+    async with FakeServer(NEW | answers) as server:
+        port = server.url.rpartition(":")[2].encode()
+        told = b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%b\r\n" % (len(port), port)
+        async with FakeServer({"CLIENT": b"+OK\r\n", "SENTINEL": told}) as sentinel:
+            connection = connect(sentinel.url.replace("redis:", "redis+sentinel:") + "/m")
+
+            assert await in_thread(connection.call, "PING") == b"PONG"
+            assert server.count("ROLE") == 1
+
+
 async def calls_for(connection, seconds: float) -> None:
     """Call again and again, as the thread that renews leases does."""
     until_s = time.monotonic() + seconds

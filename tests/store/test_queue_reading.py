@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 
 import pytest
 
+from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.queue_reading import HIGHEST, LOWEST, QueueReadStore
 from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, encode_dead
+from store.fake_server import NEW, FakeServer
 
 
 @pytest.fixture
@@ -105,6 +108,18 @@ async def test_members_of_one_score_are_met_once_though_some_leave_meanwhile(sto
     assert {f"m{at:04}".encode() for at in range(120, 600)} | {b"last"} <= set(members)
 
 
+@pytest.mark.parametrize(("most", "size_bytes"), [(1, 10), (4, 600_000)], ids=["small", "heavy"])
+async def test_pages_of_one_member_come_to_an_end(store, raw, most, size_bytes):
+    await delay(raw, *[(5, f"m{at}" + "x" * size_bytes) for at in range(8)], (6, "last"))
+
+    # A walk that stands still would go on for ever.
+    pages = await asyncio.to_thread(lambda: list(islice(store.delayed(LOWEST, HIGHEST, most), 40)))
+
+    met = [member[:2] for page in pages for member, _ in page]
+    assert sorted(met) == sorted([b"m%d" % at for at in range(8)] + [b"la"])
+    assert len(pages) < 40
+
+
 async def test_a_delayed_set_that_is_not_there_is_empty(store):
     assert await asyncio.to_thread(store.score_edges, 4) == []
     assert await asyncio.to_thread(lambda: list(store.delayed(LOWEST, HIGHEST, 10))) == [[]]
@@ -128,3 +143,43 @@ async def test_results_are_met_once_with_their_outcomes(store, raw, queue_name):
     assert found["j8"].outcome == COMPLETED_WITH_RESULT
     assert 0 < found["j8"].ttl_ms <= 60_000
     assert found["dead"].result is None
+
+
+MEMBER = b"*2\r\n$1\r\nm\r\n$1\r\n5\r\n"
+SCANNED = b"*2\r\n$1\r\n0\r\n*1\r\n$%d\r\n%b\r\n"
+NO_RIGHT = b"-NOPERM this user has no permissions to run the 'mget' command\r\n"
+
+
+@pytest.fixture
+def store_at(queue_name):
+    opened = []
+
+    def make(url) -> QueueReadStore:
+        opened.append(QueueReadStore(queue_name, ConnectionSettings(url=url)))
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+async def test_a_server_that_loads_is_asked_again_for_the_edges(store_at):
+    loading = b"-LOADING server is loading the dataset in memory\r\n"
+    answers = {"ZCARD": b":10\r\n", "ZRANGE": (MEMBER, loading, MEMBER)}
+    async with FakeServer(NEW | answers) as server:
+        store = store_at(server.url)
+
+        assert await asyncio.to_thread(store.score_edges, 4) == ["5"]
+        assert server.count("ZRANGE") == 6
+
+
+async def test_a_right_that_is_missing_is_told_and_not_taken_for_results(store_at):
+    store = store_at("redis://unused")
+    key = store.keys.result("j1").encode()
+    scan = SCANNED % (len(key), key)
+    answers = {"SCAN": scan, "MGET": NO_RIGHT, "PTTL": b":-1\r\n"}
+    async with FakeServer(NEW | answers) as server:
+        store = store_at(server.url)
+
+        with pytest.raises(ServerRefused, match="must be allowed to run MGET"):
+            await asyncio.to_thread(lambda: list(store.results()))

@@ -15,7 +15,7 @@ from chasquimq.store.address import new_blocking_connection
 from chasquimq.store.connection import Part, Reply, client_errors_as_ours, pack
 from chasquimq.store.route import Route
 from chasquimq.store.script import is_forgotten, script
-from chasquimq.store.server_errors import Action, action_for, error_from_reply
+from chasquimq.store.server_errors import Action, action_for, error_from_reply, without_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,10 @@ class BlockingConnection:
         if is_forgotten(reply):
             (reply,) = self.send(act.by_text(keys, args))
         return self._raised(reply)
+
+    def ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
+        """The replies to commands that leave in one write; the first error reply is raised."""
+        return without_errors(self.send(request, reply_count))
 
     def send(self, request: bytes, reply_count: int = 1) -> list[Reply]:
         """Write the request and wait for its replies, error replies included."""
@@ -109,7 +113,20 @@ class BlockingConnection:
         owner = new_blocking_connection(found, name=self._name)
         with client_errors_as_ours(found):
             owner.connect()
+        if self._route.needs_role:
+            self._check_role(owner)
         return owner
+
+    def _check_role(self, owner: Any) -> None:
+        self._reader = hiredis.Reader(replyError=error_from_reply)
+        try:
+            owner._sock.sendall(pack(("ROLE",)))  # noqa: SLF001  as in `_socket`
+            self._route.check_role(self._receive(owner._sock))  # noqa: SLF001  as in `_socket`
+        except BaseException as error:
+            owner.disconnect()
+            if isinstance(error, OSError | hiredis.ProtocolError):
+                raise ConnectionLost(f"the connection to the server broke: {error}") from error
+            raise
 
     def _receive(self, socket: Any) -> Reply:
         while (reply := self._reader.gets()) is False:

@@ -27,6 +27,7 @@ _MEASURED_MAX = 1_000
 _UNLIMITED = 2**53
 _KEYS_PER_STEP = 1_000
 _FIRST_RESULTS = 64
+_WALK_PAGE_MIN = 2
 LOWEST, HIGHEST = "-inf", "+inf"
 
 
@@ -81,9 +82,7 @@ class QueueReadStore(RangeStore):
         asked = [pack(("ZRANGE", key, rank, rank, "WITHSCORES")) for rank in ranks if rank < total]
         if not asked:
             return []
-        replies: list[Reply] = self._patiently(
-            partial(self._connection.send, b"".join(asked), len(asked))
-        )
+        replies = self._ask(asked)
         scores = [float(reply[1]) for reply in replies if reply]
         return [f"{score:.17g}" for score in sorted(set(scores))]
 
@@ -92,7 +91,8 @@ class QueueReadStore(RangeStore):
         walk = _ScoreWalk(low)
         size = PageSize(_FIRST_PAGE, count_max)
         while True:
-            count = size.count
+            # Pages overlap by half, so one of a single member would get nowhere.
+            count = max(_WALK_PAGE_MIN, size.count)
             bounds = (walk.low, high, "WITHSCORES", "LIMIT", walk.offset(count), count)
             flat = self._call("ZRANGEBYSCORE", self.keys.delayed, *bounds)
             page = list(zip(flat[::2], flat[1::2], strict=True))
@@ -143,11 +143,12 @@ class QueueReadStore(RangeStore):
         )
         asked = [pack(("MGET", *keys)) for keys in named]
         asked += [pack(("PTTL", key)) for key in named[1]]
-        replies: list[Reply] = self._patiently(
-            partial(self._connection.send, b"".join(asked), len(asked))
-        )
+        replies = self._ask(asked)
         outcomes, results, *ttls = replies
         return list(map(KeptResult, job_ids, outcomes, results, ttls))
+
+    def _ask(self, asked: Sequence[bytes]) -> list[Reply]:
+        return self._patiently(partial(self._connection.ask, b"".join(asked), len(asked)))
 
 
 class _ScoreWalk:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from chasquimq.errors import StoreError
 from chasquimq.store.connection import pack
 from chasquimq.store.link import pause
-from chasquimq.store.server_errors import is_worth_resending
+from chasquimq.store.server_errors import is_worth_resending, without_errors
 
 if TYPE_CHECKING:
     from chasquimq.store.connection import Part, Reply
@@ -43,7 +43,7 @@ class ReadStore:
             connection = await self._link.connection(within_s=left_s)
             try:
                 replies = await connection.send(b"".join(map(pack, commands)), len(commands))
-                return _without_errors(replies)
+                return without_errors(replies)
             except StoreError as error:
                 if left_s <= _LAST_TRY_S or not is_worth_resending(error):
                     raise
@@ -164,13 +164,6 @@ class MemberPages:
         self._cursor = None if cursor == b"0" else cursor
         self._size.learn(sum(map(len, flat)))
         return _pairs(flat)
-
-
-def _without_errors(replies: list[Reply]) -> list[Reply]:
-    for reply in replies:
-        if isinstance(reply, StoreError):
-            raise reply
-    return replies
 
 
 def _entries_bytes(entries: Sequence[RawEntry]) -> int:

@@ -120,8 +120,7 @@ class RowWriter:
         self._questions.close()
 
     def _ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
-        send = partial(self._questions.send, request, reply_count)
-        return self._patiently(lambda: _without_errors(send()))
+        return self._patiently(partial(self._questions.ask, request, reply_count))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         """Questions, and notes that may be made twice: asked again for a while after trouble."""
@@ -218,10 +217,3 @@ class _Pipe(BlockingConnection):
     def _broken(self, error: Exception) -> ConnectionLost:
         self.close()
         return ConnectionLost(f"the connection to the server broke: {error}")
-
-
-def _without_errors(replies: list[Reply]) -> list[Reply]:
-    for reply in replies:
-        if isinstance(reply, StoreError):
-            raise reply
-    return replies

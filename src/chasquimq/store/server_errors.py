@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
 from chasquimq.errors import (
     ConnectionLost,
@@ -129,6 +130,14 @@ def about(error: StoreError, job_ids: Sequence[str]) -> StoreError:
     own.job_ids = list(job_ids)
     own.__cause__ = error.__cause__
     return own
+
+
+def without_errors(replies: list[Any]) -> list[Any]:
+    """The same replies; the first that is an error is raised."""
+    for reply in replies:
+        if isinstance(reply, StoreError):
+            raise reply
+    return replies
 
 
 def is_worth_asking_again(reply: object) -> bool:
