@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -51,9 +52,11 @@ async def test_entries_of_the_original_are_grouped_by_what_they_say(chasqui, que
         await raw("XADD", raw.keys.dlq, "*", "d", "x", "reason", "retries_exhausted",
                   "detail", detail)  # fmt: skip
 
+    said = await chasqui("dlq", "triage", queue_name)
     kinds = (await chasqui("dlq", "triage", queue_name, "--json")).json["kinds"]
 
-    assert [kind["jobs"] for kind in kinds] == [2, 1]
+    assert [(kind["jobs"], kind["fingerprint"]) for kind in kinds] == [(2, None), (1, None)]
+    assert "--fingerprint" not in said.out
 
 
 async def test_an_empty_dlq_has_no_kinds(chasqui, queue, queue_name):
@@ -181,3 +184,37 @@ async def test_an_edit_in_a_program_changes_jobs_and_leaves_what_it_refuses(queu
     assert (replayed.replayed, replayed.skipped, len(replayed.job_ids)) == (3, 1, 3)
     assert await data_of_waiting(queue, raw) == [0, 10, 30]
     await eventually(lambda: raw("XLEN", raw.keys.dlq))
+
+
+async def test_what_a_change_makes_too_large_stays(queue, queue_name, grave, raw, chasqui):
+    await grave(("mail", {"to": "ana"}))
+
+    replayed = await queue.replay_dlq(10, edit=lambda _: "x" * (2 << 20))
+    said = await queue.replay_dlq(10, edit=lambda _: {1, 2})
+
+    assert [(one.replayed, one.refused, one.skipped) for one in (replayed, said)] == [(0, 1, 1)] * 2
+    assert await raw("XLEN", raw.keys.dlq) == 1
+
+
+async def test_a_job_that_is_replayed_again_counts_for_the_last_replay_alone(
+    chasqui, queue_name, grave, tmp_path
+):
+    await grave(("mail", 1))
+    append(tmp_path / "lake", "silver_attempts", {"queue": "other"})
+    (dead,) = (await chasqui("dlq", "peek", queue_name, "--json")).json["entries"]
+    await chasqui("dlq", "replay", queue_name, "--yes", "--lake", "lake")
+    (first,) = (tmp_path / "lake" / "_replays").iterdir()
+    old = json.loads(first.read_text())
+    began = datetime.fromisoformat(old["replayed_at"])
+    later = {**old, "replay": "99991231-235959-0000",
+             "replayed_at": (began + timedelta(hours=1)).isoformat()}  # fmt: skip
+    first.with_name("99991231-235959-0000.json").write_text(json.dumps(later))
+    for outcome, minutes in (("dead", 1), ("completed", 90)):
+        append(tmp_path / "lake", "silver_attempts",
+               {"queue": queue_name, "job_id": dead["job_id"], "outcome": outcome,
+                "ended_at": began + timedelta(minutes=minutes)})  # fmt: skip
+
+    told = await chasqui("dlq", "outcome", queue_name, "--lake", "lake", "--last", "2", "--json")
+
+    ends = [(one["completed"], one["dead"]) for one in told.json["replays"]]
+    assert ends == [(1, 0), (0, 1)]

@@ -64,7 +64,21 @@ def test_what_leads_nowhere_is_refused_with_its_place(text, why):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "=", "to", "$.to", "$to=x", "$.=x", "$.a[x]=1", "$.a[=1", "[0=1"]
+    "text",
+    [
+        "",
+        "=",
+        "to",
+        "$.to",
+        "$to=x",
+        "$.=x",
+        "$.a[x]=1",
+        "$.a[=1",
+        "[0=1",
+        '$["x\\q"]=1',
+        "$.a=" + "[" * 100_000,
+        "$.a=NaN",
+    ],
 )
 def test_what_is_no_change_is_refused_with_an_example(text):
     with pytest.raises(click.BadParameter, match=r"write PATH=VALUE, such as \$\.to"):

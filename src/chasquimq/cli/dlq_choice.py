@@ -52,29 +52,29 @@ class Edits:
 
     def __init__(self, patches: Sequence[Patch]) -> None:
         self._patches = patches
-        self.refused: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
         self.examples: list[Example] = []
 
     def __call__(self, data: Any) -> Any:
         try:
             changed = patched(data, self._patches)
         except EditRefused as refusal:
-            self.refused[str(refusal)] += 1
+            self.reasons[str(refusal)] += 1
             raise
         if len(self.examples) < EXAMPLES_MAX:
             self.examples.append(Example(json_value(data), json_value(changed)))
         return changed
 
-    def refuse_misfits(self) -> None:
-        """Raise a sentence where a change does not fit every job.
+    def refuse_misfits(self, refused: int) -> None:
+        """Raise a sentence where a change does not fit that many jobs.
 
         Raises:
-            SettingsError: it does not, with how many and why.
+            SettingsError: there are any, with how many and why.
         """
-        if not self.refused:
+        if not refused:
             return
-        (why, _), *_ = self.refused.most_common(1)
-        found = f"{self.refused.total():,} jobs that it does not fit ({why})"
+        why = next(iter(self.reasons), "the changed data cannot be stored, or is too large")
+        found = f"{refused:,} jobs that it does not fit ({why})"
         hint = "nothing was replayed; name fewer jobs with --where, or leave them: --on-error skip"
         text = " ".join(patch.text for patch in self._patches)
         raise SettingsError("set", f"{text} with {found}", "a change that fits each job", hint=hint)

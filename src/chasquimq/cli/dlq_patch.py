@@ -63,7 +63,11 @@ class PatchType(click.ParamType[Patch]):
         if isinstance(value, Patch):
             return value
         text = str(value)
-        path, end = _path_of(text)
+        try:
+            path, end = _path_of(text)
+            put = _value(text[end + 1 :])
+        except (ValueError, RecursionError):
+            path, end, put = None, 0, None
         if path is None or text[end : end + 1] != "=":
             self.fail(
                 f"{text!r} is no change; write PATH=VALUE, such as $.to=ana@example.org or "
@@ -71,7 +75,7 @@ class PatchType(click.ParamType[Patch]):
                 param,
                 ctx,
             )
-        return Patch(text, path, _value(text[end + 1 :]))
+        return Patch(text, path, put)
 
 
 def patched(data: Any, patches: Sequence[Patch]) -> Any:
@@ -104,9 +108,13 @@ def _step_of(found: re.Match[str]) -> str | int:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError:
         return text
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no value of JSON")
 
 
 def _leads(holder: Any, step: str | int) -> bool:

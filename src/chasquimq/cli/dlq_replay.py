@@ -14,7 +14,7 @@ from chasquimq.cli.asking import confirm
 from chasquimq.cli.dlq_choice import Edits, Request, chosen_ids
 from chasquimq.cli.dlq_track import write_record
 from chasquimq.cli.progress import Advance, behind_bar, progress_bar
-from chasquimq.cli.render import clean, emit_json, json_text
+from chasquimq.cli.render import clean, emit_json, json_text, talk
 from chasquimq.cli.visit import visit
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Answer(NamedTuple):
     replayed: int
     ids: list[str]
     skipped: int
+    refused: int
     edits: Edits
     record: str | None = None
 
@@ -44,16 +45,22 @@ async def replay_all(request: Request, url: str, lake: Path | None = None) -> An
         depth = (await seen.inspector.snapshot(request.queue)).dlq_depth
         found, limit = await _find(seen.queue, request, edits)
         if not request.skips:
-            edits.refuse_misfits()
-        answer = Answer(depth, limit, 0, found.ids, found.skipped, edits)
+            edits.refuse_misfits(found.refused)
+        answer = Answer(depth, limit, 0, found.ids, found.skipped, found.refused, edits)
         if request.is_dry or not found.ids:
             return answer
         if not request.is_sure:
             confirm(f"send {len(found.ids):,} dead jobs of {request.queue} back to their workers?")
-        began_at = datetime.now(UTC)
-        with progress_bar("replaying") as advance:
-            job_ids = await _replay(seen.queue, found.ids, request, advance)
-    record = write_record(lake, request.queue, began_at, job_ids)
+        job_ids, began_at = list[str](), datetime.now(UTC)
+        record = None
+        try:
+            with progress_bar("replaying") as advance:
+                await _replay(seen.queue, found.ids, request, job_ids, advance)
+        finally:
+            # What went before a failure went, and is asked for later, too.
+            record = write_record(lake, request.queue, began_at, job_ids)
+            if len(job_ids) < len(found.ids):
+                talk(f"{len(job_ids):,} of {len(found.ids):,} entries were replayed")
     return answer._replace(replayed=len(job_ids), record=record)
 
 
@@ -62,11 +69,11 @@ def show(answer: Answer, request: Request, as_json: bool) -> None:
     if as_json:
         emit_json(_facts(answer, request))
         return
-    misfits = answer.edits.refused.total()
-    if misfits:
-        click.echo(f"{misfits:,} entries do not take the change and stay", err=True)
-    if answer.skipped > misfits:
-        click.echo(f"{answer.skipped - misfits:,} entries cannot be decoded and stay", err=True)
+    if answer.refused:
+        click.echo(f"{answer.refused:,} entries do not take the change and stay", err=True)
+    if answer.skipped > answer.refused:
+        unread = answer.skipped - answer.refused
+        click.echo(f"{unread:,} entries cannot be decoded and stay", err=True)
     if request.is_dry:
         _show_examples(answer.edits)
         click.echo(f"would replay {len(answer.ids)} of {answer.depth} entries")
@@ -85,7 +92,8 @@ def _facts(answer: Answer, request: Request) -> dict[str, Any]:
         "limit": answer.limit,
         "dry_run": request.is_dry,
         "record": answer.record,
-        "refused": dict(answer.edits.refused),
+        "refused": answer.refused,
+        "refused_because": dict(answer.edits.reasons),
         "examples": [one._asdict() for one in answer.edits.examples] if request.is_dry else [],
     }
 
@@ -108,10 +116,10 @@ async def _find(queue: Queue, request: Request, edits: Edits) -> tuple[Replayed,
 
 
 async def _replay(
-    queue: Queue, ids: Sequence[str], request: Request, advance: Advance
-) -> list[str]:
+    queue: Queue, ids: Sequence[str], request: Request, job_ids: list[str], advance: Advance
+) -> None:
     loop, max_rate = asyncio.get_running_loop(), request.max_rate
-    started_s, job_ids = loop.time(), list[str]()
+    started_s = loop.time()
     size = _chunk_size(max_rate)
     edit = Edits(request.patches) if request.patches else None
     for at in range(0, len(ids), size):
@@ -123,7 +131,6 @@ async def _replay(
         if max_rate is not None and done < len(ids):
             # Each call paces itself; between two of them this does.
             await asyncio.sleep(max(0.0, started_s + done / max_rate - loop.time()))
-    return job_ids
 
 
 def _chunk_size(max_rate: float | None) -> int:

@@ -13,7 +13,7 @@ from chasquimq.cli.render import talk
 from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 FOLDER: Final = "_replays"
 _SKEW: Final = timedelta(seconds=1)
@@ -69,11 +69,14 @@ def outcomes(lake: Path, queue: str, last: int) -> list[Outcome]:
     from chasquimq.spark.answers import Answers
 
     with Answers(lake) as answers:
-        records = [one for one in _records(lake) if one.queue == queue][:last]
+        records = [one for one in _records(lake) if one.queue == queue]
         if not records:
             hint = "replay with the same --lake, then let the pipeline run"
             raise SettingsError("replay", queue, "a queue with a replay in this lake", hint=hint)
-        return [_outcome(record, _last_ends(answers, record)) for record in records]
+        return [
+            _outcome(record, _last_ends(answers, record, _later(records[:at])))
+            for at, record in enumerate(records[:last])
+        ]
 
 
 def _records(lake: Path) -> list[Record]:
@@ -85,17 +88,25 @@ def _records(lake: Path) -> list[Record]:
         raise SettingsError("lake", str(lake / FOLDER), "records of replays", hint=hint) from None
 
 
-def _last_ends(answers: Any, record: Record) -> list[str]:
+def _later(records: Sequence[Record]) -> dict[str, datetime]:
+    """When each job was replayed next; the newest record comes first."""
+    return {job_id: record.replayed_at for record in records for job_id in record.job_ids}
+
+
+def _last_ends(answers: Any, record: Record, later: Mapping[str, datetime]) -> list[str]:
+    """How each job ended last, before it was replayed again."""
     rows = answers.ask(
         """
-        select arg_max(outcome, ended_at) as outcome from silver_attempts
-        where queue = $queue and ended_at >= $since and job_id in (select unnest($job_ids))
+        with jobs as (select unnest($job_ids) as job_id, unnest($untils) as until)
+        select arg_max(outcome, ended_at) as outcome from silver_attempts join jobs using (job_id)
+        where queue = $queue and ended_at >= $since and (until is null or ended_at < until)
         group by job_id
         """,
         queue=record.queue,
         # Their clocks and ours differ a little.
         since=record.replayed_at - _SKEW,
         job_ids=record.job_ids,
+        untils=[later.get(job_id) for job_id in record.job_ids],
     )
     return [row["outcome"] for row in rows]
 

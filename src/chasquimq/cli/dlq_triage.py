@@ -37,6 +37,8 @@ class Kind:
     reasons: Counter[str] = field(default_factory=Counter[str])
     error: str | None = None
     burnt_s: float | None = None
+    # Whether the entries have it themselves, so that filters find them by it.
+    is_written: bool = True
 
     def take(self, letter: DeadLetter) -> None:
         self.jobs += 1
@@ -57,7 +59,8 @@ async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[Kin
             async for page in pages(seen.queue, filters):
                 for letter in page:
                     key = _key(letter)
-                    kinds.setdefault(key, Kind(key)).take(letter)
+                    is_written = bool(letter["fingerprint"])
+                    kinds.setdefault(key, Kind(key, is_written=is_written)).take(letter)
                 read += len(page)
                 advance(read, depth)
     for key, burnt_s in _burnt(queue, lake).items():
@@ -74,7 +77,7 @@ def show(kinds: list[Kind], queue: str, limit: int, as_json: bool) -> None:
     emit_table(rows, text=("names", "an error of it"), optional=("attempts", "reason"))
     if len(kinds) > limit:
         talk(f"and {len(kinds) - limit:,} kinds more; --limit shows them")
-    if kinds:
+    if kinds and kinds[0].is_written:
         click.echo(
             f"\nsend a kind back: chasqui dlq replay {queue} --fingerprint {kinds[0].fingerprint}"
         )
@@ -107,7 +110,7 @@ def _burnt(queue: str, lake: Path) -> Mapping[str, float]:
 
 def _facts(kind: Kind) -> dict[str, Any]:
     return {
-        "fingerprint": kind.fingerprint,
+        "fingerprint": kind.fingerprint if kind.is_written else None,
         "jobs": kind.jobs,
         "attempts": kind.attempts,
         "burnt_s": kind.burnt_s,
@@ -121,7 +124,7 @@ def _facts(kind: Kind) -> dict[str, Any]:
 
 def _row(kind: Kind) -> dict[str, Any]:
     return {
-        "fingerprint": kind.fingerprint,
+        "fingerprint": kind.fingerprint if kind.is_written else None,
         "jobs": kind.jobs,
         "attempts": kind.attempts,
         "burnt": None if kind.burnt_s is None else f"{kind.burnt_s:,.1f} s",

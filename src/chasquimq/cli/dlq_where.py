@@ -21,7 +21,7 @@ COLUMNS: Final = {
     "detail": "varchar",
     "error": "varchar",
     "fingerprint": "varchar",
-    "attempt": "integer",
+    "attempt": "bigint",
     "failed_at": "timestamptz",
     "created_at": "timestamptz",
     "payload_bytes": "bigint",
@@ -30,7 +30,6 @@ COLUMNS: Final = {
 _PAGE: Final = "dlq_page"
 _MICROSECONDS: Final = "timestamp[us]"
 _ARROW_TYPES: Final = {
-    "integer": "int32",
     "bigint": "int64",
     "timestamptz": _MICROSECONDS,
 }

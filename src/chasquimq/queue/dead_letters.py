@@ -7,7 +7,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
-from chasquimq.errors import DecodeError, LimitExceeded, PayloadTooLarge, SettingsError
+from chasquimq.errors import (
+    DecodeError,
+    EditRefused,
+    EncodeError,
+    LimitExceeded,
+    PayloadTooLarge,
+    SettingsError,
+)
 from chasquimq.model.options import whole_number
 from chasquimq.queue.opening import Opening
 from chasquimq.store.dead_letters import DeadLetterStore, DlqQuery, buried_ms
@@ -79,7 +86,8 @@ class DeadLetters(Opening):
         that cannot be decoded stay where they are and are counted as `skipped`, jobs that die
         again meanwhile are not replayed twice. `max_rate` is in jobs per second. `edit` takes
         the data of a job and returns what it shall be from now on. What it refuses with
-        `EditRefused` stays in the DLQ; if it raises anything else, the replay ends there.
+        `EditRefused` stays in the DLQ, and so does what it makes too large or impossible to
+        encode (`refused` of the answer); if it raises anything else, the replay ends there.
         """
         whole_number("limit", limit, 0)
         query = DlqQuery(ids=_checked(ids), name=name, reason=reason, fingerprint=fingerprint)
@@ -115,9 +123,12 @@ class DeadLetters(Opening):
         most = self._settings.max_payload_bytes
 
         def edited(payload: bytes) -> bytes:
-            changed = encode_payload(edit(decode_payload(payload)))
+            try:
+                changed = encode_payload(edit(decode_payload(payload)))
+            except EncodeError as error:
+                raise EditRefused(str(error)) from error
             if len(changed) > most:
-                raise PayloadTooLarge(len(changed), most)
+                raise EditRefused(str(PayloadTooLarge(len(changed), most)))
             return changed
 
         return edited

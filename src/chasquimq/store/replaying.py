@@ -29,12 +29,13 @@ _BURST_S = 0.1
 class Replayed(int):
     """How many jobs were replayed, and what else a replay met on its way.
 
-    `matched` entries met the filters; `skipped` of them cannot be decoded, or the edit refused
-    them: they stay in the DLQ. `ids` are the DLQ ids that were replayed, or would have been in a
+    `matched` entries met the filters; `skipped` of them stay in the DLQ: they cannot be decoded,
+    or are among the `refused`, which the edit did not take. `ids` are the DLQ ids that were replayed, or would have been in a
     dry run, and `job_ids` those of the jobs.
     """
 
     skipped: int
+    refused: int
     matched: int
     ids: list[str]
     job_ids: list[str]
@@ -44,12 +45,14 @@ class Replayed(int):
         replayed: int = 0,
         *,
         skipped: int = 0,
+        refused: int = 0,
         matched: int = 0,
         ids: Sequence[str] = (),
         job_ids: Sequence[str] = (),
     ) -> Self:
         self = super().__new__(cls, replayed)
         self.skipped = skipped
+        self.refused = refused
         self.matched = matched
         self.ids = list(ids)
         self.job_ids = list(job_ids)
@@ -81,7 +84,7 @@ class Replay:
         self._moves_bytes = 0
         self._ids: list[str] = []
         self._job_ids: list[str] = []
-        self._matched = self._skipped = 0
+        self._matched = self._skipped = self._refused = 0
 
     @property
     def is_full(self) -> bool:
@@ -93,11 +96,20 @@ class Replay:
             if self.is_full:
                 return
             self._matched += 1
-            move = _next_generation(entry, self._edit)
+            move = self._move(entry)
             if move is None:
                 self._skipped += 1
             else:
                 await self._add(move)
+
+    def _move(self, entry: DlqEntry) -> _Move | None:
+        try:
+            return _next_generation(entry, self._edit)
+        except DecodeError:
+            return None
+        except EditRefused:
+            self._refused += 1
+            return None
 
     async def flush(self) -> None:
         """Send what has been gathered."""
@@ -112,7 +124,7 @@ class Replay:
     def result(self) -> Replayed:
         count = 0 if self._is_dry else len(self._ids)
         return Replayed(
-            count, skipped=self._skipped, matched=self._matched, ids=self._ids,
+            count, skipped=self._skipped, refused=self._refused, matched=self._matched, ids=self._ids,
             job_ids=self._job_ids,
         )  # fmt: skip
 
@@ -165,12 +177,9 @@ class _Move(msgspec.Struct, frozen=True):
     name: str
 
 
-def _next_generation(entry: DlqEntry, edit: Edit | None) -> _Move | None:
-    try:
-        dead, extras = split_envelope(entry.payload)
-        payload = dead.payload if edit is None else edit(dead.payload)
-    except (DecodeError, EditRefused):
-        return None
+def _next_generation(entry: DlqEntry, edit: Edit | None) -> _Move:
+    dead, extras = split_envelope(entry.payload)
+    payload = dead.payload if edit is None else edit(dead.payload)
     envelope = encode_envelope(
         dead.id, payload, dead.created_at_ms, 0, dead.retry, _next_extras(extras or {})
     )
