@@ -21,7 +21,7 @@ _COUNTS: Final = (
     Column("server_finished", "counted", "count"),
     Column("rows_finished", "rows", "count"),
     Column("missing_proven", "missing", "count"),
-    Column("missing_maybe", "in a known gap", "count"),
+    Column("missing_maybe", "perhaps explained", "count"),
     Column("surplus", "too many", "count"),
     Column("is_settled", "settled"),
 )
