@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,9 +22,9 @@ WAIT_S_MAX = 120.0
 
 
 @asynccontextmanager
-async def running(spark, settings: RunSettings):
+async def running(spark, settings: RunSettings, stop: Stop | None = None):
     """A run beside the test; its summary is the result of the task."""
-    stop, seen = Stop(), []
+    stop, seen = stop or Stop(), []
     run = WorkerRun(spark.sparkContext, settings, stop, seen.append)
     going = asyncio.create_task(asyncio.to_thread(run.run))
     try:
@@ -57,6 +59,49 @@ async def test_jobs_run_once_in_all_tasks_and_nothing_is_left_after_a_stop(
     assert len(pids(tmp_path / "lines")) == 2
     assert (await raw.pending(), await raw.consumers()) == ([], [])
     assert await raw("KEYS", f"*{queue_name}*token:spark:*") == []
+
+
+async def test_a_job_of_spark_that_failed_is_submitted_again(
+    spark, url, queue, queue_name, raw, tmp_path
+):
+    lines = tmp_path / "lines"
+    added = await add_jobs(queue, 100, lines, work_s=0.05)
+    options = {"concurrency": 5, "claim_min_idle_ms": 2_000}
+    settings = RunSettings(host=host(url, queue_name, options=options), tasks=1)
+    stop = Stop()
+
+    async with running(spark, settings, stop) as (going, _):
+        await eventually(lambda: noted(lines, "end"), within_s=WAIT_S_MAX, what="a job")
+        # This session has no patience: one dead task is the end of its job.
+        os.kill(pids(lines)[-1], signal.SIGKILL)
+        await eventually(
+            lambda: noted(lines, "end").keys() == added, within_s=WAIT_S_MAX, what="every job"
+        )
+        stop.set()
+        summary = await asyncio.wait_for(going, WAIT_S_MAX)
+
+    assert (summary.submissions, summary.progress.starts, summary.is_drained) == (2, 2, True)
+    assert noted(lines, "start").total() <= 100 + options["concurrency"] * 2
+    assert await raw.pending() == []
+
+
+async def test_a_second_signal_cancels_what_still_runs(
+    spark, url, queue, queue_name, raw, tmp_path
+):
+    lines = tmp_path / "lines"
+    await add_jobs(queue, 3, lines, work_s=600)
+    stop = Stop()
+
+    async with running(spark, RunSettings(host=host(url, queue_name), tasks=1), stop) as (going, _):
+        await eventually(
+            lambda: noted(lines, "start").total() == 3, within_s=WAIT_S_MAX, what="three starts"
+        )
+        stop.is_urgent = True
+        stop.set()
+        summary = await asyncio.wait_for(going, WAIT_S_MAX)
+
+    assert not summary.is_drained
+    assert len(await raw.entries(raw.keys.stream)) == 3
 
 
 async def test_the_flag_of_an_earlier_run_stops_nobody(spark, url, queue, queue_name, tmp_path):

@@ -69,6 +69,7 @@ class WorkerRun:
         self._tally = Tally(settings.tasks, time.monotonic())
         self._submissions = 0
         self._deadline_s: float | None = None
+        self._is_cut_off = False
 
     def probe(self) -> None:
         """See whether executors can do it at all; ended early by a signal.
@@ -88,6 +89,7 @@ class WorkerRun:
 
     def run(self) -> RunSummary:
         """Run until stopped; a job of Spark that failed is submitted again, ever more slowly."""
+        self._tally = Tally(self._settings.tasks, time.monotonic())
         failures = 0
         while not self._stop.is_set():
             began_s = time.monotonic()
@@ -125,8 +127,9 @@ class WorkerRun:
             self._deadline_s = now_s + self._settings.stop_deadline_ms / 1000 + STOP_GRACE_S
         try:
             self._exchange(now_s)
+            self._is_cut_off = False
         except StoreError as error:
-            logger.warning("the server does not answer", extra={"error": str(error)})
+            self._note_trouble(error)
         self._on_progress(self._tally.progress(now_s))
 
     def _exchange(self, now_s: float) -> None:
@@ -139,6 +142,11 @@ class WorkerRun:
         self._tally.note(self._board.records(), now_s)
         for record in self._tally.over(now_s):
             self._board.forget(record)
+
+    def _note_trouble(self, error: StoreError) -> None:
+        if not self._is_cut_off:
+            logger.warning("the server does not answer", extra={"error": str(error)})
+        self._is_cut_off = True
 
     @property
     def _is_overdue(self) -> bool:
