@@ -80,7 +80,7 @@ def promoted(url, queue_name):
 
 @pytest.mark.timeout(RUN_S_MAX)
 async def test_lua_and_python_read_every_member_alike(promoted):
-    batch = sampled(members, 500)
+    batch = sampled(members, 300)
 
     found = await promoted(batch)
 
@@ -90,7 +90,7 @@ async def test_lua_and_python_read_every_member_alike(promoted):
 @pytest.mark.timeout(RUN_S_MAX)
 async def test_lua_finds_the_ids_that_python_finds(url, queue_name):
     """Cancelling goes through Lua's own look at the envelope."""
-    batch = [one for one in sampled(members, 300) if our_id(one)]
+    batch = [one for one in sampled(members, 200) if our_id(one)]
     raw = await Raw.open(url, queue_name)
     ids = {our_id(member): member for member in batch}
     for member in ids.values():

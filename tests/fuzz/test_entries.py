@@ -80,14 +80,14 @@ def test_what_servers_said_is_read(entry):
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@budget(400)
+@budget(200)
 @given(strange_entries)
 def test_any_entry_is_delivered_or_put_aside(entry):
     check(entry)
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@budget(400)
+@budget(200)
 @given(bodies, st.binary(max_size=8))
 def test_any_body_under_the_usual_fields_is_delivered_or_put_aside(body, name):
     check([b"1-1", [b"d", body, b"n", name]])

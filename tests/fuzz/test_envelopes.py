@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chasquimq.errors import DecodeError
+from chasquimq.errors import DecodeError, EncodeError
 from chasquimq.wire.codec import (
     Envelope,
     decode_envelope,
@@ -18,6 +18,8 @@ from chasquimq.wire.codec import (
     with_extras,
 )
 from fuzz.seeds import RUN_S_MAX, budget, envelopes, golden, mutated
+
+DEPTH_MAX = 500
 
 payloads = mutated(golden("results", "value_hex")) | st.binary(max_size=60)
 bodies = mutated(envelopes()) | st.binary(max_size=60)
@@ -31,7 +33,7 @@ def decoded(body: bytes) -> Envelope | None:
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@budget(600)
+@budget(300)
 @given(bodies)
 def test_an_envelope_that_is_read_can_be_written_and_read_again(body):
     found = decoded(body)
@@ -51,7 +53,7 @@ def test_an_envelope_that_is_read_can_be_written_and_read_again(body):
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@budget(300)
+@budget(150)
 @given(bodies)
 def test_extras_are_put_behind_any_envelope_that_is_read(body):
     found = decoded(body)
@@ -65,7 +67,7 @@ def test_extras_are_put_behind_any_envelope_that_is_read(body):
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@budget(600)
+@budget(300)
 @given(payloads)
 def test_a_payload_that_is_read_can_be_written_and_read_again(payload):
     try:
@@ -75,4 +77,10 @@ def test_a_payload_that_is_read_can_be_written_and_read_again(payload):
     if "datetime" in repr(value):
         return  # the wire has times, which we read and do not write
 
-    assert repr(decode_payload(encode_payload(value))) == repr(value)
+    try:
+        spelled = encode_payload(value)
+    except EncodeError:
+        # Whoever reads may go deeper than whoever writes.
+        assert payload.count(0x91) + payload.count(0x81) > DEPTH_MAX
+        return
+    assert repr(decode_payload(spelled)) == repr(value)

@@ -66,7 +66,7 @@ def test_every_known_zone_is_refused_or_has_a_noon(tz):
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@budget(300)
+@budget(200)
 @given(expressions, zones, instants)
 def test_any_line_in_any_zone_is_refused_or_names_a_later_instant(expression, tz, from_ms):
     next_ms = within_a_second(ask, expression, tz, from_ms)
@@ -75,7 +75,7 @@ def test_any_line_in_any_zone_is_refused_or_names_a_later_instant(expression, tz
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@budget(400)
+@budget(200)
 @given(
     mutated(golden("repeatables", "spec_hex")),
     st.none() | mutated(RETRIES) | st.binary(max_size=9),
@@ -96,7 +96,7 @@ def test_any_spec_on_the_server_is_put_aside_or_has_a_plan(spec, retry, fired, d
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@budget(400)
+@budget(200)
 @given(mutated(RETRIES), st.integers(1, 2**32 - 1))
 def test_any_backoff_is_refused_or_a_time_to_wait(retry, number):
     try:
