@@ -45,7 +45,7 @@ async def test_an_odd_reply_is_an_answer_or_an_error(reply):
 
 @pytest.mark.timeout(RUN_S_MAX)
 def test_any_reply_is_an_answer_or_an_error():
-    @budget(60)
+    @budget(40)
     @given(mutated(REPLIES) | st.binary(min_size=1, max_size=30))
     def is_understood(reply):
         if reply:
