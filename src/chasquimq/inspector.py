@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 DEFAULT_GROUP = "default"
+OnMissed = Callable[[StoreError], None]
 LEASE_MS = LeaseSettings().lease_ms
 
 
@@ -64,11 +65,22 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(NamedTuple):
-    """Snapshots of many queues, keys that kept others from being looked at, and those others."""
+    """Snapshots of many queues, keys that kept others from being looked at, and those others.
+
+    `unseen` are the queues of masters that do not answer, and why; `missed` is why others, whose
+    names nobody could list, are not here at all.
+    """
 
     snapshots: list[Snapshot]
     broken: list[WrongType]
     broken_queues: list[str]
+    unseen: dict[str, StoreError]
+    missed: list[StoreError]
+
+    @property
+    def silences(self) -> list[str]:
+        """What kept masters from answering, each once."""
+        return list(dict.fromkeys(map(str, (*self.missed, *self.unseen.values()))))
 
 
 class Inspector:
@@ -98,15 +110,40 @@ class Inspector:
     async def close(self) -> None:
         await self._links.close()
 
-    async def queues(self, advance: Advance | None = None) -> list[str]:
-        """The names of all queues; `advance` hears how many keys were seen, and of how many."""
+    async def queues(
+        self, advance: Advance | None = None, *, on_missed: OnMissed | None = None
+    ) -> list[str]:
+        """The names of all queues; `advance` hears how many keys were seen, and of how many.
+
+        A master of a cluster that does not answer is raised, or told to `on_missed`.
+        """
         if not self._links.is_cluster:
             return await KeyScan(_reads(await self._links.of(""))).queue_names(advance)
         names: set[str] = set()
         async with self._links.masters() as masters:
             for master in masters:
-                names.update(await KeyScan(_reads(master.link)).queue_names(advance))
+                try:
+                    names.update(await KeyScan(_reads(master.link)).queue_names(advance))
+                except StoreError as trouble:
+                    if on_missed is None:
+                        raise
+                    on_missed(trouble)
         return sorted(names)
+
+    async def survey_all(
+        self, group: str = DEFAULT_GROUP, advance: Advance | None = None
+    ) -> Survey:
+        """All queues there are; a master of a cluster that does not answer hides only its own.
+
+        Raises:
+            StoreError: no server could be asked.
+        """
+        missed: list[StoreError] = []
+        survey = await self.survey(await self.queues(advance, on_missed=missed.append), group)
+        survey.missed.extend(missed)
+        if missed and not survey.snapshots and not survey.broken:
+            raise missed[0]
+        return survey
 
     async def snapshot(self, queue: str, group: str = DEFAULT_GROUP) -> Snapshot:
         """How much is where, in one round trip.
@@ -117,15 +154,24 @@ class Inspector:
         survey = await self.survey([queue], group)
         for wrong in survey.broken:
             raise StoreError(f"{wrong}; rename or delete the key")
+        for trouble in survey.unseen.values():
+            raise trouble
         return survey.snapshots[0]
 
     async def survey(self, queues: Sequence[str], group: str = DEFAULT_GROUP) -> Survey:
-        """The same for many queues, in their order; one that is broken hides no other."""
+        """The same for many queues, in their order; one that is broken hides no other.
+
+        Raises:
+            StoreError: none of them could be asked about.
+        """
         check_group_name(group)
         keys = list(map(QueueKeys, queues))
-        found = Survey([], [], [])
+        found = Survey([], [], [], {}, [])
         asked = [(one.queue, snapshot_questions(one, group)) for one in keys]
         for one, replies in zip(keys, await self._links.ask_each(asked), strict=True):
+            if isinstance(replies, StoreError):
+                found.unseen[one.queue] = replies
+                continue
             try:
                 found.snapshots.append(read_snapshot(one.queue, group, replies))
             except ServerRefused as refused:
@@ -133,6 +179,8 @@ class Inspector:
                     raise
                 found.broken_queues.append(one.queue)
                 found.broken.extend(await self.wrong_types(one.queue))
+        if len(found.unseen) == len(keys) > 0:
+            raise found.unseen[keys[0].queue]
         return found
 
     async def workers(self, queue: str, group: str = DEFAULT_GROUP) -> list[WorkerSnapshot]:

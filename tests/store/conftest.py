@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from chasquimq.cli.main import main
 from chasquimq.store import script
 from support.faultproxy import FaultProxy
 
@@ -18,6 +21,19 @@ def run(raw):
         return await script.run(raw.connection, name, keys, *args)
 
     return call
+
+
+@pytest.fixture
+def say(capsys):
+    """Run a command in this process."""
+
+    async def run(*args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = await asyncio.to_thread(main, list(args))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
 
 
 @pytest.fixture

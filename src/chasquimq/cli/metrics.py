@@ -136,7 +136,7 @@ def _head(metric: Metric) -> Iterator[str]:
 
 def _states(survey: Survey) -> dict[str, bool]:
     return {one.queue: one.exists for one in survey.snapshots} | dict.fromkeys(
-        survey.broken_queues, False
+        [*survey.broken_queues, *survey.unseen], False
     )
 
 
@@ -162,7 +162,7 @@ async def _survey(queues: Sequence[str], url: str, group: str) -> tuple[Survey, 
     async with Inspector(redis_url=url) as inspector:
         survey = await inspector.survey(list(dict.fromkeys(queues)), group)
         missing = [snapshot.queue for snapshot in survey.snapshots if not snapshot.exists]
-        known = await inspector.queues() if missing else []
+        known = await inspector.queues(on_missed=survey.missed.append) if missing else []
         return survey, {name: unknown_queue(name, known) for name in missing}
 
 

@@ -107,7 +107,9 @@ class MetricsService:
         return Inspector(redis_url=self._url)
 
     async def _survey(self, inspector: Inspector) -> Survey:
-        return await inspector.survey(self._queues or await inspector.queues(), self._group)
+        if not self._queues:
+            return await inspector.survey_all(self._group)
+        return await inspector.survey(self._queues, self._group)
 
     def _note_down(self, why: str) -> None:
         if self._is_up:
@@ -135,3 +137,6 @@ def _about_scrape(survey: Survey | None) -> Iterator[str]:
     yield "# HELP chasquimq_broken_keys Keys of the wrong type; their queues are left out."
     yield "# TYPE chasquimq_broken_keys gauge"
     yield f"chasquimq_broken_keys {len(survey.broken)}"
+    yield "# HELP chasquimq_silent_masters Masters of the cluster that did not answer this scrape."
+    yield "# TYPE chasquimq_silent_masters gauge"
+    yield f"chasquimq_silent_masters {len(survey.silences)}"

@@ -40,15 +40,16 @@ async def survey_all(url: str, group: str) -> Survey:
 
     async with Inspector(redis_url=url) as inspector:
         with progress_bar("looking for queues") as advance:
-            names = await inspector.queues(advance)
-        return await inspector.survey(names, group)
+            return await inspector.survey_all(group, advance)
 
 
 def tell_broken(survey: Survey) -> int:
     """Name what could not be looked at; the answer is the exit code."""
     for wrong in survey.broken:
         talk(f"error: {wrong}; rename or delete the key")
-    return 1 if survey.broken else 0
+    for silence in survey.silences:
+        talk(f"error: {silence}")
+    return 1 if survey.broken or survey.silences else 0
 
 
 def _row(snapshot: Snapshot) -> dict[str, Any]:

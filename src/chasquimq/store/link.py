@@ -64,6 +64,12 @@ class Link:
         return self._connection
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for an answer or for the connection."""
+        is_asked = self._connection is not None and self._connection.has_unanswered
+        return self._dialling is None and not is_asked
+
+    @property
     def is_closed(self) -> bool:
         return self._is_closed
 
@@ -127,6 +133,13 @@ class Link:
         if action_for(error) in (Action.REDIAL, Action.REDISCOVER):
             self._route.heed(error)
             self._connection.abort(str(error))
+
+    async def hang_up(self) -> None:
+        """Close for now: the next question dials as the first one did."""
+        connection, self._connection = self._connection, None
+        self._was_open, self._opened_s = False, float("-inf")
+        if connection is not None:
+            await connection.close()
 
     async def close(self) -> None:
         """Close for good."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from chasquimq.errors import StoreError
 from chasquimq.store.connection import Part, Reply, pack
 from chasquimq.store.dialling import find_masters
 from chasquimq.store.link import Link
@@ -18,10 +19,15 @@ from chasquimq.store.server_errors import is_worth_asking_again
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
 
-_LINKS_MAX = 16
+_CONNECTIONS_MAX = 16
+# A link without a connection costs little, and somebody may still hold it.
+_LINKS_MAX = 256
+_NODE_S_MAX = 10.0
 # Heavy answers are asked for in portions that nobody has to wait for.
 _QUEUES_PER_WRITE = 50
 Questions = Sequence[tuple["Part", ...]]
+# The replies about a queue, or why there are none.
+Answers = list[Reply] | StoreError
 
 
 class Master(NamedTuple):
@@ -50,11 +56,10 @@ class Links:
         place = queue if self.is_cluster else ""
         link = self._open.get(place)
         if link is None:
-            while len(self._open) >= _LINKS_MAX:
-                await self._open.popitem(last=False)[1].close()
-            link = Link(replace(self._settings, queue=queue), name=self._name)
-            self._open[place] = link
+            # Known before anything is waited for: callers at once share it.
+            link = self._open[place] = Link(replace(self._settings, queue=queue), name=self._name)
         self._open.move_to_end(place)
+        await self._make_room(link)
         return link
 
     @asynccontextmanager
@@ -68,11 +73,14 @@ class Links:
             for master in masters:
                 await master.link.close()
 
-    async def ask_each(self, asked: Sequence[tuple[str, Questions]]) -> list[list[Reply]]:
-        """Questions about many queues, in few round trips; the answers come in their order."""
+    async def ask_each(self, asked: Sequence[tuple[str, Questions]]) -> list[Answers]:
+        """Questions about many queues, in few round trips; the answers come in their order.
+
+        In a cluster a master that is away is an error for each of its queues, and for no other.
+        """
         if not self.is_cluster:
             return await self._ask_one_server(asked)
-        found: dict[str, list[Reply]] = {}
+        found: dict[str, Answers] = {}
         async with self.masters() as masters:
             for master in masters:
                 own = [(queue, questions) for queue, questions in asked if master.holds(queue)]
@@ -80,36 +88,54 @@ class Links:
         return [await self._settled(found.get(queue), queue, some) for queue, some in asked]
 
     async def close(self) -> None:
-        for link in self._open.values():
+        for link in list(self._open.values()):
             await link.close()
+
+    async def _make_room(self, wanted: Link) -> None:
+        """Who holds a link that is hung up dials again; one that waits for an answer is left."""
+        others = [(place, link) for place, link in self._open.items() if link is not wanted]
+        open_ones = [link for _, link in others if link.is_up]
+        for place, link in others[: max(0, len(self._open) - _LINKS_MAX)]:
+            if link.is_idle:
+                del self._open[place]
+                await link.close()
+        for link in open_ones[: max(0, len(open_ones) + 1 - _CONNECTIONS_MAX)]:
+            if link.is_idle:
+                await link.hang_up()
 
     def _master(self, settings: ConnectionSettings, ranges: list[Range]) -> Master:
         address = str(ranges[0][2]) if ranges else ""
         return Master(Link(settings, name=self._name), address, ranges)
 
-    async def _ask_one_server(self, asked: Sequence[tuple[str, Questions]]) -> list[list[Reply]]:
-        link, found = await self.of(""), list[list[Reply]]()
+    async def _ask_one_server(self, asked: Sequence[tuple[str, Questions]]) -> list[Answers]:
+        link, found = await self.of(""), list[Answers]()
         for part in _portions(asked):
             found += _sorted_out(part, await link.ask(*_spelled(part)))
         return found
 
     async def _ask_node(
         self, link: Link, asked: Sequence[tuple[str, Questions]]
-    ) -> dict[str, list[Reply]]:
-        found: dict[str, list[Reply]] = {}
+    ) -> dict[str, Answers]:
+        found: dict[str, Answers] = {}
         for part in _portions(asked):
-            connection = await link.connection()
-            replies = _sorted_out(part, await connection.send(*_spelled(part)))
-            found |= dict(zip([queue for queue, _ in part], replies, strict=True))
+            try:
+                connection = await link.connection(within_s=_NODE_S_MAX)
+                replies = _sorted_out(part, await connection.send(*_spelled(part)))
+            except StoreError as trouble:
+                return {queue: trouble for queue, _ in asked} | found
+            found |= zip([queue for queue, _ in part], replies, strict=True)
         return found
 
-    async def _settled(
-        self, replies: list[Reply] | None, queue: str, questions: Questions
-    ) -> list[Reply]:
+    async def _settled(self, answers: Answers | None, queue: str, questions: Questions) -> Answers:
         """The answers; a queue that moved in between, or is on its way, is asked alone."""
-        if replies is not None and not any(map(is_worth_asking_again, replies)):
-            return replies
-        return await (await self.of(queue)).ask(*_spelled([(queue, questions)]))
+        if isinstance(answers, StoreError):
+            return answers
+        if answers is not None and not any(map(is_worth_asking_again, answers)):
+            return answers
+        try:
+            return await (await self.of(queue)).ask(*_spelled([(queue, questions)]))
+        except StoreError as trouble:
+            return trouble
 
 
 def _portions(asked: Sequence[tuple[str, Questions]]) -> list[Sequence[tuple[str, Questions]]]:
