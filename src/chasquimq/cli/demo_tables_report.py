@@ -10,8 +10,8 @@ import click
 
 from chasquimq.cli.demo_report import right_aligned
 from chasquimq.cli.demo_tables import Tables
-from chasquimq.cli.json_value import json_value
 from chasquimq.cli.render import clean, emit_table
+from chasquimq.model.json_value import json_value
 
 LIGHT_STEPS = (
     ("docs/tutorial/first-queue.md", "write a queue and a worker of your own"),

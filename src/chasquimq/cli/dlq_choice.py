@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chasquimq.cli.dlq_patch import Patch, patched
 from chasquimq.cli.dlq_peek import pages
-from chasquimq.cli.json_value import json_value
 from chasquimq.cli.progress import Advance
 from chasquimq.errors import EditRefused, SettingsError
+from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.queue import Queue

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.dlq_peek import Filters, entry_facts, pages
-from chasquimq.cli.json_value import json_value
 from chasquimq.cli.progress import progress_bar
 from chasquimq.cli.render import json_text
 from chasquimq.cli.visit import visit
 from chasquimq.errors import StoreError
+from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.queue.dead_letters import DeadLetter

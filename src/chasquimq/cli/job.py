@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from chasquimq.cli.json_value import json_value
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import json_option, queue_argument, redis_url_option
 from chasquimq.cli.progress import behind_bar
 from chasquimq.cli.render import emit_json, emit_table, json_text, mask_secrets
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import run, visit
+from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.inspector import Contents

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.duration import DURATION
-from chasquimq.cli.json_value import json_value
 from chasquimq.cli.options import json_option
 from chasquimq.cli.pipeline_needs import DRAWING, need
 from chasquimq.cli.pipeline_options import lake_option, queues_option
@@ -18,6 +17,7 @@ from chasquimq.cli.pipeline_report_text import print_report
 from chasquimq.cli.pipeline_talk import working
 from chasquimq.cli.render import clean, emit_json
 from chasquimq.errors import SettingsError
+from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.spark.answers import Answers

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.json_value import json_value
 from chasquimq.cli.options import json_option, limit_option
 from chasquimq.cli.pipeline_needs import READING, need
 from chasquimq.cli.pipeline_options import lake_option
 from chasquimq.cli.render import emit_json, emit_table, talk
+from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.spark.answers import Answer

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.duration import duration_text
-from chasquimq.cli.json_value import json_value
 from chasquimq.cli.options import json_option, redis_url_option
 from chasquimq.cli.pipeline_needs import READING, need
 from chasquimq.cli.pipeline_options import lake_option
 from chasquimq.cli.render import emit_json, emit_table, talk
 from chasquimq.errors import StoreError
+from chasquimq.model.json_value import json_value
 from chasquimq.server.finder import find_server
 
 if TYPE_CHECKING:

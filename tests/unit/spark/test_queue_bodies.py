@@ -21,6 +21,9 @@ from chasquimq.wire.codec import encode_payload
         ({1: "one", b"k": 2}, {"1": "one", "k": 2}),
         ("é\u2028", "é\u2028"),
         (None, None),
+        (float("nan"), "nan"),
+        ({"x": float("-inf"), "raw": b""}, {"x": "-inf", "raw": {"$base64": ""}}),
+        ([1.5, float("inf")], [1.5, "inf"]),
     ],
 )
 def test_any_payload_has_a_json_text(value, said):
@@ -28,6 +31,24 @@ def test_any_payload_has_a_json_text(value, said):
 
     assert json.loads(column[0].as_py()) == said
     assert faults == [""]
+
+
+@pytest.mark.parametrize("beside", [b"\xc0", b"\xc4\0"], ids=["alone", "beside bytes"])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"\xca\x7f\xc0\0\0", "nan"),
+        (b"\xca\xff\x80\0\0", "-inf"),
+        (b"\xcb\x7f\xf0\0\0\0\0\0\0", "inf"),
+        (b"\xd6\xff\0\0\0\0", "1970-01-01T00:00:00+00:00"),
+        (b"\xd7\xff\0\0\0\0\0\0\0\0", "1970-01-01T00:00:00+00:00"),
+        (b"\xc7\x0c\xff" + bytes(12), "1970-01-01T00:00:00+00:00"),
+    ],
+)
+def test_a_value_has_one_text_whatever_is_beside_it(body, said, beside):
+    column, _ = cells([b"\x92" + body + beside], pa.string(), is_json=True)
+
+    assert json.loads(column[0].as_py())[0] == said
 
 
 def test_what_cannot_be_read_is_null_and_marked():

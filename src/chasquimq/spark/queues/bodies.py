@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, cast
+import re
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from chasquimq.errors import DecodeError
+from chasquimq.model.json_value import json_value
 from chasquimq.wire.codec import decode_payload
 
-BYTES_KEY = "$base64"
 UNREADABLE = "payload: not one MessagePack value"
 MISFIT = "payload: does not fit its schema"
-# Bytes inside a value begin with one of these; without them there are none.
-_BIN_MARKS = (b"\xc4", b"\xc5", b"\xc6")
+# How bytes, NaN, infinities and moments begin inside a value; without these there are none.
+_ODD_MARKS = re.compile(
+    rb"[\xc4-\xc6]|\xca[\x7f\xff][\x80-\xff]|\xcb[\x7f\xff][\xf0-\xff]"
+    rb"|\xd6\xff|\xd7\xff|\xc7\x0c\xff"
+)
 
 # A column, and what is wrong with each of its cells ("": nothing).
 Cells = tuple["pa.Array[Any]", list[str]]
@@ -58,36 +59,17 @@ def _value(body: bytes | None, *, is_json: bool) -> tuple[Any, str]:
 
 def json_text(value: Any, body: bytes) -> str:
     """A value as JSON; bytes become {"$base64": …}, as the commands show them."""
-    if not any(mark in body for mark in _BIN_MARKS):
+    if _ODD_MARKS.search(body) is None:
         try:
             return _plain_json(value)
         except (TypeError, ValueError):
             # Keys that JSON has not.
             pass
-    return _plain_json(_sayable(value))
+    return _plain_json(json_value(value))
 
 
 def _plain_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _sayable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[Any, Any]", value).items()
-        return {_key(key): _sayable(one) for key, one in pairs}
-    if isinstance(value, list | tuple):
-        return [_sayable(one) for one in cast("list[Any]", value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, bytes):
-        return {BYTES_KEY: b64encode(value).decode()}
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    return key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
 
 
 def _one_by_one(found: Sequence[Any], faults: list[str], kind: pa.DataType) -> Cells:
