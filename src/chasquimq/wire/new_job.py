@@ -16,6 +16,7 @@ from chasquimq.wire.names import check_job_id, check_job_name
 JobSpec = Mapping[str, Any]
 # Names that were checked already; more than this are checked each time.
 _GOOD_NAMES_MAX = 1_024
+JOB_DIGEST_BYTES = 12
 SPEC_KEYS = frozenset(
     {
         "name", "data", "delay_ms", "delay", "attempts", "backoff",
@@ -63,7 +64,7 @@ class JobSpeller:
         retry = retry_override(spec.get("attempts"), spec.get("backoff"))
         wait = wait_of(spec.get("delay_ms"), spec.get("delay"), self._delay_s_max, now_ms)
         envelope = encode_envelope(job_id, payload, now_ms, 0, retry, _extras(spec))
-        return NewJob(job_id, name, envelope, _digest(name, payload) if own_id else "", wait)
+        return NewJob(job_id, name, envelope, job_digest(name, payload) if own_id else "", wait)
 
     def _plain(self, name: str, data: Any, job_id: str, now_ms: int) -> NewJob:
         payload = self._encode(data)
@@ -111,5 +112,10 @@ def check_keys(spec: JobSpec) -> None:
         raise SettingsError("a job", sorted(map(str, unknown)), rule)
 
 
-def _digest(name: str, payload: bytes) -> str:
-    return blake2b(name.encode() + b"\0" + payload, digest_size=12).hexdigest()
+def job_digest(name: str, payload: bytes) -> str:
+    """What tells two jobs of one id apart."""
+    spelled = name.encode()
+    # A name that holds the mark between name and payload says how long it is.
+    person = b"%d" % len(spelled) if b"\0" in spelled else b""
+    hashed = blake2b(spelled + b"\0" + payload, digest_size=JOB_DIGEST_BYTES, person=person)
+    return hashed.hexdigest()

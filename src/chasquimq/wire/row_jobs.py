@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import repeat
-from operator import methodcaller
+from operator import add, methodcaller
 
 import msgspec
 
 from chasquimq.model.backoff import RetryOverride
+from chasquimq.wire.new_job import JOB_DIGEST_BYTES, job_digest
 
 # The digest of a row of a run; its hex is the id of the job.
 ROW_DIGEST_BYTES = 16
@@ -44,7 +45,9 @@ def encode_envelopes(
 
 def job_digests(names: Sequence[str], payloads: Sequence[bytes]) -> list[str]:
     """What tells two jobs of one id apart; the digest that `Queue.add` leaves in a marker."""
-    hashes = map(partial(blake2b, digest_size=12), _contents(names, payloads))
+    if any("\0" in name for name in set(names)):
+        return list(map(job_digest, names, payloads))
+    hashes = map(partial(blake2b, digest_size=JOB_DIGEST_BYTES), _contents(names, payloads))
     return list(map(_hexdigest, hashes))
 
 
@@ -57,17 +60,33 @@ def row_digests(
 ) -> list[bytes]:
     """What names a row within a run, whatever other rows it comes with."""
     key = blake2b(run.encode(), digest_size=_KEY_BYTES_MAX).digest()
-    contents = _contents(names, payloads)
-    # Only a row that has a wait or attempts is told by them: its neighbours may have none.
-    for mark, column in ((b"wait", waits_ms), (b"attempts", attempts)):
-        if column is not None:
-            pairs = zip(contents, column, strict=True)
-            contents = [b"%b\0%b %d" % (one, mark, value) if value else one for one, value in pairs]
+    contents = _row_contents(names, payloads, waits_ms, attempts)
     hashes = map(partial(blake2b, digest_size=ROW_DIGEST_BYTES, key=key), contents)
     return list(map(_digest, hashes))
 
 
-def _contents(names: Sequence[str], payloads: Sequence[bytes]) -> list[bytes]:
+def _contents(names: Sequence[str], payloads: Sequence[bytes]) -> Iterable[bytes]:
     if len(set(names)) == 1:
-        return list(map((names[0].encode() + b"\0").__add__, payloads))
+        return map((names[0].encode() + b"\0").__add__, payloads)
     return [name.encode() + b"\0" + payload for name, payload in zip(names, payloads, strict=True)]
+
+
+def _row_contents(
+    names: Sequence[str],
+    payloads: Sequence[bytes],
+    waits_ms: Sequence[int] | None,
+    attempts: Sequence[int | None] | None,
+) -> Iterable[bytes]:
+    if waits_ms is None and attempts is None and len(set(names)) == 1:
+        return map(_row_head(names[0], None, None).__add__, payloads)
+    heads = map(_row_head, names, waits_ms or repeat(None), attempts or repeat(None))
+    return map(add, heads, payloads)
+
+
+def _row_head(name: str, wait_ms: int | None, attempts: int | None) -> bytes:
+    """All but the payload; its end can be told, so no two rows spell alike.
+
+    A row without a wait is the same one whether its neighbours have waits or not.
+    """
+    spelled = name.encode()
+    return b"%d:%b%d:%d:" % (len(spelled), spelled, wait_ms or 0, attempts or 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -14,7 +16,7 @@ from chasquimq.spark.queues.rows import RowReader, Rows
 from chasquimq.spark.queues.source import QueueSource
 from chasquimq.spark.queues.values import values
 from chasquimq.wire.codec import decode_payload, encode_payload
-from chasquimq.wire.row_jobs import encode_envelopes, encode_values, row_digests
+from chasquimq.wire.row_jobs import encode_envelopes, encode_values, job_digests, row_digests
 
 QUEUE = {"queue": "orders"}
 NESTED = pa.struct(
@@ -217,6 +219,36 @@ def test_the_digest_of_a_row_is_its_run_name_payload_and_whatever_else_makes_it_
     ]  # fmt: skip
     assert all(one != base for one in others)
     assert others[-1] != others[-2]
+
+
+def test_contents_that_spell_alike_when_joined_have_different_digests():
+    wait = row_digests("r", ["n"], [b"p"], [5])
+    attempts = row_digests("r", ["n"], [b"p"], None, [5])
+
+    assert wait != row_digests("r", ["n"], [b"p\0wait 5"])
+    assert attempts != row_digests("r", ["n"], [b"p\0attempts 5"])
+    assert row_digests("r", ["n"], [b"m\0p"]) != row_digests("r", ["n\0m"], [b"p"])
+
+
+def test_jobs_of_one_id_are_told_apart_though_a_name_holds_a_nul():
+    digests = job_digests(["n", "n\0m", "n"], [b"m\0p", b"p", b"p"])
+
+    assert len(set(digests)) == 3
+    assert digests == [*job_digests(["n"], [b"m\0p"]), *job_digests(["n\0m", "n"], [b"p", b"p"])]
+    assert digests[2] == blake2b(b"n\0p", digest_size=12).hexdigest()
+
+
+EMPTY = T.StructType([])
+
+
+@pytest.mark.parametrize(
+    "kind", [EMPTY, T.ArrayType(EMPTY), T.MapType(T.StringType(), EMPTY), schema(inner=EMPTY)],
+    ids=["itself", "in an array", "in a map", "in a struct"],
+)  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"payloadColumn": "body"}], ids=["rest", "payload"])
+def test_a_struct_without_fields_is_refused_wherever_it_is(kind, options):
+    with pytest.raises(SettingsError, match="a struct with at least one field"):
+        layout_of(schema(body=kind), parse_options(QUEUE | options))
 
 
 def test_the_digest_of_a_row_does_not_depend_on_the_rows_beside_it():

@@ -83,9 +83,11 @@ class RowReader:
     def _columns(self, batch: pa.RecordBatch) -> Rows:
         layout = self._layout
         names = _column(batch, layout.name_at)
+        payloads = self._payloads(batch)
+        assert len(payloads) == batch.num_rows, "every row has one payload"
         return Rows(
             [self._options.name] * batch.num_rows if names is None else names,
-            self._payloads(batch),
+            payloads,
             _column(batch, layout.id_at),
             _column(batch, layout.delay_at),
             _column(batch, layout.attempts_at),

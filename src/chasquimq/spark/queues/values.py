@@ -44,6 +44,8 @@ def check_type(path: str, kind: T.DataType) -> None:
 
 def _check_fields(path: str, kind: T.StructType) -> None:
     names = kind.fieldNames()
+    if not names:
+        raise SettingsError(f"column {path}", "struct<>", "a struct with at least one field")
     if len(set(names)) < len(names):
         raise SettingsError(f"column {path}", names, "a struct whose fields have different names")
     for one in kind.fields:
