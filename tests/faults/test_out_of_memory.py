@@ -9,7 +9,7 @@ import pytest
 
 from chasquimq import BackoffSpec, UnrecoverableError
 from chasquimq.errors import ServerOutOfMemory
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 OUTAGE_S = 3.0
 CATCH_UP_S = 2.0
@@ -93,7 +93,7 @@ async def test_work_goes_on_without_memory_and_what_fell_due_runs_when_it_return
         f"{kind.label}: {len(at_work)} runs ended within {drained_s:.2f} s without memory, "
         f"{len(due) + len(again)} jobs that fell due ran within {late_s:.2f} s of its return"
     )
-    assert late_s <= CATCH_UP_S
+    assert late_s <= CATCH_UP_S * patience()
     await trial.drain()
     verdict = await trial.verdict()
     print(verdict.line)
