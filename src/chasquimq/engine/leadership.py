@@ -50,10 +50,12 @@ class Leadership:
 
     async def release(self) -> None:
         """Let another lead at once."""
-        if self.is_held:
-            self._note(False)
-            self._expect_expiry()
-            await self._lock.release_lock(self._holder)
+        if not self.is_held:
+            return
+        # Held until the server says otherwise: after a broken link the next try must ask again.
+        await self._lock.release_lock(self._holder)
+        self._note(False)
+        self._expect_expiry()
 
     def _expect_expiry(self) -> None:
         if self._expiry is not None:
