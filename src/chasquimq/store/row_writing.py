@@ -110,6 +110,10 @@ class RowWriter:
         texts = [part.decode() for part in flat]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
+    def drop_notes(self, report: str) -> None:
+        """Begin anew with the figures of a run; a server that is not there is told at once."""
+        self._questions.call("DEL", self.keys.token(f"report:{report}"))
+
     def forget_run(self, run: str, after_ms: int) -> None:
         """Let go of what is noted about the rows of a run, when no attempt can be under way."""
         asked = [pack(("PEXPIRE", key, after_ms)) for key in bucket_keys(self.keys, run)]

@@ -192,6 +192,19 @@ def test_progress_is_told_while_it_goes_on(add, spark):
     assert 0 < told[-1] <= 60
 
 
+@one_kind
+def test_figures_of_a_former_write_of_the_same_run_are_not_told_again(add, spark, feed):
+    report = feed.keys.token("report:nightly")
+    feed.call("HSET", report, "7", 1_000_000, "summary", "{}")
+    told = []
+
+    done = add(spark.range(0, 60, 1, 2), max_rate=30, on_rows=told.append, run_id="nightly")
+
+    assert max(told) <= 60
+    assert (done.rows, done.added) == (60, 60)
+    assert b"7" not in feed.call("HKEYS", report)
+
+
 def test_a_stream_adds_each_batch_once_also_after_a_restart(spark, at, ready, tmp_path):
     source, checkpoint = tmp_path / "rows", tmp_path / "checkpoint"
 

@@ -53,6 +53,9 @@ def enqueue(
     settings = QueueOptions(url=redis_url, queue=queue)
     writer = RowWriter(queue, settings.connection, lambda _write, _marks: None)
     try:
+        if own_run:
+            # A former write of this run left figures of its own.
+            writer.drop_notes(run)
         with _watched(settings, run, on_rows):
             _save(frame, named)
         if not own_run and not options.get("id_column"):

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import NotSupportedError, StoreError
 from chasquimq.spark.queues.layout import Layout
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.report import Summary, TaskReport, summary_of
@@ -63,15 +63,34 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         self._instance = uuid4().hex[:12]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = _context()
-        query = self._options.run_id or context.getLocalProperty(_QUERY_ID)
-        run = f"{query}:{context.getLocalProperty(_BATCH_ID)}"
-        return WriteTask(self._options, self._layout, _owner(run, self._instance)).write(iterator)
+        owner = _owner(_batch_run(self._options.run_id), self._instance)
+        return WriteTask(self._options, self._layout, owner).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         reports = [one for one in messages if isinstance(one, TaskReport)]
-        if reports:
-            _tell(self._options, reports[0].run.rpartition(":")[0], summary_of(reports))
+        if not reports:
+            return
+        query = reports[0].run.rpartition(":")[0]
+        _tell(self._options, query, summary_of(reports))
+        if not self._options.run_id and not self._options.id_column:
+            # Spark notes this commit later and may do the batch again, but never the one before.
+            _forget(self._options, f"{query}:{batchId - 1}")
+
+
+def _batch_run(run_id: str) -> str:
+    """The run of a batch: the same one when it is done again, and no other batch's."""
+    context = _context()
+    query, batch = (
+        run_id or context.getLocalProperty(_QUERY_ID),
+        context.getLocalProperty(_BATCH_ID),
+    )
+    if query is None or batch is None:
+        raise NotSupportedError(
+            f"Spark must say which batch of which query a task belongs to ({_QUERY_ID}, "
+            f"{_BATCH_ID}), found query {query}, batch {batch}; give the rows an idColumn, "
+            "and write them with foreachBatch"
+        )
+    return f"{query}:{batch}"
 
 
 def _owner(run: str, instance: str) -> RowOwner:
