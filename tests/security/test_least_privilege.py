@@ -62,6 +62,8 @@ async def limited(raw, queue_name, url):
 
 async def used(raw, queue_name: str, url: str) -> set[str]:
     """The commands that everything takes."""
+    # Whoever came before may have taught the server our scripts.
+    await raw("SCRIPT", "FLUSH")
     await raw("CONFIG", "RESETSTAT")
     await do_everything(url, queue_name)
     stats = (await raw("INFO", "commandstats")).decode()
