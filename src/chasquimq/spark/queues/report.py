@@ -39,7 +39,8 @@ class Summary:
     """The figures of a whole write.
 
     `rows` were read; `added` are new jobs, `duplicates` were in the queue already, be it from an
-    attempt of the same task that failed, `conflicts` have the id of another job, which stays, and `skipped` could not become jobs: `faults` says why.
+    attempt of the same task that failed, `conflicts` have the id of another job, which stays, and
+    `skipped` could not become jobs: `faults` says why.
     `task_s` is the time of all tasks together, `waited_s` their part that the pace took.
     """
 
