@@ -76,8 +76,8 @@ async def test_the_commands_of_the_page_are_enough_and_none_is_too_many(
     commands = await used(raw, queue_name, await limited([*EVERYWHERE, *newer]))
 
     assert commands <= {*EVERYWHERE, *NEWER}
-    # A look at what is due soon, and an id that came twice, are rare.
-    assert {*EVERYWHERE, *newer} - commands - in_scripts() <= {"zcount"}
+    # A look at what is due soon is rare, and a reader need not be blocked when it is stopped.
+    assert {*EVERYWHERE, *newer} - commands - in_scripts() <= {"zcount", "client|unblock"}
 
 
 async def test_what_newer_servers_have_is_done_without_where_it_is_not_granted(
