@@ -162,7 +162,9 @@ class Worker:
             ),
             abilities=abilities or AbilitySettings(),
         )  # fmt: skip
-        self._handlers = HandlerSet(handler, self._settings, checked_batch(batch, concurrency, timeout_ms))
+        self._handlers = HandlerSet(
+            handler, self._settings, checked_batch(batch, concurrency, timeout_ms)
+        )
         self._hooks = Hooks(
             on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
             on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,
