@@ -33,6 +33,7 @@ TAKING = {
     "dlq peek": ("dlq", "peek", QUEUE),
     "dlq purge": ("dlq", "purge", QUEUE, "--all", "--yes"),
     "dlq replay": ("dlq", "replay", QUEUE, "--yes"),
+    "dlq triage": ("dlq", "triage", QUEUE),
     "doctor": ("doctor", QUEUE),
     "events": ("events", QUEUE, "--from", "0", "--count", "1"),
     "inspect": ("inspect", QUEUE),
@@ -45,6 +46,8 @@ TAKING = {
     "watch": ("watch", QUEUE, "--count", "1"),
     "workers": ("workers", QUEUE),
 }
+# This one asks the tables of a lake, and no server.
+OF_A_LAKE = {"dlq outcome"}
 # These go on for ever where nothing is wrong, and have tests of their own below.
 LASTING = {"upkeep", "worker"}
 # Where there is no queue yet, these make one or wait for it.
@@ -100,7 +103,7 @@ def assert_one_line(said: Said, beginning: str = "error: ", code: int = 1) -> No
 def test_every_command_that_takes_a_queue_is_tried_here():
     taking = {words for words, command in _leaves() if _takes_a_queue(command)}
 
-    assert taking == set(TAKING) | LASTING
+    assert taking == set(TAKING) | LASTING | OF_A_LAKE
 
 
 @pytest.mark.parametrize("name", [name for name in TAKING if name not in PATIENT])
