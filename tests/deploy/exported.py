@@ -81,4 +81,4 @@ def depths_page() -> str:
         pending=1, dlq_depth=1, delayed_depth=1, oldest_delayed_lag_ms=1, repeatable_count=1,
         added_total=1,
     )  # fmt: skip
-    return scrape_page(Survey([snapshot], [], []), snapshot.group)
+    return scrape_page(Survey([snapshot], [], [], {}, []), snapshot.group)

@@ -134,6 +134,8 @@ async def _everything_stored(raw) -> str:
     found = []
     for key in await raw("KEYS", "*"):
         kind = await raw("TYPE", key)
+        if kind == b"none":
+            continue  # it expired meanwhile
         command, *rest = ANSWERS[kind]
         found.append((key, await raw(command, key, *rest)))
     return repr(found)
