@@ -17,9 +17,21 @@ class Terminated(KeyboardInterrupt):
 @contextmanager
 def ended_like_an_interrupt() -> Generator[None]:
     """Let a SIGTERM unwind the command, so that what it started and made for itself goes, too."""
-    before = signal.signal(signal.SIGTERM, _raise_terminated)
+    has_come = False
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal has_come
+        has_come = True
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, note)
     try:
         yield
+    except Exception as error:
+        # What the signal cut off may complain of it in words of its own.
+        if has_come:
+            raise Terminated from error
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -36,7 +48,3 @@ def hear_signals(stop: Callable[[int], None]) -> None:
 def exit_code_of(number: int | None) -> int:
     """What a command answers that this signal ended; None is one that ended by itself."""
     return EXIT_INTERRUPTED if number == signal.SIGINT else 0
-
-
-def _raise_terminated(_number: int, _frame: FrameType | None) -> None:
-    raise Terminated
