@@ -81,7 +81,6 @@ async def test_a_pipeline_follows_its_queue_until_a_signal_and_keeps_others_from
     assert ends == [(150, 15)]
 
 
-@pytest.mark.xfail(strict=False, reason="a signal in the first second of Spark may be swallowed")
 @pytest.mark.parametrize(("command", "code"), [("once", 130), ("run", 0)])
 async def test_a_signal_while_spark_starts_leaves_no_folder_behind(
     running, environ, tmp_path, command, code

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from chasquimq.cli.render import talk
+from chasquimq.cli.signals import raise_if_terminated
 from chasquimq.cli.visit import run, unknown_queue
 from chasquimq.errors import NotSupportedError, StoreError
 
@@ -62,6 +63,7 @@ def spark_session(
     with working("starting Spark"):
         session = open_session(settings)
     try:
+        raise_if_terminated()
         yield session
     finally:
         session.stop()

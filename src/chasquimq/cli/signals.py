@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_INTERRUPTED = 130
+# Signals belong to the process, and so does what came of them.
+_terms: list[int] = []
 
 
 class Terminated(KeyboardInterrupt):
@@ -17,23 +19,24 @@ class Terminated(KeyboardInterrupt):
 @contextmanager
 def ended_like_an_interrupt() -> Generator[None]:
     """Let a SIGTERM unwind the command, so that what it started and made for itself goes, too."""
-    has_come = False
-
-    def note(_number: int, _frame: FrameType | None) -> None:
-        nonlocal has_come
-        has_come = True
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, note)
+    _terms.clear()
+    before = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         yield
+        raise_if_terminated()
     except Exception as error:
         # What the signal cut off may complain of it in words of its own.
-        if has_come:
+        if _terms:
             raise Terminated from error
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def raise_if_terminated() -> None:
+    """Raise once more: Python drops what is raised inside a fork, a destructor or a callback."""
+    if _terms:
+        raise Terminated
 
 
 def hear_signals(stop: Callable[[int], None]) -> None:
@@ -48,3 +51,8 @@ def hear_signals(stop: Callable[[int], None]) -> None:
 def exit_code_of(number: int | None) -> int:
     """What a command answers that this signal ended; None is one that ended by itself."""
     return EXIT_INTERRUPTED if number == signal.SIGINT else 0
+
+
+def _raise_terminated(number: int, _frame: FrameType | None) -> None:
+    _terms.append(number)
+    raise Terminated
