@@ -16,6 +16,10 @@ SPARK_COMMANDS = ("demo", "pipeline", "spark")
 # With these nothing of Spark is needed, which takes minutes to fetch.
 LIGHT_OPTIONS = ("--quick", "--no-spark", "--help", "-h")
 PARALLEL_TESTS = ("-n", "4")
+# Four tests share two cores: one that fails there gets a second look, alone. Not a heap of them.
+SECOND_LOOKS_MAX = 5
+SECOND_LOOK = ("-n", "0", "--last-failed", "--last-failed-no-failures", "none")
+SOME_FAILED = 1
 IMPORT_LINTER = "from importlinter.cli import lint_imports_command as lint; lint()"
 GATE = (
     ("lint", ("-m", "ruff", "check", ".")),
@@ -73,7 +77,28 @@ def set_up(level: str) -> int:
 
 def run_tests(args: list[str]) -> int:
     os.chdir(ROOT)
-    return become(["-P", "-m", "pytest", *(args or PARALLEL_TESTS)])
+    if args:
+        return become(["-P", "-m", "pytest", *args])
+    exit_code = run_pytest(PARALLEL_TESTS)
+    failed = failed_tests() if exit_code == SOME_FAILED else []
+    if not 0 < len(failed) <= SECOND_LOOKS_MAX:
+        return exit_code
+    print("── failed beside others, run again alone:", *failed, sep="\n   ", flush=True)
+    return run_pytest(SECOND_LOOK)
+
+
+def run_pytest(args: tuple[str, ...]) -> int:
+    import subprocess
+
+    return subprocess.run([venv_python(ROOT), "-P", "-m", "pytest", *args], check=False).returncode
+
+
+def failed_tests() -> list[str]:
+    """What pytest keeps of the tests that failed in its last run."""
+    import json
+
+    with open(os.path.join(ROOT, ".pytest_cache", "v", "cache", "lastfailed")) as kept:
+        return sorted(json.load(kept))
 
 
 def run_gate() -> int:

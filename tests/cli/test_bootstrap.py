@@ -281,3 +281,39 @@ def test_a_fresh_tree_sets_itself_up_once_for_two_callers_and_heals_after_a_kill
     moved = fresh_tree.rename(tmp_path / "moved tree")
     after_move = run(moved / "chasqui", "--version", cwd=tmp_path)
     assert (after_move.stdout, after_move.stderr) == ("chasqui 0.1.0\n", "")
+
+
+# Fails as often as it is told to, over all runs of a tree.
+MOODY_TEST = """
+import pathlib
+import pytest
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_moody(number):
+    runs = pathlib.Path(f"runs-{{number}}")
+    runs.write_text(runs.read_text() + "." if runs.exists() else ".")
+    assert len(runs.read_text()) > {failures}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "failures", "exit_code", "runs"),
+    [(1, 0, 0, 1), (5, 1, 0, 2), (1, 2, 1, 2), (6, 1, 1, 1)],
+    ids=["passed", "passed alone", "failed twice", "a heap failed"],
+)
+def test_a_test_that_failed_beside_others_is_looked_at_again_alone(
+    bootstrap: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tests: int,
+    failures: int,
+    exit_code: int,
+    runs: int,
+):
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "test_moody.py").write_text(MOODY_TEST.format(tests=tests, failures=failures))
+    monkeypatch.setattr(bootstrap, "ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    assert bootstrap.run_tests([]) == exit_code
+    assert (tmp_path / "runs-0").read_text() == "." * runs

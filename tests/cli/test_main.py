@@ -20,6 +20,7 @@ SRC = Path(__file__).parents[2] / "src"
 HELP_S_MAX = 0.150
 # As many times as long as an interpreter that does nothing, where the machine is busy.
 HELP_STARTS_MAX = 8
+TURNS_MAX = 60
 
 WHAT_HELP_LOADS = """
 import sys
@@ -89,11 +90,14 @@ def test_help_is_there_before_a_person_notices(environ: dict[str, str], tmp_path
         )
         return time.perf_counter() - began
 
-    # Taken in turns, the quickest of each: what slows the one down slows the other down.
-    both = [(once("-c", ""), once("-m", "chasquimq", "--help")) for _ in range(5)]
-
-    bare_s, help_s = map(min, zip(*both, strict=True))
-    assert help_s < max(HELP_S_MAX, HELP_STARTS_MAX * bare_s)
+    # Taken in turns, the quickest of each: what slows the one down slows the other down. While
+    # other tests have the cores, it takes some turns to catch a quiet one.
+    bare_s = help_s = float("inf")
+    for _ in range(TURNS_MAX):
+        bare_s, help_s = min(bare_s, once("-c", "")), min(help_s, once("-m", "chasquimq", "--help"))
+        if help_s < max(HELP_S_MAX, HELP_STARTS_MAX * bare_s):
+            return
+    pytest.fail(f"--help took {help_s:.3f} s at best, a bare start {bare_s:.3f} s")
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
