@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from chasquimq.telemetry.sink import WorkerHealth
+
+if TYPE_CHECKING:
+    from chasquimq.engine.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +51,21 @@ class Health:
             last_read_age_ms=self.last_read_age_ms,
             lease_beat_age_ms=self.lease_beat_age_ms,
         )
+
+
+def health_of(pipeline: Pipeline, *, is_stopping: bool) -> Health:
+    """How a worker is doing whose pipeline runs."""
+    holdings = pipeline.holdings
+    read_age_s = time.monotonic() - pipeline.reader.last_read_s
+    return Health(
+        is_running=True,
+        is_consuming=not is_stopping and pipeline.is_reading and pipeline.store.is_up,
+        has_trusted_leases=pipeline.lease.is_trusted,
+        loops_down=pipeline.supervisor.loops_down,
+        waiting=len(holdings.waiting),
+        running=holdings.running_count,
+        unconfirmed=holdings.unconfirmed_count,
+        last_read_age_ms=int(read_age_s * 1000),
+        lease_beat_age_ms=pipeline.lease.beat_age_ms,
+        **asdict(pipeline.outcomes.counters),
+    )
