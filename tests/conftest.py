@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import uuid
 
 import pytest
@@ -71,11 +73,18 @@ async def running_worker(url, queue_name):
         await running.stop()
 
 
+def pytest_configure(config) -> None:
+    """Several processes start thousands of others: each may keep what it compiled for the next."""
+    if config.getoption("numprocesses", None):
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        sys.dont_write_bytecode = False
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    from support.scheduling import OneJvm
+    from support.scheduling import FewJvms
 
-    return OneJvm(config, log)
+    return FewJvms(config, log)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from chasquimq.spark.events import EventsSource
@@ -9,7 +11,10 @@ from chasquimq.spark.history import HistorySource
 from chasquimq.spark.session import SessionSettings, open_session
 from support.drive import Drive
 from support.feed import Feed
+from support.scheduling import SHARED_SESSION, scope_of
 
+# Sessions of tests live for seconds: what the last compiler of a JVM makes pays off in minutes.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 # A session starts within half a minute on a busy machine, and its first query takes as long.
 _SPARK_TIMEOUT_S = 240
 _CONF = {
@@ -19,10 +24,13 @@ _CONF = {
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """The first test with a session pays for its start."""
+    """The first test with the session pays for its start, and all must meet in one process."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(_SPARK_TIMEOUT_S))
+        if "spark" not in getattr(item, "fixturenames", ()):
+            continue
+        item.add_marker(pytest.mark.timeout(_SPARK_TIMEOUT_S))
+        if scope_of(item.nodeid) != SHARED_SESSION:
+            raise pytest.UsageError(f"{item.nodeid} needs a line in tests/support/scheduling.py")
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,49 @@
-"""Who runs which test when several processes do: tests with Spark share one, and so one JVM."""
+"""Who runs which test when several processes do: no more than two of them have a JVM."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from xdist.scheduler import LoadScopeScheduling
 
-_SPARK = "tests/spark/"
+SHARED_SESSION = "the tests of one Spark session"
+_OWN_SESSIONS = "the tests that start Spark themselves"
+# The first that fits a test decides; whatever fits none goes where there is room.
+_SCOPES = {
+    "tests/spark/pipeline/test_pipeline_kills.py::test_killed_in_": _OWN_SESSIONS,
+    "tests/spark/pipeline/": SHARED_SESSION,
+    "tests/spark/queues/test_cli_enqueue.py": _OWN_SESSIONS,
+    "tests/spark/queues/test_killed_tasks.py": _OWN_SESSIONS,
+    "tests/spark/queues/": SHARED_SESSION,
+    "tests/spark/test_cli_pipeline_runs.py": _OWN_SESSIONS,
+    "tests/spark/test_demo.py": _OWN_SESSIONS,
+    "tests/spark/test_session.py": _OWN_SESSIONS,
+    "tests/spark/test_sources.py": SHARED_SESSION,
+    "tests/spark/test_tables_gold.py": SHARED_SESSION,
+    "tests/spark/workers/test_worker_tasks.py": SHARED_SESSION,
+    "tests/spark/workers/test_worker_c": _OWN_SESSIONS,
+}
 
 
-class OneJvm(LoadScopeScheduling):
-    """Every test goes wherever there is room, but all of Spark's go to one process."""
+def scope_of(nodeid: str) -> str:
+    """Tests of one scope run one after the other in one process."""
+    return next((scope for start, scope in _SCOPES.items() if nodeid.startswith(start)), nodeid)
+
+
+class FewJvms(LoadScopeScheduling):
+    """Every test goes wherever there is room, but those with Spark keep together.
+
+    Larger scopes are begun first, and so Spark's: they take longest.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return _SPARK if nodeid.startswith(_SPARK) else nodeid
+        return scope_of(nodeid)
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """What is done is forgotten: each look at a node goes through all that it was given."""
+        nodeid = self.registered_collections[node][item_index]
+        scope, given = scope_of(nodeid), self.assigned_work[node]
+        given[scope][nodeid] = True
+        if all(given[scope].values()):
+            del given[scope]
+        self._reschedule(node)
