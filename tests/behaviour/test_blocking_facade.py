@@ -178,7 +178,7 @@ def test_after_a_fork_each_process_has_a_connection_of_its_own(start):
         assert os.waitpid(child, 0)[1] == 0
         started_s = time.monotonic()
         queue.add("n", "after")
-        assert time.monotonic() - started_s < 2
+        assert time.monotonic() - started_s < 4
         print(queue.counts().ready)
         queue.close()
     """)
@@ -197,7 +197,7 @@ def test_a_child_that_lets_go_of_the_queue_does_its_parent_no_harm(start):
         os.wait()
         started_s = time.monotonic()
         queue.add("n", "after")
-        assert time.monotonic() - started_s < 2
+        assert time.monotonic() - started_s < 4
         print(queue.counts().ready)
         queue.close()
     """)

@@ -43,8 +43,8 @@ async def test_single_adds_of_one_tick_share_one_wait(disk_server, queue_name):
         started_s = loop.time()
         await asyncio.gather(*(queue.add("a", at) for at in range(100)))
 
-        # One wait takes up to a second on a server that syncs once a second.
-        assert loop.time() - started_s < 3
+        # One wait takes up to a second on a server that syncs once a second, a hundred a minute.
+        assert loop.time() - started_s < 10
 
 
 async def test_class_fsync_is_refused_before_any_write_where_the_log_is_off(queue, raw):

@@ -10,7 +10,7 @@ import pytest
 from chasquimq import Worker
 from chasquimq.settings import RetrySettings
 from support.faultproxy import FaultProxy
-from support.waiting import eventually
+from support.waiting import eventually, patience
 from support.workers import RunningWorker
 
 
@@ -129,7 +129,7 @@ async def test_an_outcome_whose_reply_was_lost_is_kept_until_it_is_confirmed(
     await queue.add("n", None)
 
     await eventually(lambda: is_gone(raw), within_s=3)
-    assert time.monotonic() - started_s < 3
+    assert time.monotonic() - started_s < 3 * patience()
     health = running.worker.health()
     assert health.completed + health.unproven_outcomes == 1
 

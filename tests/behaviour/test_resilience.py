@@ -11,7 +11,7 @@ import pytest
 from chasquimq import Queue, RetryLater, Worker
 from chasquimq.errors import LimitExceeded, ServerRefused
 from chasquimq.settings import RetrySettings, UpkeepSettings
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 
 class Forgetful(RetryLater):
@@ -93,7 +93,7 @@ async def test_cancelling_many_jobs_of_one_due_time_holds_up_nobody(queue, url):
     answers = await queue.cancel_delayed_bulk([job.id for job in jobs[:300]])
 
     assert answers == [True] * 300
-    assert time.monotonic() - started_s < 1
+    assert time.monotonic() - started_s < patience()
     assert (await queue.counts()).delayed == 4_700
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -11,6 +12,9 @@ from support import fault_worker
 from support.waiting import eventually
 
 LEASE_MS = 30_000
+HANG_S = 30
+# Far less than what a worker waits for where it is not told to stop, and much for a busy machine.
+AT_ONCE_S = 5.0
 
 
 async def test_what_has_not_started_goes_to_another_worker_at_once(queue, raw, running_worker):
@@ -29,10 +33,10 @@ async def test_what_has_not_started_goes_to_another_worker_at_once(queue, raw, r
 
     leaver.worker.request_stop()
 
-    await eventually(lambda: len(seen) == 15, within_s=1.5)
+    await eventually(lambda: len(seen) == 15, within_s=LEASE_MS / 3_000)
     assert sorted(seen) == [(i, 0, False) for i in range(1, 16)]
     gate.set()
-    await asyncio.wait_for(leaver.task, 1)
+    await asyncio.wait_for(leaver.task, AT_ONCE_S)
     assert leaver.worker.consumer_id not in await raw.consumers()
 
 
@@ -49,7 +53,7 @@ async def test_what_runs_may_finish_within_the_deadline(queue, raw, running_work
     await started.wait()
     await eventually(lambda: leaver.worker.health().running == 3)
 
-    await asyncio.wait_for(leaver.worker.close(), 2)
+    await asyncio.wait_for(leaver.worker.close(), 4.5)
 
     assert sorted(done) == [0, 1, 2]
     assert await raw.pending() == []
@@ -63,7 +67,7 @@ async def test_what_still_runs_at_the_deadline_is_cancelled_and_goes_back_charge
 
     async def slow(job):
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(HANG_S)
         except asyncio.CancelledError:
             cancelled.append(job.data)
             raise
@@ -75,7 +79,7 @@ async def test_what_still_runs_at_the_deadline_is_cancelled_and_goes_back_charge
 
     await leaver.worker.close()
 
-    assert 0.3 <= time.monotonic() - asked_s < 1.3
+    assert 0.3 <= time.monotonic() - asked_s < AT_ONCE_S
     assert sorted(cancelled) == [0, 1, 2]
     assert [(row[1], row[3]) for row in await raw.pending()] == [(b"returned", 1)] * 3
     assert await raw.consumers() == ["returned"]
@@ -83,19 +87,17 @@ async def test_what_still_runs_at_the_deadline_is_cancelled_and_goes_back_charge
 
 async def test_a_second_request_gives_back_at_once(queue, raw, running_worker):
     async def slow(job):
-        await asyncio.sleep(30)
+        await asyncio.sleep(HANG_S)
 
     leaver = await running_worker(slow)
     await queue.add_bulk(numbers(3))
     await eventually(lambda: leaver.worker.health().running == 3)
-    asked_s = time.monotonic()
     leaver.worker.request_stop()
     await asyncio.sleep(0.1)
 
     leaver.worker.request_stop()
 
-    await asyncio.wait_for(leaver.task, 2)
-    assert time.monotonic() - asked_s < 1.2
+    await asyncio.wait_for(leaver.task, AT_ONCE_S)
     assert {row[1] for row in await raw.pending()} == {b"returned"}
 
 
@@ -120,7 +122,7 @@ async def test_a_handler_that_ignores_its_cancel_keeps_its_lease_and_holds_nobod
     took_s = time.monotonic() - asked_s
     gate.set()
 
-    assert took_s < 1.2
+    assert took_s < AT_ONCE_S
     assert [row[1] for row in await raw.pending()] == [leaver.worker.consumer_id.encode()]
 
 
@@ -129,7 +131,7 @@ async def test_a_handler_that_fails_while_it_is_cancelled_is_retried_as_a_failur
 ):
     async def clumsy(job):
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(HANG_S)
         finally:
             raise ValueError("in the cleanup")
 
@@ -144,14 +146,17 @@ async def test_a_handler_that_fails_while_it_is_cancelled_is_retried_as_a_failur
 
 
 async def test_a_thread_that_still_runs_keeps_its_lease(queue, raw, running_worker):
-    leaver = await running_worker(fault_worker.sleep, shutdown_deadline_ms=100)
-    await queue.add("sleep", 1.0)
+    gate = threading.Event()
+    leaver = await running_worker(lambda _: gate.wait(HANG_S), shutdown_deadline_ms=100)
+    await queue.add("n", None)
     await eventually(lambda: leaver.worker.health().running == 1)
 
     asked_s = time.monotonic()
     await leaver.worker.close()
+    took_s = time.monotonic() - asked_s
+    gate.set()
 
-    assert time.monotonic() - asked_s < 1.1
+    assert took_s < AT_ONCE_S
     assert [row[1] for row in await raw.pending()] == [leaver.worker.consumer_id.encode()]
 
 
@@ -159,13 +164,13 @@ async def test_a_process_that_still_runs_is_ended_and_its_job_goes_back(queue, r
     leaver = await running_worker(
         fault_worker.sleep, pool="process", pool_size=1, shutdown_deadline_ms=100
     )
-    await queue.add("sleep", 30)
+    await queue.add("sleep", HANG_S)
     await eventually(lambda: leaver.worker.health().running == 1)
 
     asked_s = time.monotonic()
     await leaver.worker.close()
 
-    assert time.monotonic() - asked_s < 2
+    assert time.monotonic() - asked_s < AT_ONCE_S
     assert [(row[1], row[3]) for row in await raw.pending()] == [(b"returned", 1)]
 
 
@@ -226,7 +231,7 @@ async def test_an_idle_worker_stops_at_once_whatever_its_deadline(raw, running_w
     asked_s = time.monotonic()
     await leaver.worker.close()
 
-    assert time.monotonic() - asked_s < 0.3
+    assert time.monotonic() - asked_s < AT_ONCE_S
     assert await raw.consumers() == []
 
 

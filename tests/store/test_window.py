@@ -34,7 +34,7 @@ async def test_who_does_not_fit_waits_until_there_is_room(window):
 
     window.leave(1)
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 5)
     assert not window.try_enter(1)
 
 
@@ -44,7 +44,7 @@ async def test_everyone_who_fits_enters_when_room_is_made(window):
 
     window.leave(10)
 
-    await asyncio.wait_for(asyncio.gather(*waiting), 1)
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
     assert window.try_enter(4)
     assert not window.try_enter(1)
 
@@ -56,7 +56,7 @@ async def test_more_than_the_window_holds_enters_alone(window):
 
     window.leave(50)
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 5)
 
 
 async def test_who_gives_up_waiting_takes_no_room(window):

@@ -96,8 +96,8 @@ def test_a_mark_is_sixteen_hex_digits_whatever_the_text():
     ["'" * 5_000, "/a" * 5_000, "a" * 5_000, "0" * 5_000, "/" * 5_000, "'a" * 5_000, "0A" * 5_000],
 )
 def test_no_text_takes_long(hostile):
-    started_s = time.perf_counter()
+    started_s = time.process_time()
 
     fingerprint("E", hostile)
 
-    assert time.perf_counter() - started_s < 0.2
+    assert time.process_time() - started_s < 0.2
