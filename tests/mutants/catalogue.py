@@ -106,11 +106,11 @@ MUTANTS = (
     ),
     Mutant(
         "the worker's clock decides a retry", f"{_STORE}/consuming.py",
-        "        spelled = [_spell_retry(move) for move in moves]\n",
+        '        return await pass_moves(self._writes, "retry"',
         "        for move in moves:\n            skew = int(__import__('time').time() * 1000 - "
         "self.clock.now_ms())\n            __import__('msgspec').structs.force_setattr(move, 'after_ms', "
         "max(0, move.after_ms + skew))\n"
-        "        spelled = [_spell_retry(move) for move in moves]\n",
+        '        return await pass_moves(self._writes, "retry"',
         "tests/faults/test_clocks.py::"
         "test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wrong[valkey]",
     ),

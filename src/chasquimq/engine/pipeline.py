@@ -13,15 +13,15 @@ from chasquimq.engine.farewell import take_leave
 from chasquimq.engine.hand_back import HandBack
 from chasquimq.engine.holdings import Holdings
 from chasquimq.engine.lease import Lease
+from chasquimq.engine.lease_alarm import LeaseAlarm
 from chasquimq.engine.outcomes import Outcomes
 from chasquimq.engine.pulse import Pulse
 from chasquimq.engine.reader import Intake, Reader
+from chasquimq.engine.retry_policy import policy_of
 from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.engine.timekeeper import Timekeeper
 from chasquimq.errors import StoreError
-from chasquimq.model.backoff import BackoffDefaults
-from chasquimq.model.verdict import RetryPolicy
 from chasquimq.store.payloads import encode
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chasquimq.engine.reporter import Reporter
     from chasquimq.engine.upkeep import UpkeepLoops
     from chasquimq.model.delivery import Delivery
-    from chasquimq.settings import RetrySettings, WorkerSettings
+    from chasquimq.settings import WorkerSettings
     from chasquimq.store.consuming import ConsumerStore
     from chasquimq.store.leasing import LeaseStore
 
@@ -64,20 +64,21 @@ class Pipeline:
         reporter: Reporter | None = None,
         on_lease_lost: Callable[[Delivery], None] | None = None,
     ) -> None:
-        self.store = store
-        self._settings = settings
-        self._on_lease_lost = on_lease_lost
-        self._listener = listener
-        self._historian = historian
-        self.reporter = reporter
-        self._timekeeper = Timekeeper(store)
+        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_reading = False
-        policy = _policy(settings.retry)
+        self._settings = settings
+        self.store = store
+        self.upkeep = upkeep
+        self.reporter = reporter
+        self._historian = historian
+        self._listener = listener
+        self._policy = policy_of(settings.retry)
+        self._timekeeper = Timekeeper(store)
         self.supervisor = Supervisor()
         self.holdings = Holdings(settings.concurrency, settings.read)
         self.outcomes = Outcomes(
-            store, self.holdings, policy, settings, encode=encode, listener=listener
+            store, self.holdings, self._policy, settings, encode=encode, listener=listener
         )
         self._hand_back = HandBack(store, self.holdings, self.outcomes.counters)
         self._charger = Charger(store, self.holdings, settings.lease.uncharge_after_ms)
@@ -85,22 +86,9 @@ class Pipeline:
             self.holdings, begin, self.outcomes, self.spawn,
             timeout_ms=settings.timeout_ms, charge=self._charger.charge,
         )  # fmt: skip
-        intake = Intake(
-            self.holdings, policy, self.outcomes.burier.put, self.runners.wake,
-            store.clock.now_ms, self._charger,
-        )  # fmt: skip
-        self.upkeep = upkeep
-        self._loop = asyncio.get_running_loop()
-        self.lease = Lease(
-            lease_store, self.holdings, settings.lease, self._leases_lost, self._leases_trusted,
-            lambda: store.is_up,
-        )  # fmt: skip
-        self._pulse = Pulse(self.lease.check)
-        self.lease.pulse = self._pulse
-        self.reader = Reader(
-            store, self.holdings, intake, Claimer(store, settings.lease.lease_ms), self._pulse,
-            self._hand_back.give_unseen, settings.read.block_ms, listener,
-        )  # fmt: skip
+        self.lease = self._new_lease(lease_store, on_lease_lost)
+        self._pulse = self.lease.pulse = Pulse(self.lease.check)
+        self.reader = self._new_reader()
 
     async def start(self) -> None:
         """Connect, then start every loop but the reader."""
@@ -230,22 +218,25 @@ class Pipeline:
         loops += [loop for loop in (self._historian, self.reporter) if loop is not None]
         return [*loops, *self.upkeep.loops]
 
-    def _leases_lost(self, entry_ids: list[bytes]) -> None:
-        """Called by the lease thread: mark at once, tell the user on the loop."""
-        for entry_id in entry_ids:
-            delivery = self.holdings.get(entry_id)
-            if delivery is not None and not (delivery.is_lease_lost or delivery.is_finished):
-                delivery.is_lease_lost = True
-                self._loop.call_soon_threadsafe(self._lease_lost, delivery)
+    def _new_lease(self, store: LeaseStore, on_lost: Callable[[Delivery], None] | None) -> Lease:
+        alarm = LeaseAlarm(
+            self._loop, self.holdings, self.outcomes.counters, self._listener, on_lost
+        )
+        return Lease(
+            store, self.holdings, self._settings.lease, alarm.ring, self._leases_trusted,
+            lambda: self.store.is_up,
+        )  # fmt: skip
 
-    def _lease_lost(self, delivery: Delivery) -> None:
-        if delivery.is_finished or self.holdings.get(delivery.entry_id) is None:
-            return  # its ack was on the way
-        self.outcomes.counters.leases_lost += 1
-        if self._listener is not None:
-            self._listener.lease_lost()
-        if self._on_lease_lost is not None and delivery.started_ns:
-            self._on_lease_lost(delivery)
+    def _new_reader(self) -> Reader:
+        intake = Intake(
+            self.holdings, self._policy, self.outcomes.burier.put, self.runners.wake,
+            self.store.clock.now_ms, self._charger,
+        )  # fmt: skip
+        claimer = Claimer(self.store, self._settings.lease.lease_ms)
+        return Reader(
+            self.store, self.holdings, intake, claimer, self._pulse,
+            self._hand_back.give_unseen, self._settings.read.block_ms, self._listener,
+        )  # fmt: skip
 
     def _leases_trusted(self, is_trusted: bool) -> None:
         act = self.runners.let_go if is_trusted else self.runners.hold_back
@@ -256,20 +247,6 @@ def _tell(error: BaseException) -> None:
     if not isinstance(error, StoreError):
         raise error
     logger.warning("a step of stopping failed", extra={"error": str(error)})
-
-
-def _policy(retry: RetrySettings) -> RetryPolicy:
-    return RetryPolicy(
-        max_attempts=retry.max_attempts,
-        backoff=BackoffDefaults(
-            initial_backoff_ms=retry.initial_backoff_ms,
-            max_backoff_ms=retry.max_backoff_ms,
-            multiplier=retry.multiplier,
-            jitter_ms=retry.jitter_ms,
-        ),
-        unknown_name_retry_ms=retry.unknown_name_retry_ms,
-        unknown_name_for_ms=retry.unknown_name_for_ms,
-    )
 
 
 def _uncharged(deliveries: list[Delivery]) -> list[tuple[bytes, int]]:

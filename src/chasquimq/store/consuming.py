@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerOutOfMemory, ServerRefused, StoreError
-from chasquimq.model.delivery import Arrival
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
 from chasquimq.store.arrivals import EMPTY, ArrivalReader, Batch
 from chasquimq.store.link import Link
-from chasquimq.store.passing import Call, pass_moves
+from chasquimq.store.moves import MoveSpeller, flat
+from chasquimq.store.passing import pass_moves
 from chasquimq.store.server_clock import ServerClock
-from chasquimq.wire.codec import encode_envelope
-from chasquimq.wire.delayed_member import encode_member
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_group_name
-from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, COMPLETED_WITHOUT_RESULT, encode_dead
-from chasquimq.wire.stream_entry import encode_dlq
 
 if TYPE_CHECKING:
     from chasquimq.settings import (
@@ -35,8 +31,6 @@ PARKING = "returned"
 # Longer than any lease, so that whatever is parked can be claimed at once.
 _PARKED_IDLE_MS = 365 * 24 * 3_600_000
 _IDS_PER_CALL_MAX = 1_000
-_MOVES_PER_CALL_MAX = 100
-_MOVE_BYTES_PER_CALL_MAX = 1024 * 1024
 
 
 class ConsumerStore:
@@ -60,7 +54,7 @@ class ConsumerStore:
         self.abilities = Abilities(ack_delete=False, claim_on_read=False, idempotent_add=False)
         self._wanted = abilities
         self._lease_ms = lease_ms
-        self._results = results
+        self._spell = MoveSpeller(self.keys, self.group, consumer, results)
         self._arrivals = ArrivalReader(read.max_payload_bytes)
         self._reads = Link(connection, name="chasqui-reader", prepare=self._prepare_reads)
         self._writes = Link(connection, name="chasqui-worker", prepare=self._prepare_writes)
@@ -139,33 +133,22 @@ class ConsumerStore:
 
     async def complete(self, moves: Sequence[Completing]) -> list[Door]:
         """Complete entries and keep what their handlers returned, in one step."""
-        calls = [self._complete_call(chunk) for chunk in _result_chunks(moves)]
-        return await pass_moves(self._writes, "complete", calls)
+        return await pass_moves(self._writes, "complete", self._spell.completions(moves))
 
     async def retry(self, moves: Sequence[Retrying]) -> list[Door]:
         """Move failed deliveries to the delayed set, as their owner."""
-        keys = (self.keys.stream, self.keys.delayed, self.keys.dix)
-        spelled = [_spell_retry(move) for move in moves]
-        head = (self.group, self.consumer)
-        calls = [Call(keys, [*head, *_flat(rows)], len(rows)) for rows in _by_bytes(spelled)]
-        return await pass_moves(self._writes, "retry", calls)
+        return await pass_moves(self._writes, "retry", self._spell.retries(moves))
 
     async def bury(self, moves: Sequence[Burying]) -> list[Door]:
         """Move entries to the DLQ, as their owner; who waits for their results is told."""
-        if self._results.is_stored:
-            calls = [self._bury_call(move) for move in moves]
-            return await pass_moves(self._writes, "bury", calls)
-        keys, head = (self.keys.stream, self.keys.dlq), (self.group, self.consumer, 0)
-        spelled = [_spell_bury(move) for move in moves]
-        calls = [Call(keys, [*head, *_flat(rows)], len(rows)) for rows in _by_bytes(spelled)]
-        return await pass_moves(self._writes, "bury", calls)
+        return await pass_moves(self._writes, "bury", self._spell.burials(moves))
 
     async def charge(self, counts: Sequence[tuple[bytes, int]]) -> list[bytes]:
         """Set delivery counts of held entries; answers the ids that are ours no more."""
         lost: list[bytes] = []
         for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
             try:
-                lost += await self._run("charge", self.group, self.consumer, *_flat(chunk))
+                lost += await self._run("charge", self.group, self.consumer, *flat(chunk))
             except ServerRefused as error:
                 await self._regroup(error)
                 lost += [entry_id for entry_id, _ in chunk]
@@ -176,7 +159,7 @@ class ConsumerStore:
         done = 0
         head = (self.group, self.consumer, PARKING, _PARKED_IDLE_MS)
         for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
-            done += await self._run("hand_back", *head, *_flat(chunk))
+            done += await self._run("hand_back", *head, *flat(chunk))
         return done
 
     async def pending(self) -> list[tuple[bytes, int]]:
@@ -210,24 +193,6 @@ class ConsumerStore:
             self._writes.heed(error)
             raise
 
-    def _bury_call(self, move: Burying) -> Call:
-        keys, head = (self.keys.stream, self.keys.dlq), (self.group, self.consumer)
-        if isinstance(move.entry, Arrival):
-            return Call(keys, [*head, 0, *_spell_bury(move)], 1)
-        outcome = self.keys.outcome(move.entry.job_id)
-        args = [*head, self._results.outcome_ttl_s, *_spell_bury(move)]
-        return Call((*keys, outcome), args, 1)
-
-    def _complete_call(self, moves: Sequence[Completing]) -> Call:
-        keys: list[str] = [self.keys.stream]
-        args: list[Part] = [self.group, self._results.ttl_s, self._results.outcome_ttl_s]
-        for move in moves:
-            job_id = move.delivery.job_id
-            keys += (self.keys.result(job_id), self.keys.outcome(job_id))
-            outcome = COMPLETED_WITHOUT_RESULT if move.result is None else COMPLETED_WITH_RESULT
-            args += (move.entry_id, move.result or b"", outcome)
-        return Call(keys, args, len(moves))
-
     async def _prepare_writes(self, connection: Connection) -> None:
         self.abilities = await probe(connection, self.keys, self._wanted)
         await self.clock.learn(connection)
@@ -257,67 +222,6 @@ class ConsumerStore:
         return self.group.encode() in [row[1] for row in groups]
 
 
-def _spell_retry(move: Retrying) -> list[Part]:
-    delivery = move.delivery
-    envelope = encode_envelope(
-        delivery.job_id,
-        delivery.payload,
-        delivery.created_at_ms,
-        move.spent,
-        delivery.retry,
-        move.extras,
-    )
-    member = encode_member(delivery.name, envelope)
-    return [delivery.entry_id, move.after_ms, delivery.job_id, member]
-
-
-def _spell_bury(move: Burying) -> list[Part]:
-    entry = move.entry
-    is_broken = isinstance(entry, Arrival)
-    fields: list[Any] = encode_dlq(
-        entry.body if is_broken else entry.envelope,
-        entry.entry_id.decode(),
-        move.reason,
-        name=entry.name,
-        detail=entry.detail if is_broken else None,
-        attempt=move.attempt,
-        error=move.failure.text if move.failure else "",
-        fingerprint=move.failure.fingerprint if move.failure else "",
-    )
-    outcome = encode_dead(move.reason, move.failure.text if move.failure else "")
-    return [entry.entry_id, outcome, len(fields), *fields]
-
-
-def _result_chunks(moves: Sequence[Completing]) -> Iterator[Sequence[Completing]]:
-    start = size = 0
-    for at, move in enumerate(moves):
-        size += len(move.result or b"")
-        is_full = at - start == _MOVES_PER_CALL_MAX or size > _MOVE_BYTES_PER_CALL_MAX
-        if at > start and is_full:
-            yield moves[start:at]
-            start, size = at, len(move.result or b"")
-    yield moves[start:]
-
-
-def _by_bytes(moves: list[list[Part]]) -> Iterator[list[list[Part]]]:
-    chunk: list[list[Part]] = []
-    size = 0
-    for move in moves:
-        move_bytes = sum(len(part) for part in move if isinstance(part, bytes))
-        is_full = len(chunk) == _MOVES_PER_CALL_MAX or size + move_bytes > _MOVE_BYTES_PER_CALL_MAX
-        if chunk and is_full:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(move)
-        size += move_bytes
-    if chunk:
-        yield chunk
-
-
 def _chunks(rows: Sequence[tuple[bytes, int]], size: int) -> Iterator[Sequence[tuple[bytes, int]]]:
     for at in range(0, len(rows), size):
         yield rows[at : at + size]
-
-
-def _flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
-    return [part for row in rows for part in row]

@@ -1,0 +1,49 @@
+"""What a lost lease means for its job: marked at once, told on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from chasquimq.engine.counters import Counters
+    from chasquimq.engine.holdings import Holdings
+    from chasquimq.engine.listening import Listener
+    from chasquimq.model.delivery import Delivery
+
+
+class LeaseAlarm:
+    """Rung by the lease thread, heard by the listener and the user's hook."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        holdings: Holdings,
+        counters: Counters,
+        listener: Listener | None,
+        on_lost: Callable[[Delivery], None] | None,
+    ) -> None:
+        self._loop = loop
+        self._holdings = holdings
+        self._counters = counters
+        self._listener = listener
+        self._on_lost = on_lost
+
+    def ring(self, entry_ids: list[bytes]) -> None:
+        """Called by the lease thread: mark at once, tell the user on the loop."""
+        for entry_id in entry_ids:
+            delivery = self._holdings.get(entry_id)
+            if delivery is not None and not (delivery.is_lease_lost or delivery.is_finished):
+                delivery.is_lease_lost = True
+                self._loop.call_soon_threadsafe(self._tell, delivery)
+
+    def _tell(self, delivery: Delivery) -> None:
+        if delivery.is_finished or self._holdings.get(delivery.entry_id) is None:
+            return  # its ack was on the way
+        self._counters.leases_lost += 1
+        if self._listener is not None:
+            self._listener.lease_lost()
+        if self._on_lost is not None and delivery.started_ns:
+            self._on_lost(delivery)

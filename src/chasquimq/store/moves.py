@@ -1,0 +1,128 @@
+"""Moves spelled as script calls: what a call names, and how much goes into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from chasquimq.model.delivery import Arrival
+from chasquimq.model.outcome import Burying, Completing, Retrying
+from chasquimq.store.passing import Call
+from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, COMPLETED_WITHOUT_RESULT, encode_dead
+from chasquimq.wire.stream_entry import encode_dlq
+
+if TYPE_CHECKING:
+    from chasquimq.settings import ResultSettings
+    from chasquimq.store.connection import Part
+    from chasquimq.wire.keys import QueueKeys
+
+_MOVES_PER_CALL_MAX = 100
+_MOVE_BYTES_PER_CALL_MAX = 1024 * 1024
+
+
+class MoveSpeller:
+    """Spells the moves of one consumer."""
+
+    def __init__(self, keys: QueueKeys, group: str, consumer: str, results: ResultSettings) -> None:
+        self._keys = keys
+        self._group = group
+        self._consumer = consumer
+        self._results = results
+
+    def completions(self, moves: Sequence[Completing]) -> list[Call]:
+        return [self._complete_call(chunk) for chunk in _result_chunks(moves)]
+
+    def retries(self, moves: Sequence[Retrying]) -> list[Call]:
+        keys = (self._keys.stream, self._keys.delayed, self._keys.dix)
+        spelled = [_spell_retry(move) for move in moves]
+        head = (self._group, self._consumer)
+        return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled)]
+
+    def burials(self, moves: Sequence[Burying]) -> list[Call]:
+        if self._results.is_stored:
+            return [self._bury_call(move) for move in moves]
+        keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer, 0)
+        spelled = [_spell_bury(move) for move in moves]
+        return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled)]
+
+    def _complete_call(self, moves: Sequence[Completing]) -> Call:
+        keys: list[str] = [self._keys.stream]
+        args: list[Part] = [self._group, self._results.ttl_s, self._results.outcome_ttl_s]
+        for move in moves:
+            job_id = move.delivery.job_id
+            keys += (self._keys.result(job_id), self._keys.outcome(job_id))
+            outcome = COMPLETED_WITHOUT_RESULT if move.result is None else COMPLETED_WITH_RESULT
+            args += (move.entry_id, move.result or b"", outcome)
+        return Call(keys, args, len(moves))
+
+    def _bury_call(self, move: Burying) -> Call:
+        keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer)
+        if isinstance(move.entry, Arrival):
+            return Call(keys, [*head, 0, *_spell_bury(move)], 1)
+        outcome = self._keys.outcome(move.entry.job_id)
+        args = [*head, self._results.outcome_ttl_s, *_spell_bury(move)]
+        return Call((*keys, outcome), args, 1)
+
+
+def flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
+    """The arguments of many rows, one after the other."""
+    return [part for row in rows for part in row]
+
+
+def _spell_retry(move: Retrying) -> list[Part]:
+    delivery = move.delivery
+    envelope = encode_envelope(
+        delivery.job_id,
+        delivery.payload,
+        delivery.created_at_ms,
+        move.spent,
+        delivery.retry,
+        move.extras,
+    )
+    member = encode_member(delivery.name, envelope)
+    return [delivery.entry_id, move.after_ms, delivery.job_id, member]
+
+
+def _spell_bury(move: Burying) -> list[Part]:
+    entry = move.entry
+    is_broken = isinstance(entry, Arrival)
+    fields: list[Any] = encode_dlq(
+        entry.body if is_broken else entry.envelope,
+        entry.entry_id.decode(),
+        move.reason,
+        name=entry.name,
+        detail=entry.detail if is_broken else None,
+        attempt=move.attempt,
+        error=move.failure.text if move.failure else "",
+        fingerprint=move.failure.fingerprint if move.failure else "",
+    )
+    outcome = encode_dead(move.reason, move.failure.text if move.failure else "")
+    return [entry.entry_id, outcome, len(fields), *fields]
+
+
+def _result_chunks(moves: Sequence[Completing]) -> Iterator[Sequence[Completing]]:
+    start = size = 0
+    for at, move in enumerate(moves):
+        size += len(move.result or b"")
+        is_full = at - start == _MOVES_PER_CALL_MAX or size > _MOVE_BYTES_PER_CALL_MAX
+        if at > start and is_full:
+            yield moves[start:at]
+            start, size = at, len(move.result or b"")
+    yield moves[start:]
+
+
+def _by_bytes(moves: list[list[Part]]) -> Iterator[list[list[Part]]]:
+    chunk: list[list[Part]] = []
+    size = 0
+    for move in moves:
+        move_bytes = sum(len(part) for part in move if isinstance(part, bytes))
+        is_full = len(chunk) == _MOVES_PER_CALL_MAX or size + move_bytes > _MOVE_BYTES_PER_CALL_MAX
+        if chunk and is_full:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(move)
+        size += move_bytes
+    if chunk:
+        yield chunk
