@@ -128,6 +128,19 @@ async def test_ids_of_every_length_are_found_in_their_envelopes(promote, delay, 
     assert (await promote())[4] == [b"i" * size]
 
 
+async def test_jobs_of_one_page_keep_their_own_names_ids_and_times(promote, delay, raw):
+    jobs = [("a", "greet"), ("b", "greet"), ("bb", "greet"), ("c", "great"), ("d", ""), ("e", "")]
+    due_ms = [await delay(member(*job), due_in_ms=i - 2_000) for i, job in enumerate(jobs)]
+
+    answer = await promote()
+
+    moved = [fields for _, fields in await raw.entries(raw.keys.stream)]
+    assert answer[4] == [job_id.encode() for job_id, _ in jobs]
+    assert [fields[b"d"] for fields in moved] == [envelope(job_id) for job_id, _ in jobs]
+    assert [fields.get(b"n", b"").decode() for fields in moved] == [name for _, name in jobs]
+    assert [int(fields[b"due"]) for fields in moved] == due_ms
+
+
 async def test_events_tell_which_job_waits_now(promote, delay, raw):
     await delay(member("named"), due_in_ms=-2_000)
     await delay(member("nameless", name=""))

@@ -4,89 +4,110 @@
 -- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs, of pages that dix did not know
 --          as a whole, ...}, untold}; untold counts events that the server refused.
 -- SETTLES  two promoters at once: whoever removes a member moves it.
-local byte, sub = string.byte, string.sub
-
--- The id is the first element of the envelope's array; other layouts have no index entry.
-local function job_id(envelope)
-  local head, size = byte(envelope, 1, 2)
-  if not size or head < 0x93 or head > 0x95 then return '' end
-  if size >= 0xa0 and size <= 0xbf then return sub(envelope, 3, 2 + size - 0xa0) end
-  if size == 0xd9 then return sub(envelope, 4, 3 + (byte(envelope, 3) or 0)) end
-  if size == 0xda then
-    local high, low = byte(envelope, 3, 4)
-    return sub(envelope, 5, 4 + (high or 0) * 256 + (low or 0))
-  end
-  return ''
-end
+local byte, sub, call, try = string.byte, string.sub, redis.call, redis.pcall
+local delayed, stream, dlq, dix, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 -- Targets of the wrong type must fail before the first write.
-redis.call('XLEN', KEYS[2])
-redis.call('XLEN', KEYS[3])
-redis.call('HLEN', KEYS[4])
-local time = redis.call('TIME')
+call('XLEN', stream)
+call('XLEN', dlq)
+call('HLEN', dix)
+local time = call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now_ms)
 local page_max, bytes_max, events_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local moved, bad, bytes, unknown, untold = 0, 0, 0, {}, 0
 
+-- First and last byte of the id, the first element of the envelope's array that begins at `from`;
+-- other layouts have no index entry.
+local function id_range(member, from)
+  local head, size = byte(member, from, from + 1)
+  if not size or head < 0x93 or head > 0x95 then return from + 2, 0 end
+  if size >= 0xa0 and size <= 0xbf then return from + 2, from + 1 + size - 0xa0 end
+  if size == 0xd9 then return from + 3, from + 2 + (byte(member, from + 2) or 0) end
+  if size == 0xda then
+    local high, low = byte(member, from + 2, from + 3)
+    return from + 4, from + 3 + (high or 0) * 256 + (low or 0)
+  end
+  return from + 2, 0
+end
+
+-- A member is the length of its name in four bytes, the name, and the envelope. Answers all that
+-- comes before the id, the name, and where envelope and id are; nothing where the name is cut off.
+local function read_head(member)
+  local a, b, c, d = byte(member, 1, 4)
+  local cut = d and 4 + a + b * 256 + c * 65536 + d * 16777216
+  if not cut or cut > #member then return nil end
+  local id_first, id_last = id_range(member, cut + 1)
+  return sub(member, 1, id_first - 1), sub(member, 5, cut), cut + 1, id_first, id_last
+end
+
+local function bury(member)
+  bad = bad + 1
+  return try('XADD', dlq, '*', 'd', member, 'source_id', '',
+    'reason', 'malformed_delayed', 'detail', 'the name length does not fit the member',
+    'failed_at', now_text)
+end
+
 -- An event that cannot be written must not keep its job back.
 local function announce(id, name)
   local told
   if name == '' then
-    told = redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*',
+    told = try('XADD', events, 'MAXLEN', '~', ARGV[3], '*',
       'e', 'waiting', 'id', id, 'ts', now_text)
   else
-    told = redis.pcall('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*',
+    told = try('XADD', events, 'MAXLEN', '~', ARGV[3], '*',
       'e', 'waiting', 'id', id, 'ts', now_text, 'n', name)
   end
   if type(told) == 'table' and told.err then untold = untold + 1 end
 end
 
-local function bury(member)
-  bad = bad + 1
-  local added = redis.pcall('XADD', KEYS[3], '*', 'd', member, 'source_id', '',
-    'reason', 'malformed_delayed', 'detail', 'the name length does not fit the member',
-    'failed_at', now_text)
-  return added.err and added
-end
-
--- A member is the length of its name in four bytes, the name, and the envelope. Answers an error.
-local function move(member, score, ids)
-  local a, b, c, d = byte(member, 1, 4)
-  local cut = d and 4 + a + b * 256 + c * 65536 + d * 16777216
-  if not cut or cut > #member then return bury(member) end
-  local name, envelope, added = sub(member, 5, cut), sub(member, cut + 1), nil
-  if cut == 4 then
-    added = redis.pcall('XADD', KEYS[2], '*', 'd', envelope, 'due', score)
-  else
-    added = redis.pcall('XADD', KEYS[2], '*', 'd', envelope, 'n', name, 'due', score)
-  end
-  -- An id is a string and has no err.
-  if added.err then return added end
-  local id = job_id(envelope)
-  if id ~= '' then ids[#ids + 1] = id end
-  if events_max > 0 then announce(id, name) end
-  moved = moved + 1
-end
-
 -- A page of jobs that dix knew costs one command; only where some were unknown, all are named.
 local function forget(ids)
   if #ids == 0 then return end
-  if redis.call('HDEL', KEYS[4], unpack(ids)) == #ids then return end
+  if call('HDEL', dix, unpack(ids)) == #ids then return end
   for i = 1, #ids do unknown[#unknown + 1] = ids[i] end
+end
+
+-- Jobs that wait together mostly begin alike, so a head is read once and then only compared.
+-- Answers how many were moved or buried, their ids, and what the server refused.
+local function write_page(due)
+  local ids, head, name, from, id_first, id_last = {}, nil, nil, nil, nil, nil
+  local id_count, head_size = 0, 0
+  for i = 1, #due, 2 do
+    local member, added = due[i], nil
+    if not head or sub(member, 1, head_size) ~= head then
+      head, name, from, id_first, id_last = read_head(member)
+      head_size = id_first and id_first - 1
+    end
+    if not head then
+      added = bury(member)
+    elseif name == '' then
+      added = try('XADD', stream, '*', 'd', sub(member, from), 'due', due[i + 1])
+    else
+      added = try('XADD', stream, '*', 'd', sub(member, from), 'n', name, 'due', due[i + 1])
+    end
+    -- An id has characters, an error has none.
+    if #added == 0 then return (i - 1) / 2, ids, added end
+    bytes = bytes + #member
+    if head then
+      local id = sub(member, id_first, id_last)
+      if id ~= '' then
+        id_count = id_count + 1
+        ids[id_count] = id
+      end
+      if events_max > 0 then announce(id, name) end
+    end
+  end
+  return #due / 2, ids, nil
 end
 
 -- What is first by score is first by rank, so a page leaves in one step; after an error
 -- only what was moved before it leaves.
 local function move_page(due)
-  local ids, done, failure = {}, 0, nil
-  for i = 1, #due, 2 do
-    local answer = move(due[i], due[i + 1], ids)
-    if answer then failure = answer break end
-    bytes = bytes + #due[i]
-    done = done + 1
-  end
-  if done > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, done - 1) end
+  local buried = bad
+  local done, ids, failure = write_page(due)
+  if done > 0 then call('ZREMRANGEBYRANK', delayed, 0, done - 1) end
+  moved = moved + done - (bad - buried)
   forget(ids)
   return failure
 end
@@ -94,14 +115,14 @@ end
 local at_end, page_size = false, 16
 while not at_end and moved + bad < page_max and bytes < bytes_max do
   local page = math.min(page_size, page_max - moved - bad)
-  local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, page)
+  local due = call('ZRANGEBYSCORE', delayed, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, page)
   at_end = #due < page * 2
   local failure = move_page(due)
   if failure then return failure end
   -- A large page costs each job less, but must not bring in much more than bytes_max.
   if bytes < bytes_max / 4 then page_size = 64 else page_size = 16 end
 end
-local lag_ms, oldest = 0, redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+local lag_ms, oldest = 0, call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 -- A score may be minus infinity, which no whole number can tell.
 if oldest[2] then lag_ms = math.max(0, now_ms - math.max(0, tonumber(oldest[2]))) end
-return {moved, redis.call('ZCARD', KEYS[1]), math.floor(lag_ms), bad, unknown, untold}
+return {moved, call('ZCARD', delayed), math.floor(lag_ms), bad, unknown, untold}
