@@ -72,11 +72,26 @@ class Job:
         return blake2b(f"{self.id}\0{step}".encode(), digest_size=16).hexdigest()
 
 
+class _Decoded:
+    """Decodes the data of a job when first asked for; from then on it is an attribute like others.
+
+    `__getattr__` would do the same, and raise and catch an AttributeError for each job.
+    """
+
+    def __get__(self, job: DeliveredJob | None, _owner: type | None = None) -> Any:
+        if job is None:
+            return self
+        job.data = data = job.decode(job.delivery.payload)
+        return data
+
+
 class DeliveredJob(Job):
-    """A job in a handler's hands; its data is decoded when first asked for.
+    """A job in a handler's hands.
 
     `state` is the worker's own dict, filled by `on_startup` and shared by all handlers.
     """
+
+    data: Any = _Decoded()
 
     def __init__(
         self, delivery: Delivery, decode: Callable[[bytes], Any], state: dict[str, Any]
@@ -87,14 +102,7 @@ class DeliveredJob(Job):
         self.created_at_ms = delivery.created_at_ms
         self.delivery = delivery
         self._state = state
-        self._decode = decode
-
-    def __getattr__(self, name: str) -> Any:
-        # `data` has no class attribute, so the first look-up lands here and fills it in.
-        if name != "data":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.data = self._decode(self.delivery.payload)
-        return self.data
+        self.decode = decode
 
     def values(self) -> tuple[str, str, bytes, int, int, int, bool]:
         """What a child process needs to build the same job."""

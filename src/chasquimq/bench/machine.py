@@ -13,7 +13,7 @@ from typing import Any
 from chasquimq import version
 
 QUIET_LOAD_MAX = 1.5
-_PACKAGES = ("hiredis", "msgspec", "redis", "uvloop")
+_PACKAGES = ("hiredis", "msgspec", "ormsgpack", "redis", "uvloop")
 
 
 def describe_machine() -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import msgspec
+import ormsgpack
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.backoff import U32, U64, RetryOverride
-from chasquimq.wire.plain_value import SCALARS, is_plain, to_plain
+from chasquimq.wire.plain_value import is_plain, to_plain
 from chasquimq.wire.tolerant_envelope import read_parts
 from chasquimq.wire.value_end import value_end
 
@@ -39,6 +40,15 @@ def _refuse_extension(code: int, _body: memoryview) -> NoReturn:
     raise ValueError(f"no extension is known, got type {code}")
 
 
+# Of what it could pack by itself, all that msgpack-python would refuse or pack in another way.
+_EXACT_TYPES_ONLY = (
+    ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+_pack = ormsgpack.packb
 _encode = msgspec.msgpack.Encoder().encode
 _decode_any = msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode
 _decode_extras = msgspec.msgpack.Decoder(dict[str, Any]).decode
@@ -51,17 +61,19 @@ def encode_payload(value: Any, *, root: str = "data") -> bytes:
     Raises:
         EncodeError: part of the value has no MessagePack form; `root` begins its path.
     """
-    # A flat dict, the usual payload, is looked at right here.
-    is_flat = (
-        type(value) is dict
-        and SCALARS.issuperset(map(type, value.values()))  # pyright: ignore[reportUnknownArgumentType]
-        and SCALARS.issuperset(map(type, value))  # pyright: ignore[reportUnknownArgumentType]
-    )
-    if is_flat or is_plain(value):
+    try:
+        return _pack(value, None, _EXACT_TYPES_ONLY)
+    except TypeError:
+        return _encode_with_care(value, root)
+
+
+def _encode_with_care(value: Any, root: str) -> bytes:
+    """What is nested deep, of a type of the user's own, or has no MessagePack form at all."""
+    if is_plain(value):
         try:
             return _encode(value)
         except (OverflowError, ValueError, RecursionError):
-            # The careful walk below finds the culprit and names it.
+            # The walk below finds the culprit and names it.
             pass
     return _encode(to_plain(value, root))
 

@@ -12,7 +12,7 @@ NESTING_MAX = 511
 
 _INT_MIN = -(2**63)
 _INT_MAX = 2**64 - 1
-SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray})
+_SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray})
 _HINTS = {
     "datetime": "convert it first, for example with .isoformat()",
     "date": "convert it first, for example with .isoformat()",
@@ -33,7 +33,7 @@ def is_plain(value: Any) -> bool:
 
     Depth first: a value that contains itself twice must meet the limit before it fans out.
     """
-    if type(value) in SCALARS:
+    if type(value) in _SCALARS:
         return True
     waiting = [(value, 1)]
     while waiting:
@@ -41,15 +41,15 @@ def is_plain(value: Any) -> bool:
         inner = _inside(value)
         if inner is None or depth > NESTING_MAX:
             return False
-        if not SCALARS.issuperset(map(type, inner)):
-            waiting += [(part, depth + 1) for part in inner if type(part) not in SCALARS]
+        if not _SCALARS.issuperset(map(type, inner)):
+            waiting += [(part, depth + 1) for part in inner if type(part) not in _SCALARS]
     return True
 
 
 def _inside(value: Any) -> Collection[Any] | None:
     kind = type(value)  # pyright: ignore[reportUnknownVariableType]  any type may come
     if kind is dict:
-        return value.values() if SCALARS.issuperset(map(type, value)) else None
+        return value.values() if _SCALARS.issuperset(map(type, value)) else None
     return value if kind is list or kind is tuple else None
 
 
