@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from chasquimq.batching import Batch, Batcher
-from chasquimq.engine.pools import ProcessPool, ThreadPool
+from chasquimq.engine.process_pool import ProcessPool
+from chasquimq.engine.thread_pool import ThreadPool
 from chasquimq.errors import SettingsError
 from chasquimq.job import DeliveredJob, Job
 from chasquimq.model.verdict import UnknownName

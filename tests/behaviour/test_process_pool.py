@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from chasquimq.engine.child import ORPHAN_EXIT_CODE, TEXT_BYTES_MAX
+from chasquimq.engine.child_errors import ChildDied, RemoteError
 from chasquimq.engine.child_frames import Call, HandlerAddress, JobValues, encode_frame, read_frame
-from chasquimq.engine.child_process import hello_frame
-from chasquimq.engine.pools import ChildDied, ProcessPool, RemoteError
+from chasquimq.engine.child_start import hello_frame
+from chasquimq.engine.process_pool import ProcessPool
 from chasquimq.errors import (
     DecodeError,
     JobTimeout,
@@ -703,7 +704,7 @@ async def test_children_import_as_their_parent_does_and_hide_how_they_were_helpe
 
 SCRIPT = """
 import asyncio, os, sys, time
-from chasquimq.engine.pools import ProcessPool
+from chasquimq.engine.process_pool import ProcessPool
 from chasquimq.store import payloads
 
 def handler(job):
@@ -777,7 +778,9 @@ def test_a_handler_of_a_module_run_with_m_is_imported_by_its_name(
 
 
 def test_a_handler_typed_at_a_prompt_is_refused() -> None:
-    code = "from chasquimq.engine.pools import ProcessPool\ndef f(job): ...\nProcessPool(f, 1)"
+    code = (
+        "from chasquimq.engine.process_pool import ProcessPool\ndef f(job): ...\nProcessPool(f, 1)"
+    )
 
     ended = run_program("-c", code)
 

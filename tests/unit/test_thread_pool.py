@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from chasquimq.engine.pools import ThreadPool
+from chasquimq.engine.thread_pool import ThreadPool
 from chasquimq.errors import SettingsError
 
 GATE_S_MAX = 15.0

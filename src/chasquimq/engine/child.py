@@ -1,6 +1,6 @@
 """The program of one child of a process pool: reads calls, runs handlers, answers.
 
-Started as `python -m chasquimq.engine.child <fd>` by `child_process.py`.
+Started as `python -m chasquimq.engine.child <fd>` by `child_start.py`.
 """
 
 from __future__ import annotations

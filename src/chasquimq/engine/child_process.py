@@ -6,11 +6,8 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
@@ -18,12 +15,10 @@ from chasquimq.engine.child_errors import ChildDied, import_refusal
 from chasquimq.engine.child_frames import (
     STOP_FRAME,
     Answer,
-    HandlerAddress,
-    Hello,
     decode_answer,
-    encode_frame,
     take_frame,
 )
+from chasquimq.engine.child_start import start_child, wait_unreaped
 from chasquimq.errors import JobTimeout, SettingsError
 
 KILL_AFTER_S = 0.2
@@ -45,7 +40,7 @@ class Child:
         self._is_stopping = False
         self._is_doomed = False
         self._buffer = bytearray()
-        self._program, self._socket = _spawn(hello)
+        self._program, self._socket = start_child(hello)
         self._loop.add_reader(self._socket, self._on_readable)
         self._start_timer = self._loop.call_later(START_S_MAX, self._on_slow_start)
         threading.Thread(target=self._watch, name=f"chasqui-child-{self.pid}", daemon=True).start()
@@ -176,7 +171,7 @@ class Child:
 
     def _watch(self) -> None:
         """Runs in a thread: a pipe held open by a grandchild would hide the child's death."""
-        _wait_unreaped(self._program)
+        wait_unreaped(self._program)
         try:
             self._loop.call_soon_threadsafe(self._on_exit)
         except RuntimeError:
@@ -204,52 +199,11 @@ class Child:
             self._socket.close()
 
 
-def hello_frame(addresses: dict[str, HandlerAddress]) -> bytes:
-    """What every child of a pool is told first: our imports, and where the handlers are."""
-    sys_path = [str(entry) for entry in sys.path]
-    return encode_frame(Hello(addresses, sys_path, sys.argv, os.environ.get("PYTHONPATH")))
-
-
-def _spawn(hello: bytes) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        fd = theirs.fileno()
-        try:
-            program = subprocess.Popen(
-                [sys.executable, "-P", "-m", "chasquimq.engine.child", str(fd)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(fd,),
-                process_group=0,
-                env={**os.environ, "PYTHONPATH": _python_path()},
-            )
-        except BaseException:
-            ours.close()
-            raise
-    with suppress(OSError):
-        ours.sendall(hello)
-    ours.setblocking(False)
-    return program, ours
-
-
-def _python_path() -> str:
-    """Our own import path: the child must find this package the way we found it."""
-    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-
-
 def _send_now(sock: socket.socket, frame: bytes) -> int:
     try:
         return sock.send(frame)
     except BlockingIOError:
         return 0
-
-
-def _wait_unreaped(program: subprocess.Popen[bytes]) -> None:
-    """Wait for the exit and leave the pid taken, so that no signal of ours can hit a stranger."""
-    with suppress(ChildProcessError):
-        if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
-            return
-    program.wait()
 
 
 def _answer_in(outcome: Outcome) -> Answer:
