@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 import msgspec
 
-from chasquimq.errors import DecodeError, ServerRefused, StoreError
+from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.finding import Finding
 from chasquimq.model.job_state import JobState
 from chasquimq.model.options import whole_number
 from chasquimq.model.queue_facts import check_queue, check_types
 from chasquimq.model.server_facts import check_server
 from chasquimq.model.snapshot import DelayedJob, Snapshot, WorkerSnapshot, WrongType
+from chasquimq.model.survey import Survey
 from chasquimq.settings import (
     DEFAULT_URL,
     ConnectionSettings,
@@ -27,10 +28,10 @@ from chasquimq.store.diagnosing import DiagnosingStore
 from chasquimq.store.inspecting import InspectorStore, read_snapshot, snapshot_questions
 from chasquimq.store.job_bytes import JobBytes
 from chasquimq.store.link import Link
-from chasquimq.store.links import Links, Master
+from chasquimq.store.links import Answers, Links, Master
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.scanning import Advance, KeyScan
-from chasquimq.wire.codec import decode_payload, split_envelope
+from chasquimq.wire.contents import Contents, open_envelope
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_group_name, check_queue_name
 
@@ -47,40 +48,6 @@ __all__ = [
 DEFAULT_GROUP = "default"
 OnMissed = Callable[[StoreError], None]
 LEASE_MS = LeaseSettings().lease_ms
-
-
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What is inside an envelope; `data` means nothing where `is_decoded` is False.
-
-    Native producers may add any bytes: then `payload` is all that there is.
-    """
-
-    job_id: str
-    created_at_ms: int
-    attempt: int
-    payload: bytes
-    data: Any
-    is_decoded: bool
-    extras: dict[str, Any]
-
-
-class Survey(NamedTuple):
-    """Snapshots of many queues, keys that kept others from being looked at, and those others.
-
-    `unseen` are the queues of masters that do not answer, and why; `missed` is why others, whose
-    names nobody could list, are not here at all.
-    """
-
-    snapshots: list[Snapshot]
-    broken: list[WrongType]
-    broken_queues: list[str]
-    unseen: dict[str, StoreError]
-    missed: list[StoreError]
-
-    @property
-    def silences(self) -> list[str]:
-        """What kept masters from answering, each once."""
-        return list(dict.fromkeys(map(str, (*self.missed, *self.unseen.values()))))
 
 
 class Inspector:
@@ -169,16 +136,7 @@ class Inspector:
         found = Survey([], [], [], {}, [])
         asked = [(one.queue, snapshot_questions(one, group)) for one in keys]
         for one, replies in zip(keys, await self._links.ask_each(asked), strict=True):
-            if isinstance(replies, StoreError):
-                found.unseen[one.queue] = replies
-                continue
-            try:
-                found.snapshots.append(read_snapshot(one.queue, group, replies))
-            except ServerRefused as refused:
-                if refused.code != "WRONGTYPE":
-                    raise
-                found.broken_queues.append(one.queue)
-                found.broken.extend(await self.wrong_types(one.queue))
+            await self._note(found, one.queue, group, replies)
         if len(found.unseen) == len(keys) > 0:
             raise found.unseen[keys[0].queue]
         return found
@@ -222,34 +180,21 @@ class Inspector:
         facts = await store.queue(keys, check_group_name(group))
         return _about(queue, check_queue(facts, lease_ms))
 
+    async def _note(self, found: Survey, queue: str, group: str, replies: Answers) -> None:
+        if isinstance(replies, StoreError):
+            found.unseen[queue] = replies
+            return
+        try:
+            found.snapshots.append(read_snapshot(queue, group, replies))
+        except ServerRefused as refused:
+            if refused.code != "WRONGTYPE":
+                raise
+            found.broken_queues.append(queue)
+            found.broken.extend(await self.wrong_types(queue))
+
     async def _facts(self, queue: str) -> DiagnosingStore:
         link = await self._links.of(queue)
         return DiagnosingStore(link, _reads(link))
-
-
-def open_envelope(raw: bytes) -> Contents | None:
-    """Read an envelope and its payload; None where the envelope itself cannot be read."""
-    try:
-        envelope, extras = split_envelope(raw)
-    except DecodeError:
-        return None
-    data, is_decoded = _decoded(envelope.payload)
-    return Contents(
-        job_id=envelope.id,
-        created_at_ms=envelope.created_at_ms,
-        attempt=envelope.attempt,
-        payload=envelope.payload,
-        data=data,
-        is_decoded=is_decoded,
-        extras=extras or {},
-    )
-
-
-def _decoded(payload: bytes) -> tuple[Any, bool]:
-    try:
-        return decode_payload(payload), True
-    except DecodeError:
-        return None, False
 
 
 def _about(queue: str, findings: list[Finding]) -> list[Finding]:

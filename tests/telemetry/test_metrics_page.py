@@ -8,7 +8,8 @@ import pytest
 from chasquimq import run_spans
 from chasquimq.telemetry import http, tracing
 from chasquimq.telemetry import sink as port
-from chasquimq.telemetry.families import FAMILIES, Family
+from chasquimq.telemetry.families import FAMILIES
+from chasquimq.telemetry.family import Family
 from chasquimq.telemetry.sink import BATCHES, HAPPENINGS
 from chasquimq.telemetry.tally import NAMES_MAX, OTHER_NAME
 

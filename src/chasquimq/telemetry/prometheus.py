@@ -19,7 +19,8 @@ except ModuleNotFoundError as missing:
 
 from chasquimq.errors import SettingsError
 from chasquimq.telemetry.buckets import Histogram
-from chasquimq.telemetry.families import FAMILIES, Family
+from chasquimq.telemetry.families import FAMILIES
+from chasquimq.telemetry.family import Family
 from chasquimq.telemetry.tally import NAMES_MAX, Labels, Series, Tallies, Tally
 from chasquimq.telemetry.tally_sink import TallySink
 

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 from chasquimq.telemetry import families as f
-from chasquimq.telemetry.families import Family
+from chasquimq.telemetry.family import Family
 from chasquimq.telemetry.runs import CompletedRuns, RunColumns
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome, RetryScheduled
 
