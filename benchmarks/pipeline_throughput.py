@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from spark_cost import Peak, cpu
 
 from chasquimq.model.verdict import Failure
 from chasquimq.server.session import SessionServer
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 QUEUE = "bench"
 NAMES = ("email", "charge", "thumb", "sync", "report")
 ROWS_PER_ENTRY = 1_000
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -92,12 +91,12 @@ def measure(url: str, lake: Path, options: argparse.Namespace) -> list[dict[str,
 def one_round(
     session: SparkSession, settings: PipelineSettings, number: int, rows: int
 ) -> dict[str, float]:
-    before, batches = cpu_s(), []
-    with Peak() as peak:
+    before, batches = cpu(with_this=True), []
+    with Peak(every_s=0.5) as peak:
         began_s = time.perf_counter()
         run = Pipeline(session, settings).once(batches.append)
         seconds = time.perf_counter() - began_s
-    after = cpu_s()
+    after = cpu(with_this=True)
     assert run.rows == rows, (run.rows, rows)
     busy_s = sum(report.seconds for report in batches)
     return {
@@ -105,9 +104,7 @@ def one_round(
         "seconds": seconds,
         "rows_per_s": rows / seconds,
         "batch_rows_per_s": rows / busy_s,
-        "java_us_per_row": (after[0] - before[0]) / rows * 1e6,
-        "python_us_per_row": (after[1] - before[1]) / rows * 1e6,
-        "server_us_per_row": (after[2] - before[2]) / rows * 1e6,
+        **after.us_per_row(before, rows),
         "peak_mb": peak.bytes / 1e6,
     }
 
@@ -188,82 +185,6 @@ def event_entries(rows: int) -> Iterator[list[str]]:
         if at + 1 < rows:
             took = ["duration_us", str(int(rng.expovariate(1 / 5_000)))]
             yield ["e", "completed", *head, str(ts + 5), "n", name, "attempt", "1", *took, *about]
-
-
-# ── what it costs ────────────────────────────────────────────────────────────────────────────
-
-
-def cpu_s() -> tuple[float, float, float]:
-    """CPU seconds of the JVM, of this process and all Python processes under it, and of the server."""
-    java = python = server = 0.0
-    for pid in family():
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            continue
-        name, fields = text[text.index("(") + 1 : text.rindex(")")], text.rpartition(")")[2].split()
-        own = (int(fields[11]) + int(fields[12])) / TICKS
-        gone_children = (int(fields[13]) + int(fields[14])) / TICKS
-        if name.startswith("java"):
-            java += own
-        elif name.startswith(("valkey", "redis")):
-            server += own
-        else:
-            python += own + (gone_children if pid != os.getpid() else 0.0)
-    return java, python, server
-
-
-def family() -> list[int]:
-    """This process and all that came of it."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found = [os.getpid()]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
-
-
-class Peak:
-    """The most memory that the JVM and all Python processes had together, shared pages once."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.5):
-            self.bytes = max(
-                self.bytes, sum(pss_bytes(pid) for pid in family() if not is_server(pid))
-            )
-
-
-def is_server(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().startswith(("valkey", "redis"))
-    except OSError:
-        return False
-
-
-def pss_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1_024 for line in lines if line.startswith("Pss:")), 0)
 
 
 if __name__ == "__main__":

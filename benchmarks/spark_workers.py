@@ -27,9 +27,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-HERE = Path(__file__).parent
-SOURCES = HERE.parent / "src"
-sys.path.insert(0, str(SOURCES))
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from spark_cost import family, spent_s
 
 from chasquimq.bench.filling import preload
 from chasquimq.bench.machine import describe_machine
@@ -38,6 +38,8 @@ from chasquimq.bench.target import Target, open_target
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
 
+HERE = Path(__file__).parent
+SOURCES = HERE.parent / "src"
 GROUP = "default"
 HANDLER = "spark_workers:look"
 WORK_MS = "CHASQUI_BENCH_WORK_MS"
@@ -45,7 +47,6 @@ SIDES = ("plain", "spark")
 START_S_MAX = 120.0
 ROUND_S_MAX = 300.0
 POLL_S = 0.005
-TICKS = os.sysconf("SC_CLK_TCK")
 _work_s = float(os.environ.get(WORK_MS, "0")) / 1000
 
 
@@ -184,31 +185,8 @@ class Bench:
 
 def cpu_s(server_pid: int | None) -> float:
     """CPU seconds of all processes that came of this one, but for the server."""
-    used = 0.0
-    for pid in family():
-        if pid in (os.getpid(), server_pid):
-            continue
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        used += (int(fields[11]) + int(fields[12])) / TICKS
-    return used
-
-
-def family() -> list[int]:
-    """This process and all that came of it."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found = [os.getpid()]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    watched = [pid for pid in family() if pid not in (os.getpid(), server_pid)]
+    return sum(spent_s(pid)[0] for pid in watched)
 
 
 def tell(
