@@ -313,6 +313,7 @@ def test_a_test_that_failed_beside_others_is_looked_at_again_alone(
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "test_moody.py").write_text(MOODY_TEST.format(tests=tests, failures=failures))
     monkeypatch.setattr(bootstrap, "ROOT", str(tmp_path))
+    monkeypatch.setattr(bootstrap, "PARALLEL_TESTS", ("-n", "1"))
     monkeypatch.chdir(tmp_path)
 
     assert bootstrap.run_tests([]) == exit_code

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import patience
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "chasquimq", "demo", "--quick"]
 # Stands where a package stood, and is not there.
@@ -19,21 +21,35 @@ WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from chasquimq.cli.m
 FEW = ["--jobs", "1000"]
 COLUMNS_MAX = 80
 RUN_S_MAX = 15
+# Where others keep the machine busy, it takes its time.
+DEMO_S_MAX = 120
+pytestmark = pytest.mark.timeout(DEMO_S_MAX + 30)
 CONTROL_BYTES = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 @pytest.fixture(scope="module")
-def piped() -> subprocess.CompletedProcess[bytes]:
-    """The whole demo, as a pipe sees it."""
-    return subprocess.run(COMMAND, env=environment(), capture_output=True, timeout=60, check=False)
+def timed() -> tuple[subprocess.CompletedProcess[bytes], float]:
+    """The whole demo, as a pipe sees it, and how long it took."""
+    began_s = time.monotonic()
+    done = subprocess.run(
+        COMMAND, env=environment(), capture_output=True, timeout=DEMO_S_MAX, check=False
+    )
+    return done, time.monotonic() - began_s
+
+
+@pytest.fixture(scope="module")
+def piped(timed) -> subprocess.CompletedProcess[bytes]:
+    return timed[0]
 
 
 @pytest.fixture(scope="module")
 def answer() -> dict:
     """A small demo, as a program sees it."""
     command = [*COMMAND, *FEW, "--json"]
-    done = subprocess.run(command, env=environment(), capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, timeout=DEMO_S_MAX, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -70,11 +86,10 @@ def test_the_report_tells_what_became_of_the_second_half(piped):
     assert re.search(r"killed +a worker with 8 jobs in hand, all of them run by another", text)
 
 
-def test_it_is_over_soon():
-    started_s = time.monotonic()
-    subprocess.run(COMMAND, env=environment(), capture_output=True, timeout=60, check=True)
+def test_it_is_over_soon(timed):
+    _, took_s = timed
 
-    assert time.monotonic() - started_s < RUN_S_MAX
+    assert took_s < RUN_S_MAX * patience()
 
 
 def test_json_counts_every_job_once(answer):
@@ -113,7 +128,7 @@ def test_json_tells_of_the_killed_worker_and_of_no_tables(answer):
 def test_where_spark_is_missing_one_sentence_says_so_and_the_rest_is_shown(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SPARK, "demo", *FEW],
-        env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=DEMO_S_MAX, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0
@@ -154,7 +169,9 @@ def test_an_interrupt_while_jobs_run_is_clean_too(moment):
 @pytest.mark.parametrize("jobs", ["0", "999", "1000001", "many"])
 def test_a_number_of_jobs_out_of_range_is_wrong_usage(jobs):
     command = [*COMMAND, "--jobs", jobs]
-    done = subprocess.run(command, env=environment(), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, timeout=DEMO_S_MAX, check=False
+    )
 
     assert done.returncode == 2
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from chasquimq.spark.events import EventsSource
@@ -11,16 +9,19 @@ from chasquimq.spark.history import HistorySource
 from chasquimq.spark.session import SessionSettings, open_session
 from support.drive import Drive
 from support.feed import Feed
+from support.light_spark import lighten
 from support.scheduling import SHARED_SESSION, scope_of
 
-# Sessions of tests live for seconds: what the last compiler of a JVM makes pays off in minutes.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 # A session starts within half a minute on a busy machine, and its first query takes as long.
 _SPARK_TIMEOUT_S = 240
 _CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
+
+
+def pytest_configure(config) -> None:
+    lighten(config.cache.mkdir("light_spark"))
 
 
 def pytest_collection_modifyitems(items) -> None:

@@ -8,8 +8,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 SHARED_SESSION = "the tests of one Spark session"
 _OWN_SESSIONS = "the tests that start Spark themselves"
-# The first that fits a test decides; whatever fits none goes where there is room.
+# The first that fits a test decides; whatever fits none goes where there is room. A file whose
+# tests look at one dear thing is a scope of its own, or each process would make that thing again.
 _SCOPES = {
+    "tests/cli/test_bench.py": "the tests of one run of the benchmark",
+    "tests/cli/test_demo.py": "the tests of one demo",
     "tests/spark/pipeline/test_pipeline_kills.py::test_killed_in_": _OWN_SESSIONS,
     "tests/spark/pipeline/": SHARED_SESSION,
     "tests/spark/queues/test_cli_enqueue.py": _OWN_SESSIONS,
@@ -22,6 +25,7 @@ _SCOPES = {
     "tests/spark/test_tables_gold.py": SHARED_SESSION,
     "tests/spark/workers/test_worker_tasks.py": SHARED_SESSION,
     "tests/spark/workers/test_worker_c": _OWN_SESSIONS,
+    "tests/store/test_topologies.py": "the tests of one cluster",
 }
 
 
