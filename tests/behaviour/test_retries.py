@@ -55,6 +55,55 @@ async def dead(raw, count=1):
 # when it comes back
 
 
+NO_WAIT = BackoffSpec.fixed(0, jitter_ms=0)
+
+
+async def test_a_retry_without_a_wait_needs_no_promotion(queue, raw, running_worker):
+    seen = []
+
+    async def handler(job):
+        seen.append(job.attempt)
+        if len(seen) < 3:
+            raise ValueError("not yet")
+
+    await running_worker(handler, events="terminal", delayed_enabled=False)
+    await queue.add("fails", 1, backoff=NO_WAIT)
+
+    await eventually(lambda: seen == [0, 1, 2], what="three runs")
+    assert await raw("EXISTS", raw.keys.delayed, raw.keys.dix) == 0
+
+
+async def test_a_handler_that_keeps_asking_for_no_time_waits_for_promotion(
+    queue, raw, running_worker
+):
+    async def handler(job):
+        raise RetryLater(0)
+
+    await running_worker(handler, events="off", delayed_enabled=False)
+    await queue.add("asks", 1)
+
+    assert len(await delayed(raw)) == 1
+
+
+async def test_where_all_events_are_told_a_retry_without_a_wait_is_told_as_waiting(
+    queue, raw, running_worker
+):
+    async def handler(job):
+        if job.attempt == 0:
+            raise ValueError("once")
+
+    await running_worker(handler, events="full")
+    job = await queue.add("fails", 1, backoff=NO_WAIT)
+
+    async def told():
+        entries = await raw.entries(raw.keys.events)
+        names = [fields[b"e"].decode() for _, fields in entries if fields[b"id"] == job.id.encode()]
+        return names if names[-1:] == ["completed"] else None
+
+    ends = ["failed", "retry-scheduled", "waiting", "active", "completed"]
+    assert await eventually(told, what="the end") == ["active", *ends]
+
+
 @pytest.fixture
 def waits(raw, running_worker):
     """Let a job of these bytes fail; answers how long it waits for its next run, in ms."""

@@ -63,7 +63,7 @@ MUTANTS = (
     ),
     Mutant(
         "failure by one who does not own it", f"{_LUA}/retry.lua",
-        "return held[1][2] == ARGV[2] and 1 or -1", "return 1",
+        "return held[1][2] == consumer and 1 or -1", "return 1",
         "tests/store/test_script_retry.py::"
         "test_an_entry_of_another_owner_stays_where_it_is[valkey]",
     ),

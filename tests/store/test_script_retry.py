@@ -6,13 +6,19 @@ import pytest
 
 from chasquimq.errors import StoreError
 from chasquimq.store.inspecting import server_ms
+from chasquimq.wire.delayed_member import encode_member
 
 GROUP = "default"
+# No server's clock has come there, so these ids are ours to choose.
+FAR_MS = 9_000_000_000_000
 
 
 @pytest.fixture
 def retry(run, raw):
-    """One call for `consumer`: entries are (entry id, delay_ms, job id, member)."""
+    """One call for `consumer`: entries are (entry id, delay_ms, job id, member).
+
+    Those that do not wait are (entry id, "now", name, envelope).
+    """
 
     async def call(consumer, *entries):
         keys = [raw.keys.stream, raw.keys.delayed, raw.keys.dix]
@@ -35,6 +41,76 @@ async def test_the_owner_moves_its_entry_to_the_delayed_set(retry, raw, deliver)
     assert await raw("HGET", raw.keys.dix, "job") == due_ms
     assert await raw.pending() == []
     assert await raw("XLEN", raw.keys.stream) == 0
+
+
+async def test_an_entry_that_need_not_wait_goes_to_the_end_of_the_stream(retry, raw, deliver):
+    first, _ = await deliver("me", 2)
+    before_ms = await server_ms(raw.connection)
+
+    marks = await retry("me", (first, "now", "greet", "envelope"))
+
+    after_ms = await server_ms(raw.connection)
+    (_, _), (_, fields) = await raw.entries(raw.keys.stream)
+    due_ms = int(fields.pop(b"due"))
+    assert marks == [1]
+    assert fields == {b"d": b"envelope", b"n": b"greet"}
+    assert before_ms <= due_ms <= after_ms
+    assert await raw("EXISTS", raw.keys.delayed, raw.keys.dix) == 0
+    assert first not in [row[0] for row in await raw.pending()]
+
+
+async def test_one_without_a_name_goes_there_without_one(retry, raw, deliver):
+    (entry_id,) = await deliver("me")
+
+    await retry("me", (entry_id, "now", "", "envelope"))
+
+    ((_, fields),) = await raw.entries(raw.keys.stream)
+    assert set(fields) == {b"d", b"due"}
+
+
+async def test_entries_that_wait_and_that_do_not_travel_together(retry, raw, deliver):
+    first, second, third = await deliver("me", 3)
+
+    entries = [(first, "now", "n", "e1"), (second, 9_000, "b", "m2"), (third, "now", "n", "e3")]
+    marks = await retry("me", *entries)
+
+    ready = [fields[b"d"] for _, fields in await raw.entries(raw.keys.stream)]
+    assert marks == [1, 1, 1]
+    assert ready == [b"e1", b"e3"]
+    assert await raw("ZRANGE", raw.keys.delayed, 0, -1) == [b"m2"]
+
+
+async def test_what_a_stream_at_the_end_of_its_ids_refuses_waits_in_the_delayed_set(
+    retry, raw, deliver
+):
+    (entry_id,) = await deliver("me")
+    await raw("XADD", raw.keys.stream, f"{2**64 - 1}-{2**64 - 1}", "d", "the last one")
+
+    assert await retry("me", (entry_id, "now", "greet", "envelope")) == [1]
+    assert await raw("ZRANGE", raw.keys.delayed, 0, -1) == [encode_member("greet", b"envelope")]
+
+
+async def test_entries_of_one_moment_are_looked_up_together(retry, raw, deliver):
+    await deliver("me")
+    for seq in range(300):
+        await raw("XADD", raw.keys.stream, f"{FAR_MS}-{seq}", "d", "job")
+    reply = await raw(
+        "XREADGROUP", "GROUP", GROUP, "me", "COUNT", 300, "STREAMS", raw.keys.stream, ">"
+    )
+    ids = [entry[0] for entry in reply[0][1]]
+    before = await looks(raw)
+
+    marks = await retry("me", *[(entry_id, 0, "", entry_id) for entry_id in ids[50:150]])
+
+    assert marks == [1] * 100
+    assert await looks(raw) - before == 1
+
+
+async def looks(raw):
+    """How often the server has been asked who holds what."""
+    stats = (await raw("INFO", "commandstats")).decode()
+    calls = [line for line in stats.splitlines() if line.startswith("cmdstat_xpending:")]
+    return int(calls[0].split("calls=")[1].split(",")[0]) if calls else 0
 
 
 async def test_a_job_without_an_id_is_not_indexed(retry, raw, deliver):
@@ -91,7 +167,7 @@ async def test_an_entry_that_comes_twice_is_gone_the_second_time(retry, raw, del
     assert await raw("ZCARD", raw.keys.delayed) == 2
 
 
-@pytest.mark.parametrize("delay_ms", ["soon", "", "nan", "inf", "-inf", "-1", "1e300"])
+@pytest.mark.parametrize("delay_ms", ["soon", "", "NOW", "nan", "inf", "-inf", "-1", "1e300"])
 async def test_a_delay_that_is_no_time_is_refused_before_the_ack(
     retry, deliver, snapshot, delay_ms
 ):

@@ -17,6 +17,7 @@ from chasquimq.model.verdict import (
     RetryPolicy,
     UnknownName,
     describe,
+    is_at_once,
     judge,
     judge_arrival,
     ready_ms,
@@ -156,6 +157,14 @@ def test_every_other_error_is_a_failure_like_any(error):
 )
 def test_a_handler_that_asks_to_wait_spends_no_attempt(asked_ms, after_ms):
     assert verdict(delivery(1, 1), RetryLater(asked_ms)) == Retry(after_ms, 2)
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "spent", "is_needless"), [(0, 2, True), (1, 2, False), (0, 1, False)],
+    ids=["no wait", "a wait", "a snooze"],
+)  # fmt: skip
+def test_only_a_failure_without_backoff_need_not_wait(after_ms, spent, is_needless):
+    assert is_at_once(Retry(after_ms, spent), delivery(1)) is is_needless
 
 
 @pytest.mark.parametrize("asked_ms", [float("nan"), None, "5"], ids=repr)

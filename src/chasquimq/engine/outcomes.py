@@ -17,10 +17,12 @@ from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.model.reason import DlqReason
 from chasquimq.model.verdict import (
     Bury,
+    Failure,
     Retry,
     RetryPolicy,
     UnknownName,
     describe,
+    is_at_once,
     judge,
     unknown_since_ms,
 )
@@ -51,6 +53,8 @@ class Outcomes:
         listener: Listener | None = None,
     ) -> None:
         self._results = settings.results
+        # Promotion tells of `waiting`, between `retry-scheduled` and `active`; nothing else can.
+        self._tells_waiting = settings.events.waiting_max > 0
         self._encode = encode
         self._listener = listener
         self._holdings = holdings
@@ -105,7 +109,7 @@ class Outcomes:
             self._failure_log.note(delivery, error, failure, fate)
         if isinstance(verdict, Retry):
             extras = self._extras_after(delivery, error, now_ms)
-            self.retrier.put(Retrying(delivery, verdict.after_ms, verdict.spent, extras, failure))
+            self._retry(delivery, verdict, extras, failure)
             return
         runs = delivery.run_number if delivery.started_ns else delivery.run_number - 1
         self.burier.put(Burying(delivery, verdict.reason, runs, failure))
@@ -126,6 +130,14 @@ class Outcomes:
         if len(result) > self._results.max_bytes:
             raise PayloadTooLarge(len(result), self._results.max_bytes)
         return result
+
+    def _retry(
+        self, delivery: Delivery, verdict: Retry, extras: dict[str, Any] | None, failure: Failure
+    ) -> None:
+        skips_wait = is_at_once(verdict, delivery) and not self._tells_waiting
+        self.retrier.put(
+            Retrying(delivery, verdict.after_ms, verdict.spent, extras, failure, skips_wait)
+        )
 
     def _extras_after(
         self, delivery: Delivery, error: BaseException, now_ms: float

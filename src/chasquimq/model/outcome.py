@@ -36,13 +36,15 @@ class Completing(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """A delivery on its way to the delayed set; `spent` and `extras` go into its new envelope."""
+    """A delivery on its way to another run; `spent` and `extras` go into its new envelope."""
 
     delivery: Delivery
     after_ms: int
     spent: int
     extras: dict[str, Any] | None
     failure: Failure | None = None
+    # It goes back to the stream instead of waiting in the delayed set.
+    is_at_once: bool = False
 
     @property
     def entry(self) -> Delivery:

@@ -91,6 +91,14 @@ def judge(
     return Retry(min(after_ms, _AFTER_MS_MAX), run_number)
 
 
+def is_at_once(verdict: Retry, delivery: Delivery) -> bool:
+    """Whether the next run need not wait.
+
+    A snooze always waits a little: nothing is spent, so a handler could ask for it in a circle.
+    """
+    return verdict.after_ms == 0 and verdict.spent == delivery.run_number
+
+
 def describe(error: BaseException, redact: Callable[[str, str], str] | None = None) -> Failure:
     """An error as stored text; one that resists being looked at is still described.
 

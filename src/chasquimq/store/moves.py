@@ -81,6 +81,8 @@ def _spell_retry(move: Retrying) -> list[Part]:
         delivery.retry,
         move.extras,
     )
+    if move.is_at_once:
+        return [delivery.entry_id, "now", delivery.name, envelope]
     member = encode_member(delivery.name, envelope)
     return [delivery.entry_id, move.after_ms, delivery.job_id, member]
 
