@@ -12,7 +12,11 @@ import pytest
 
 from chasquimq import Queue, Worker
 from chasquimq.errors import ServerRefused
+from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.history import HistorySource
+from chasquimq.store.row_write import Jobs, OwnIdTerms, RowOwner, own_id_write, run_write
+from chasquimq.store.row_writing import RowWriter
+from chasquimq.wire.row_jobs import encode_envelopes, job_digests, row_digests
 from security.everyday import do_everything
 from support.drive import Drive
 from support.waiting import eventually
@@ -24,6 +28,8 @@ COMMAND = re.compile(r"\+([a-z|]+)")
 IN_SCRIPTS = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?")
 GRANTS = {found["who"]: COMMAND.findall(found["block"]) for found in BLOCK.finditer(PAGE)}
 EVERYWHERE, NEWER = GRANTS["every server"], GRANTS["Redis 8.6"]
+MANY_SET = GRANTS["Redis 8.4 and Valkey 9.1"]
+ROWS = re.search(r"\| rows written by Spark.*", PAGE)
 WITH_SUBCOMMANDS = {"XGROUP", "XINFO"}
 PASSWORD = "canary-5b1e"
 
@@ -89,7 +95,49 @@ async def test_what_newer_servers_have_is_done_without_where_it_is_not_granted(
 
 
 def test_every_command_of_a_script_is_on_the_page():
-    assert in_scripts() <= {*EVERYWHERE, *NEWER}
+    assert in_scripts() <= {*EVERYWHERE, *NEWER, *MANY_SET}
+
+
+def write_rows(url: str, queue_name: str) -> list[bytes]:
+    """Rows with ids and without, twice, with all that is asked and noted about them."""
+    marks: list[bytes] = []
+    writer = RowWriter(queue_name, ConnectionSettings(url=url), lambda _, got: marks.append(got))
+    writer.drop_notes("r")
+    for first in (0, 2):
+        ids = [f"row-{at}" for at in range(first, first + 3)]
+        jobs = Jobs(ids, ["n"] * 3, encode_envelopes(ids, [b"\xc0"] * 3, 5))
+        terms = OwnIdTerms(
+            stream_len_max=0, unique_ms=60_000, has_leftovers=writer.has_leftovers(ids),
+            has_many_set=writer.has_many_set(),
+        )  # fmt: skip
+        writer.put(own_id_write(jobs, job_digests(jobs.names, [b"\xc0"] * 3), writer.keys, terms))
+        digests = row_digests("r", jobs.names, [b"%d" % first] * 3)
+        owner = RowOwner("r", "i", 0, 0)
+        writer.put(run_write(jobs, digests, writer.keys, owner, stream_len_max=0, keep_ms=60_000))
+    writer.drain()
+    writer.wait_ms("r", 1, 10.0)
+    writer.note("r", ["0", "6"])
+    assert writer.notes("r") == {"0": "6"}
+    writer.forget_run("r", 1_000)
+    writer.close()
+    return marks
+
+
+@pytest.mark.parametrize("granted", [MANY_SET, []], ids=["granted", "not granted"])
+async def test_rows_are_written_with_the_commands_of_the_page(limited, raw, queue_name, granted):
+    url = await limited([*EVERYWHERE, *COMMAND.findall(ROWS[0]), *granted])
+    (known,) = await raw("COMMAND", "INFO", "MSETEX")
+    await raw("SCRIPT", "FLUSH")
+    await raw("CONFIG", "RESETSTAT")
+
+    marks = await asyncio.to_thread(write_rows, url, queue_name)
+
+    assert marks == [b"111", b"111", b"011", b"111"]
+    stats = (await raw("INFO", "commandstats")).decode()
+    was_used = bool(re.search("cmdstat_msetex:calls=[1-9]", stats))
+    assert was_used is bool(granted and known)
+    # What is not granted is asked for once, and not with every write.
+    assert stats.count("rejected_calls=1,") == (0 if was_used else 1)
 
 
 async def test_a_producer_without_a_command_hears_which(limited, queue_name, newer):

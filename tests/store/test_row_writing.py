@@ -9,10 +9,18 @@ import pytest
 
 from chasquimq.errors import QueueFull, ServerOutOfMemory, ServerUnreachable, StoreError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.row_write import Jobs, RowOwner, own_id_write, run_write
+from chasquimq.store.row_write import (
+    Jobs,
+    OwnIdTerms,
+    RowOwner,
+    own_id_write,
+    own_id_writes,
+    run_write,
+)
 from chasquimq.store.row_writing import Patience, RowWriter
 from chasquimq.wire.codec import decode_envelope
 from chasquimq.wire.row_jobs import encode_envelopes, job_digests, row_digests
+from support.older import without_many_set
 
 
 @pytest.fixture
@@ -36,9 +44,23 @@ def some_rows(writer: RowWriter, first: int, count: int, *, cap: int = 0):
     ids = [f"row-{at}" for at in range(first, first + count)]
     jobs = Jobs(ids, ["n"] * count, encode_envelopes(ids, [b"\xc0"] * count, 5))
     digests = job_digests(jobs.names, [b"\xc0"] * count)
-    return own_id_write(
-        jobs, digests, writer.keys, stream_len_max=cap, unique_ms=60_000, has_leftovers=False
+    return own_id_write(jobs, digests, writer.keys, terms(cap=cap))
+
+
+def terms(*, cap: int = 0, has_many_set: bool = True, has_leftovers: bool = False) -> OwnIdTerms:
+    return OwnIdTerms(
+        stream_len_max=cap, unique_ms=60_000, has_leftovers=has_leftovers, has_many_set=has_many_set
     )
+
+
+def put_ids(writer: RowWriter, rows: list[tuple[str, bytes]], *, has_leftovers=False) -> None:
+    """Rows of (id, payload), as a task of Spark puts them."""
+    ids, payloads = [one for one, _ in rows], [payload for _, payload in rows]
+    jobs = Jobs(ids, ["n"] * len(rows), encode_envelopes(ids, payloads, 5))
+    asked = terms(has_many_set=writer.has_many_set(), has_leftovers=has_leftovers)
+    for write in own_id_writes(jobs, job_digests(jobs.names, payloads), writer.keys, asked):
+        writer.put(write)
+    writer.drain()
 
 
 def put_all(writer: RowWriter, write_count: int, rows_each: int = 10) -> None:
@@ -220,3 +242,106 @@ async def test_a_pace_is_shared_by_writers(writers, url):
 
     assert first == 0
     assert second > 5_000
+
+
+def numbered(*numbers: int) -> list[tuple[str, bytes]]:
+    return [(f"row-{at}", b"%d" % at) for at in numbers]
+
+
+async def test_many_rows_with_ids_are_several_writes_and_keep_their_order(writers, url, raw):
+    writer, marks = writers(url)
+
+    await asyncio.to_thread(put_ids, writer, numbered(*range(1_000)))
+
+    assert marks == {ord("1"): 1_000}
+    assert await ids_of(raw) == [f"row-{at}" for at in range(1_000)]
+    assert len(await raw("KEYS", raw.keys.token("*"))) == 4
+
+
+async def test_rows_that_are_known_new_doubled_or_in_conflict_are_told_apart(writers, url, raw):
+    writer, marks = writers(url)
+    await asyncio.to_thread(put_ids, writer, numbered(*range(300)))
+    marks.clear()
+
+    rows = [
+        *numbered(*range(290, 320)),
+        *numbered(319, 319),
+        ("row-319", b"other"),
+        ("row-5", b"?"),
+    ]
+    await asyncio.to_thread(put_ids, writer, rows)
+
+    assert marks == {ord("1"): 20, ord("0"): 12, ord("2"): 2}
+    assert await ids_of(raw) == [f"row-{at}" for at in range(320)]
+
+
+async def test_an_id_that_comes_twice_in_a_write_of_new_rows_is_one_job(writers, url, raw):
+    writer, marks = writers(url)
+
+    await asyncio.to_thread(put_ids, writer, [*numbered(1, 2, 1), ("row-2", b"other")])
+
+    assert marks == {ord("1"): 2, ord("0"): 1, ord("2"): 1}
+    assert await ids_of(raw) == ["row-1", "row-2"]
+
+
+async def test_what_former_jobs_left_goes_with_new_rows(writers, url, raw):
+    writer, _ = writers(url)
+    await raw("MSET", raw.keys.result("row-1"), "r", raw.keys.outcome("row-2"), "o")
+
+    await asyncio.to_thread(put_ids, writer, numbered(*range(600)), has_leftovers=True)
+
+    assert await raw("EXISTS", raw.keys.result("row-1"), raw.keys.outcome("row-2")) == 0
+
+
+async def test_ids_are_known_to_rows_and_to_adds_alike(writers, url, queue):
+    writer, marks = writers(url)
+    await queue.add("n", 1, job_id="row-1")
+    await asyncio.to_thread(
+        put_ids, writer, [("row-0", b"\x00"), ("row-1", b"\x01"), ("row-2", b"\x02")]
+    )
+
+    again = await queue.add("n", 2, job_id="row-2")
+
+    assert marks == {ord("1"): 2, ord("0"): 1}
+    assert again.is_duplicate
+
+
+async def test_a_server_is_asked_for_the_command_once_and_nothing_is_written(
+    writers, url, raw, snapshot
+):
+    writer, _ = writers(url)
+    (known,) = await raw("COMMAND", "INFO", "MSETEX")
+    await raw("CONFIG", "RESETSTAT")
+
+    found = [await asyncio.to_thread(writer.has_many_set) for _ in range(2)]
+
+    assert found == [known is not None] * 2
+    assert await snapshot() == {}
+    assert "cmdstat_exists:calls=1," in (await raw("INFO", "commandstats")).decode()
+
+
+async def test_a_server_without_memory_has_the_command_all_the_same(writers, url, raw):
+    writer, _ = writers(url)
+    (known,) = await raw("COMMAND", "INFO", "MSETEX")
+    await raw("CONFIG", "SET", "maxmemory", "1mb")
+    try:
+        assert await asyncio.to_thread(writer.has_many_set) is (known is not None)
+    finally:
+        await raw("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_an_older_server_is_written_to_row_by_row(kind):
+    async with without_many_set(kind) as (url, raw):
+        marks: Counter[int] = Counter()
+        writer = RowWriter("q", ConnectionSettings(url=url), lambda _, got: marks.update(got))
+
+        assert not await asyncio.to_thread(writer.has_many_set)
+        await asyncio.to_thread(put_ids, writer, numbered(*range(300)))
+        await asyncio.to_thread(put_ids, writer, [*numbered(299, 300, 300), ("row-0", b"other")])
+        writer.close()
+
+        assert marks == {ord("1"): 301, ord("0"): 2, ord("2"): 1}
+        assert await ids_of(raw) == [f"row-{at}" for at in range(301)]
+        # Nothing was tried in vain but the question.
+        errors = (await raw("INFO", "errorstats")).decode()
+        assert "errorstat_ERR:count=1\r\n" in errors

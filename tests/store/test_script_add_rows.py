@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from chasquimq.errors import StoreError
+from chasquimq.store import script
+from support.older import without_many_set
 
 TTL_S = 120
 UNIQUE_MS = 60_000
 
 
+@pytest.fixture(params=[False, True], ids=["row by row", "at once"])
+def at_once(request) -> bool:
+    """Whether markers are set with one command; what is promised is the same."""
+    return request.param
+
+
 @pytest.fixture
-def add(run, raw):
+def add(run, raw, at_once):
     """One call: rows are (envelope, name, digest, job id)."""
 
     async def call(*rows, token="t1", cap=0, unique_ms=UNIQUE_MS, leftovers=False):
         keys = raw.keys
+        is_at_once = at_once and len({row[3] for row in rows}) == len(rows)
         named = [keys.stream, keys.token(token), *[keys.uniq(row[3]) for row in rows]]
         if leftovers:
             named += [key for *_, one in rows for key in (keys.outcome(one), keys.result(one))]
         args = [part for row in rows for part in row[:3]]
-        return await run("add_rows", named, cap, TTL_S, unique_ms, *args)
+        return await run("add_rows", named, cap, TTL_S, unique_ms, int(is_at_once), *args)
 
     return call
 
@@ -42,6 +53,25 @@ async def test_an_id_is_added_once_and_another_job_of_it_is_told(add, raw):
 
     assert marks == b"02"
     assert await raw("XLEN", raw.keys.stream) == 1
+
+
+async def test_new_rows_beside_known_ones_are_added(add, raw):
+    await add(("e2", "", "d2", "two"))
+
+    rows = [("e1", "", "d1", "one"), ("e2", "", "d2", "two"), ("e3", "", "d3", "three")]
+    marks = await add(*rows, token="t2")
+
+    assert marks == b"101"
+    assert [row[b"d"] for _, row in await raw.entries(raw.keys.stream)] == [b"e2", b"e1", b"e3"]
+    assert await raw("MGET", *map(raw.keys.uniq, ("one", "two", "three"))) == [b"d1", b"d2", b"d3"]
+
+
+async def test_a_thousand_rows_fit_one_call(add, raw):
+    marks = await add(*((f"e{at}", "n", f"d{at}", f"id {at}") for at in range(1_000)))
+
+    assert marks == b"1" * 1_000
+    assert await raw("XLEN", raw.keys.stream) == 1_000
+    assert await raw("GET", raw.keys.uniq("id 999")) == b"d999"
 
 
 async def test_an_id_that_comes_twice_in_a_write_is_added_once(add, raw):
@@ -119,3 +149,35 @@ async def test_a_key_of_the_wrong_type_leaves_nothing(add, raw, snapshot):
         await add(("e1", "", "d1", "one"))
 
     assert await snapshot() == before
+
+
+@pytest.fixture
+async def ran(raw):
+    """How often the server ran a command since the test began."""
+    await raw("CONFIG", "RESETSTAT")
+
+    async def count(command: str) -> int:
+        stats = (await raw("INFO", "commandstats")).decode()
+        found = re.search(rf"cmdstat_{command}:calls=(\d+)", stats)
+        return int(found[1]) if found else 0
+
+    return count
+
+
+async def test_markers_of_new_rows_are_set_with_one_command(add, at_once, ran):
+    await add(*((f"e{at}", "", f"d{at}", f"id {at}") for at in range(100)))
+
+    # One more SET is the token's.
+    assert (await ran("msetex"), await ran("set")) == ((1, 1) if at_once else (0, 101))
+
+
+async def test_a_server_that_took_over_without_the_command_sets_row_by_row(kind, at_once):
+    async with without_many_set(kind) as (_, raw):
+        keys = raw.keys
+        named = [keys.stream, keys.token("t"), keys.uniq("one"), keys.uniq("two")]
+        rows = ("e1", "", "d1", "e2", "", "d2")
+        args = (0, TTL_S, UNIQUE_MS, int(at_once), *rows)
+
+        assert await script.run(raw.connection, "add_rows", named, *args) == b"11"
+        assert await raw("MGET", *named[2:]) == [b"d1", b"d2"]
+        assert await raw("XLEN", keys.stream) == 2

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import AbilityMissing, ServerRefused, StoreError
+from chasquimq.errors import AbilityMissing, ServerOutOfMemory, ServerRefused, StoreError
 from chasquimq.store.connection import pack
 from chasquimq.store.server_errors import Action, action_for
 
@@ -61,6 +61,24 @@ async def natives(connection: Connection, keys: QueueKeys) -> dict[str, bool | N
     answers = (not _is_error(replies[0]), _is_no_group(replies[1]), _is_known(replies[2]))
     tried = zip(Abilities.__slots__, answers, replies, strict=True)
     return {name: None if _is_forbidden(reply) else answer for name, answer, reply in tried}
+
+
+def many_set_question(keys: QueueKeys) -> bytes:
+    """Asks for MSETEX on a key that must be there and is not, so nothing is written; two replies."""
+    scratch = f"{keys.stream}:probe"
+    # As above: only a command that is known tells of the wrong node.
+    return pack(("MSETEX", 1, scratch, "", "XX", "PX", 1)) + pack(("EXISTS", scratch))
+
+
+def has_many_set(replies: list[Reply]) -> bool:
+    """Whether many keys can be set at once with a time to live, by this user on this server.
+
+    Raises:
+        StoreError: the server says nothing about it now.
+    """
+    _raise_trouble(replies)
+    # A server that is out of memory looks at the command and its user first.
+    return replies[0] == 0 or isinstance(replies[0], ServerOutOfMemory)
 
 
 def _choose(name: str, wanted: bool | None, is_native: bool | None) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import hiredis
 
 from chasquimq.errors import ConnectionLost, QueueFull, ServerOutOfMemory, StoreError
+from chasquimq.store.abilities import has_many_set, many_set_question
 from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.connection import pack
 from chasquimq.store.row_write import RowWrite, bucket_keys, leftover_keys, read_marks
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 Marked = Callable[[RowWrite, bytes], None]
 _CLIENT_NAME = "chasqui-spark-sink"
-_ON_THE_WAY_MAX = 3
+_ON_THE_WAY_MAX = 8
 _FULL = b"full"
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 1.0
@@ -69,6 +70,7 @@ class RowWriter:
         self._on_the_way_max = 1 if stream_len_max else _ON_THE_WAY_MAX
         self._on_the_way: deque[RowWrite] = deque()
         self._taught: set[str] = set()
+        self._has_many_set: bool | None = None
 
     def put(self, write: RowWrite) -> None:
         """Send a write; waits for an older one where enough are on the way."""
@@ -91,6 +93,12 @@ class RowWriter:
     def has_leftovers(self, job_ids: Sequence[str]) -> bool:
         """Whether former jobs of these ids left results or outcomes."""
         return self._ask(pack(("EXISTS", *leftover_keys(self.keys, job_ids))))[0] > 0
+
+    def has_many_set(self) -> bool:
+        """Whether this server sets many keys at once with a time to live; asked once."""
+        if self._has_many_set is None:
+            self._has_many_set = self._patiently(self._probe_many_set)
+        return self._has_many_set
 
     def wait_ms(self, run: str, row_count: int, rows_per_s: float) -> int:
         """How long these rows must wait for the pace that all tasks of the run share."""
@@ -125,6 +133,9 @@ class RowWriter:
 
     def _ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
         return self._patiently(partial(self._questions.ask, request, reply_count))
+
+    def _probe_many_set(self) -> bool:
+        return has_many_set(self._questions.send(many_set_question(self.keys), 2))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         """Questions, and notes that may be made twice: asked again for a while after trouble."""

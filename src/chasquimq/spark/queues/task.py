@@ -16,10 +16,11 @@ from chasquimq.spark.queues.rows import RowReader, Rows
 from chasquimq.store.add_write import BYTES_PER_WRITE_MAX
 from chasquimq.store.row_write import (
     Jobs,
+    OwnIdTerms,
     RowOwner,
     RowWrite,
     own_id_delay_write,
-    own_id_write,
+    own_id_writes,
     run_write,
 )
 from chasquimq.store.row_writing import Patience, RowWriter
@@ -97,12 +98,14 @@ class WriteTask:
             yield self._run_write(rows)
             return
         if rows.waits_ms is None:
-            yield self._own_id_write(rows, rows.ids)
+            yield from self._own_id_writes(rows, rows.ids)
             return
-        for are_ready in (True, False):
-            some = rows.only([at for at, ms in enumerate(rows.waits_ms) if (not ms) is are_ready])
-            if some.ids:
-                yield (self._own_id_write if are_ready else self._delay_write)(some, some.ids)
+        ready = rows.only([at for at, ms in enumerate(rows.waits_ms) if not ms])
+        if ready.ids:
+            yield from self._own_id_writes(ready, ready.ids)
+        later = rows.only([at for at, ms in enumerate(rows.waits_ms) if ms])
+        if later.ids:
+            yield self._delay_write(later, later.ids)
 
     def _run_write(self, rows: Rows) -> RowWrite:
         digests = row_digests(
@@ -117,15 +120,15 @@ class WriteTask:
             keep_ms=self._options.unique_for_ms,
         )
 
-    def _own_id_write(self, rows: Rows, ids: Sequence[str]) -> RowWrite:
-        return own_id_write(
-            _jobs(rows, ids),
-            job_digests(rows.names, rows.payloads),
-            self._writer.keys,
+    def _own_id_writes(self, rows: Rows, ids: Sequence[str]) -> Iterator[RowWrite]:
+        terms = OwnIdTerms(
             stream_len_max=self._options.max_stream_len,
             unique_ms=self._options.unique_for_ms,
             has_leftovers=self._writer.has_leftovers(ids),
+            has_many_set=self._writer.has_many_set(),
         )
+        digests = job_digests(rows.names, rows.payloads)
+        return own_id_writes(_jobs(rows, ids), digests, self._writer.keys, terms)
 
     def _delay_write(self, rows: Rows, ids: Sequence[str]) -> RowWrite:
         return own_id_delay_write(

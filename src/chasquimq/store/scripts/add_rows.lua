@@ -2,13 +2,14 @@
 -- KEYS     1 stream   2 write token   3.. one marker for each row
 --          then, optional, outcome and result of each row: what a former job left there
 -- ARGV     1 stream_len_max (0: no cap)   2 token_ttl_s   3 unique_for_ms
+--          4 is_at_once ("1": the server has MSETEX, and no id comes twice; else "0")
 --          then for each row: envelope, name, digest
 -- RETURNS  "full" when the new rows do not fit, else one character a row:
 --          1 added, 0 the same id was there, 2 the id is taken by another job
 -- SETTLES  two writers of the same rows: whoever sets a marker adds its row.
 local known = redis.call('GET', KEYS[2])
 if known then return known end
-local count = (#ARGV - 3) / 3
+local count = (#ARGV - 4) / 3
 local has_leftovers = #KEYS == 2 + count * 3
 if count < 1 or count > 1000 or count ~= math.floor(count) then
   return redis.error_reply('ERR rows come in threes, at most a thousand')
@@ -32,11 +33,22 @@ if cap > 0 then
   end
   if fresh > 0 and backlog + fresh > cap then return 'full' end
 end
+-- Most writes hold new ids only. A server that took over and has no such command refuses it.
+local function set_all()
+  local parts = {}
+  for i = 1, count do
+    parts[i * 2 - 1], parts[i * 2] = KEYS[2 + i], ARGV[4 + i * 3]
+  end
+  local at = count * 2
+  parts[at + 1], parts[at + 2], parts[at + 3] = 'NX', 'PX', ARGV[3]
+  return redis.pcall('MSETEX', count, unpack(parts)) == 1
+end
+local are_all_new = ARGV[4] == '1' and set_all()
 local marks = {}
 for i = 1, count do
-  local at, key = 1 + i * 3, KEYS[2 + i]
+  local at, key = 2 + i * 3, KEYS[2 + i]
   local name, digest = ARGV[at + 1], ARGV[at + 2]
-  if redis.call('SET', key, digest, 'NX', 'PX', ARGV[3]) then
+  if are_all_new or redis.call('SET', key, digest, 'NX', 'PX', ARGV[3]) then
     if has_leftovers then redis.call('DEL', KEYS[1 + count + i * 2], KEYS[2 + count + i * 2]) end
     if name == '' then
       redis.call('XADD', stream, '*', 'd', ARGV[at])
