@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,10 @@ Filters = Mapping[str, str | None]
 
 DETAIL_BYTES_MAX = 60
 CUT_MARK = "…"
-PAGE_MAX = 100
+# Light entries come by the thousand, heavy ones by the mebibyte.
+PAGE_MAX = 2_000
+PAGE_FIRST = 100
+PAGE_BYTES = 1024 * 1024
 # Enough to see what went wrong, and no reason to wait.
 GROUPED_MAX = 20_000
 GROUPING_S_MAX = 5.0
@@ -76,9 +79,9 @@ async def pages(
 ) -> AsyncIterator[list[DeadLetter]]:
     """The matching entries, oldest first, at most a page at a time."""
     after: str | None = None
-    left = limit
+    left, size = limit, PAGE_FIRST
     while left is None or left > 0:
-        count = PAGE_MAX if left is None else min(PAGE_MAX, left)
+        count = size if left is None else min(size, left)
         page = await queue.peek_dlq(count, after=after, **filters)
         if page:
             yield page
@@ -86,6 +89,12 @@ async def pages(
         if len(page) < count:
             return
         left = None if left is None else left - len(page)
+        size = _next_size(page)
+
+
+def _next_size(page: Sequence[DeadLetter]) -> int:
+    fitting = len(page) * PAGE_BYTES // max(1, sum(len(one["payload"]) for one in page))
+    return max(1, min(PAGE_MAX, len(page) * 4, fitting))
 
 
 def entry_facts(letter: DeadLetter) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from chasquimq.cli.dlq_export import export_facts
-from chasquimq.cli.render import json_text
+from chasquimq.cli.dlq_peek import entry_facts
 from chasquimq.errors import SettingsError
+from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.queue.dead_letters import DeadLetter
@@ -99,13 +100,23 @@ class DeadTable:
 
 
 def _row(letter: DeadLetter) -> tuple[Any, ...]:
-    facts = export_facts(letter)
-    known = facts | {
-        "failed_at": _moment(facts["failed_at_ms"]),
-        "created_at": _moment(facts["created_at_ms"]),
-        "data": json_text(facts["data"]) if facts["is_decoded"] else None,
+    from chasquimq.inspector import open_envelope
+
+    contents = open_envelope(letter["payload"])
+    known = entry_facts(letter) | {
+        "failed_at": _moment(letter["failed_at_ms"]),
+        "created_at": _moment(contents.created_at_ms if contents else None),
+        "data": _data(contents.data) if contents and contents.is_decoded else None,
     }
     return tuple(known[name] for name in COLUMNS)
+
+
+def _data(data: Any) -> str | None:
+    try:
+        return json.dumps(json_value(data), default=str)
+    except RecursionError:
+        # JSON goes less deep than MessagePack; no condition reaches there.
+        return None
 
 
 def _moment(ms: int | None) -> datetime | None:
