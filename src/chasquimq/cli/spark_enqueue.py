@@ -54,6 +54,9 @@ _VIEW = "input"
 @click.option("--run-id", help="A second run of this id adds only rows that are missing.")
 @click.option("--on-error", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
               help="What to do with rows that cannot become jobs.")  # fmt: skip
+@click.option(
+    "--unchecked", is_flag=True, help="Add rows at once, before all of them were looked at."
+)
 @click.option("--dry-run", is_flag=True, help="Read and check every row, and write none.")
 @master_option
 @conf_option
@@ -68,11 +71,13 @@ def enqueue(
     redis_url: str | None,
     as_json: bool,
     full_timeout_ms: int | None,
+    unchecked: bool,
     **given: Any,
 ) -> int:
     """Add every row of a table, of files or of a query as a job to a queue.
 
-    Rows are read and added by Spark's tasks, never by this command. A task that is run again adds
+    All rows are checked before the first is added, unless rows that cannot become jobs are to be
+    skipped. Rows are read and added by Spark's tasks, never by this command. A task that is run again adds
     nothing twice. A server for this directory is started where there is none.
     """
     need(NEEDED)
@@ -84,8 +89,13 @@ def enqueue(
         options["queue_full_timeout_ms"] = full_timeout_ms
     url = any_server(redis_url)
     with spark_session(master, conf) as session:
+        options["check_first"] = _is_checked_first(options) and not unchecked
         done = _enqueue(_frame(session, sources), queue, url, options)
     return _tell(done, queue, options, as_json=as_json)
+
+
+def _is_checked_first(options: Mapping[str, Any]) -> bool:
+    return options["on_error"] == "fail" and not options.get("dry_run")
 
 
 def _check_sources(sources: Mapping[str, str | None]) -> None:

@@ -15,7 +15,7 @@ from chasquimq.errors import ChasquiError, StoreError
 from chasquimq.settings import DEFAULT_URL
 from chasquimq.spark.complaint import complaint
 from chasquimq.spark.queues.options import QueueOptions
-from chasquimq.spark.queues.report import Summary
+from chasquimq.spark.queues.report import Summary, faults_text
 from chasquimq.spark.queues.sink import FORGET_AFTER_MS, SUMMARY_FIELD
 from chasquimq.store.row_writing import RowWriter
 
@@ -33,17 +33,21 @@ def enqueue(
     *,
     redis_url: str = DEFAULT_URL,
     on_rows: OnRows | None = None,
+    check_first: bool = False,
     **options: Any,
 ) -> Summary:
     """Write every row as a job and answer the figures.
 
     Options are those of the source, as Python spells them: `id_column="id"`. Without `run_id`
-    each call is a run of its own.
+    each call is a run of its own. `check_first` reads the rows twice: where one of them cannot
+    become a job, none is added.
 
     Raises:
         ChasquiError: columns, rows or the server were not as they must be. Rows that were added
             stay; a second write of the same run adds the others.
     """
+    if check_first:
+        _refuse_faults(frame, queue, redis_url, options)
     own_run = options.pop("run_id", "")
     run = own_run or uuid4().hex[:12]
     named = {
@@ -63,6 +67,16 @@ def enqueue(
         return _summary(writer.notes(run))
     finally:
         writer.close()
+
+
+def _refuse_faults(frame: DataFrame, queue: str, url: str, options: dict[str, Any]) -> None:
+    looking: dict[str, Any] = {**options, "dry_run": True, "run_id": ""}
+    found = enqueue(frame, queue, redis_url=url, **looking)
+    if found.faults:
+        raise ChasquiError(
+            f"rows must be rows that can become jobs, found {faults_text(found.faults)} among "
+            f"{found.rows:,}; none was added: correct them, or let onError=skip leave them out"
+        )
 
 
 def _summary(notes: dict[str, str]) -> Summary:
