@@ -11,6 +11,7 @@ import pytest
 from chasquimq import Queue, Worker
 from support.raw import Raw
 from support.servers import ServerKind, server_kinds
+from support.turns import left_to_another_kind
 from support.workers import RunningWorker
 
 _KINDS = server_kinds()
@@ -78,6 +79,13 @@ def pytest_configure(config) -> None:
     if config.getoption("numprocesses", None):
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         sys.dont_write_bytecode = False
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    left_out = left_to_another_kind(items)
+    config.hook.pytest_deselected(items=left_out)
+    kept = set(items) - set(left_out)
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.hookimpl(optionalhook=True)

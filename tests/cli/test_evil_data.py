@@ -57,6 +57,7 @@ UNTYPED = {
     "place": ("events", QUEUE, "--from", "caf\udce9"),
     "dlq id": ("dlq", "replay", QUEUE, "--yes", "--id", "caf\udce9"),
 }
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ TALK = "every ms Ctrl+C ends no room for and bytes; reason; limit; a wider termi
 # Colours, and bold, faint, italic, underlined: all that is not "as it was".
 COLOURS = re.compile(r"\x1b\[(?!0?m)[0-9;]*m")
 FRAMED = [name for name in LOOKS if name != "events"]
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from support.command import PROGRAM, RunningCommand
 SOURCES = Path(__file__).parents[2] / "src"
 # A session takes half a minute to start on a busy machine, and its first batch as long.
 START_S_MAX = 150.0
-pytestmark = pytest.mark.timeout(START_S_MAX * 2)
+pytestmark = [pytest.mark.timeout(START_S_MAX * 2), pytest.mark.takes_turns]
 
 
 @pytest.fixture

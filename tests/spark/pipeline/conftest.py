@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import zlib
 from dataclasses import replace
 
 import pytest
@@ -13,28 +11,6 @@ from chasquimq.spark.answers import Answers
 from chasquimq.spark.pipeline import Pipeline
 from chasquimq.spark.pipeline_settings import PipelineSettings
 from support.history_feed import HistoryFeed
-from support.servers import server_kinds
-
-IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
-_KINDS = server_kinds()
-# Where what the server does is the point; what it answers to a reader is asked without Spark.
-_ON_EVERY_KIND = ("test_pipeline_losses", "test_pipeline_outage", "test_pipeline_workers")
-
-
-def pytest_collection_modifyitems(config, items) -> None:
-    """A batch is dear, and is between a pipeline and its lake: the kinds of servers take turns."""
-    left_out = [] if IS_BIG else [item for item in items if _is_left_to_another_kind(item)]
-    config.hook.pytest_deselected(items=left_out)
-    kept = set(items) - set(left_out)
-    items[:] = [item for item in items if item in kept]
-
-
-def _is_left_to_another_kind(item) -> bool:
-    is_ours = item.nodeid.startswith("tests/spark/pipeline/")
-    if not is_ours or item.path.stem in _ON_EVERY_KIND or "pipeline" not in item.fixturenames:
-        return False
-    turn = zlib.crc32(item.originalname.encode()) % len(_KINDS)
-    return item.callspec.params["kind"] != _KINDS[turn]
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ QUESTIONS = [
     "select * from gold_slo order by all",
     "select * from gold_retries order by all",
 ]
+pytestmark = pytest.mark.takes_turns
 
 
 def test_a_day_that_is_made_again_is_the_same(feed, pipeline, ask):

@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+import pytest
+
 from wire.vectors import load
+
+pytestmark = pytest.mark.takes_turns
 
 
 def tell_clean_run(feed) -> None:

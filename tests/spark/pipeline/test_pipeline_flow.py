@@ -19,6 +19,7 @@ from support.attempts import failed
 from support.waiting import eventually
 
 RETRIED, DEAD = 1, 2
+pytestmark = pytest.mark.takes_turns
 
 
 def test_attempts_flow_into_every_table(feed, pipeline, ask):

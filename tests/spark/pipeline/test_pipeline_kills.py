@@ -14,15 +14,14 @@ import pytest
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.tidying import tidy
 from support.attempts import failed
-from support.servers import server_kinds
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "tests" / "support" / "pipeline_program.py"
 RETRIED, DEAD = 1, 2
 KILLED = -9
-IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
-KINDS = server_kinds() if IS_BIG else server_kinds()[:1]
 MOMENTS = ("after-batch", "before-manifest", "after-commits:4", "before-forgetting")
+# Who dies is the driver, and what it leaves lies in the lake.
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture
@@ -111,10 +110,8 @@ def test_a_day_that_was_half_made_again_is_not_doubled_by_compaction(
     assert counts() == before
 
 
-# Who dies is the driver, and what it leaves lies in the lake: one server tells as much as two.
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.label, indirect=True)
 def test_killed_in_four_moments_of_a_batch_every_table_is_exact(feed, run, settings, ask, counts):
     feed.attempts(900)
     feed.attempts(1_000)

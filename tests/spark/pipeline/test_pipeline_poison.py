@@ -7,6 +7,7 @@ import pytest
 from support.attempts import attempts, entry
 
 WILD_IDS = ["1700000000000000-0", f"{2**62}-0"]
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.mark.parametrize("wild_id", WILD_IDS, ids=["microseconds", "no calendar"])
