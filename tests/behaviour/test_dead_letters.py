@@ -20,6 +20,16 @@ from wire.vectors import raw as unhex
 VECTORS = load("dlq_and_retries")["dlq"]
 GENERATION_1 = b"\x81\xaageneration\x01"
 POISON = b"\xc1"
+each_filter_of_the_second_burial = pytest.mark.parametrize(
+    "wanted",
+    [
+        {"name": "b"},
+        {"reason": "expired"},
+        {"fingerprint": "f2"},
+        {"name": "b", "reason": "expired"},
+    ],
+    ids=str,
+)
 
 
 def envelope(job_id: str, *, attempt: int = 3, extras: dict | None = None) -> bytes:
@@ -150,16 +160,7 @@ async def test_a_peek_goes_on_behind_the_last_entry_that_was_seen(queue, bury):
     assert [one["dlq_id"] for one in rest] == ids[2:]
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"name": "b"},
-        {"reason": "expired"},
-        {"fingerprint": "f2"},
-        {"name": "b", "reason": "expired"},
-    ],
-    ids=str,
-)
+@each_filter_of_the_second_burial
 async def test_a_peek_shows_only_what_matches_every_filter(queue, bury, wanted):
     await bury(envelope("1"), name="a", fingerprint="f1")
     await bury(envelope("2"), name="b", fingerprint="f2", reason="expired")
@@ -310,16 +311,7 @@ async def test_jobs_heavier_than_a_call_may_be_are_replayed(queue, bury, raw):
     assert await replayed_ids(raw) == ["heavy", "giant", "light", "heavy", "giant"]
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"name": "b"},
-        {"reason": "expired"},
-        {"fingerprint": "f2"},
-        {"name": "b", "reason": "expired"},
-    ],
-    ids=str,
-)
+@each_filter_of_the_second_burial
 async def test_a_replay_moves_only_what_matches_every_filter(queue, bury, raw, wanted):
     await bury(envelope("1"), POISON, name="a", fingerprint="f1")
     await bury(envelope("2"), name="b", fingerprint="f2", reason="expired")
@@ -486,16 +478,7 @@ async def test_a_purge_of_all_leaves_nothing(queue, bury, raw):
     assert await raw("XLEN", raw.keys.dlq) == 0
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"name": "b"},
-        {"reason": "expired"},
-        {"fingerprint": "f2"},
-        {"name": "b", "reason": "expired"},
-    ],
-    ids=str,
-)
+@each_filter_of_the_second_burial
 async def test_a_purge_deletes_only_what_matches_every_filter(queue, bury, raw, wanted):
     kept = await bury(envelope("1"), POISON, name="a", fingerprint="f1")
     await bury(envelope("2"), POISON, name="b", fingerprint="f2", reason="expired")

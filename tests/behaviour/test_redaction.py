@@ -9,15 +9,14 @@ import re
 import sys
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from chasquimq import Tracing, Worker
+from chasquimq import Worker
 from chasquimq.engine.redaction import WITHHELD
 from chasquimq.errors import RetryLater, SettingsError
 from chasquimq.model.fingerprint import fingerprint
 from chasquimq.settings import RetrySettings
+from support.spans import traced_to
 from support.waiting import eventually
 
 SECRET = "hunter2"
@@ -46,9 +45,7 @@ def spans():
 
 @pytest.fixture
 def tracing(spans):
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    return Tracing(provider)
+    return traced_to(spans)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from chasquimq.errors import QueueFull, ServerRefused
 from support import fault_worker
 from support.trial import Trial
 from support.waiting import eventually, patience
-from support.workers import RunningWorker, Worker
+from support.workers import Workers
 
 JOBS = 40
 CAP = 20
@@ -28,16 +28,9 @@ def own_server(kind):
 
 @pytest.fixture
 async def own_worker(own_server, queue_name):
-    started = []
-
-    async def start(handler, **options):
-        running = RunningWorker(Worker(queue_name, handler, redis_url=own_server.url, **options))
-        started.append(running)
-        await running.until_consuming()
-        return running
-
-    yield start
-    for running in started:
+    workers = Workers(queue_name, own_server.url)
+    yield workers.start
+    for running in workers.started:
         await running.stop()
 
 

@@ -12,7 +12,7 @@ import pytest
 from chasquimq import Worker
 from chasquimq.settings import RetrySettings
 from support.waiting import eventually, patience
-from support.workers import RunningWorker
+from support.workers import Workers
 
 LEASE_MS = 1000
 
@@ -20,19 +20,10 @@ LEASE_MS = 1000
 @pytest.fixture
 async def own_worker(own_server, queue_name):
     """Start workers on the test's own server; all are stopped when the test ends."""
-    started = []
-
-    async def start(handler, **options):
-        running = RunningWorker(Worker(queue_name, handler, redis_url=own_server.url, **options))
-        started.append(running)
-        await running.until_consuming()
-        return running
-
-    yield start
-    for running in started:
-        running.worker.request_stop()
-        running.worker.request_stop()
-        await running.task
+    workers = Workers(queue_name, own_server.url)
+    yield workers.start
+    for running in workers.started:
+        await running.cut_short()
 
 
 async def test_an_outage_longer_than_the_lease_costs_no_finished_job_a_second_run(

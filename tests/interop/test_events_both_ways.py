@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from chasquimq import Queue
+from support.package_side import PackageSide
 from support.raw import Raw
 from support.waiting import eventually
 
-SOURCE = Path(__file__).parents[2] / "src"
-FLEET = Path(__file__).parent / "fleet"
-PROGRAM_S_MAX = 40
 # Runs of handlers, and ends of jobs: one of them cannot be read and never starts.
 RUNS, ENDS = 11, 11
 
@@ -67,39 +61,22 @@ class Event(NamedTuple):
         return (self.name, self.job_id, self.job_name, fields)
 
 
-class Side:
-    """One of the two packages, in processes of its own."""
-
-    def __init__(self, python: Path | str, url: str, queue: str, **environ: str) -> None:
-        self._python, self._where, self._environ = python, [url, queue], environ
-
-    def act(self, act: str, *arguments: object) -> Any:
-        return self._answer("act.py", act, json.dumps(arguments))
-
-    def follow(self, count: int) -> list[Event]:
-        return [Event(*parts) for parts in self._answer("follow.py", str(count))]
-
-    def _answer(self, program: str, *words: str) -> Any:
-        ended = subprocess.run(
-            [self._python, FLEET / program, *self._where, *words],
-            env=self._environ, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False,
-        )  # fmt: skip
-        assert ended.stdout, ended.stderr
-        return json.loads(ended.stdout)
+def follow(side: PackageSide, count: int) -> list[Event]:
+    return [Event(*parts) for parts in side.answer("follow.py", str(count))]
 
 
 @pytest.fixture
-def original(original_python, shared_url, queue_name) -> Side:
-    return Side(original_python, shared_url, queue_name)
+def original(original_python, shared_url, queue_name) -> PackageSide:
+    return PackageSide(original_python, shared_url, queue_name)
 
 
 @pytest.fixture
-def ours(shared_url, queue_name) -> Side:
-    return Side(sys.executable, shared_url, queue_name, PYTHONPATH=str(SOURCE))
+def ours(shared_url, queue_name) -> PackageSide:
+    return PackageSide.ours(shared_url, queue_name)
 
 
 @pytest.fixture(params=["ours", "original"])
-def writer(request, original, ours) -> Side:
+def writer(request, original, ours) -> PackageSide:
     return ours if request.param == "ours" else original
 
 
@@ -115,8 +92,8 @@ async def count(writer, ours, shared_raw, shared_url, queue_name) -> int:
     """How many events there are when everything has happened that can."""
     raw = shared_raw
     await raw("XADD", raw.keys.stream, "*", "x", "no payload")
-    ours.act("add")
-    writer.act("work", RUNS, ENDS)
+    ours("add")
+    writer("work", RUNS, ENDS)
     # Only ours writes it, though both read it.
     before = await raw("XLEN", raw.keys.events)
     async with Queue(queue_name, redis_url=shared_url, events_enabled=True) as queue:
@@ -130,7 +107,7 @@ async def _holds(raw: Raw, event_count: int) -> bool:
 
 
 def test_both_read_the_same_from_either(original, ours, count):
-    by_the_original, by_ours = original.follow(count), ours.follow(count)
+    by_the_original, by_ours = follow(original, count), follow(ours, count)
 
     assert [event.as_text for event in by_ours] == [event.as_text for event in by_the_original]
 
@@ -138,7 +115,7 @@ def test_both_read_the_same_from_either(original, ours, count):
 def test_either_reads_everything_that_happened(writer, original, ours, count):
     reader = original if writer is ours else ours
 
-    events = reader.follow(count)
+    events = follow(reader, count)
 
     happened = defaultdict(Counter)
     names = {event.job_id: event.job_name for event in events if event.name == "active"}
@@ -152,7 +129,7 @@ def test_either_reads_everything_that_happened(writer, original, ours, count):
 def test_every_field_is_there_and_every_number_is_one(writer, original, ours, count):
     reader = original if writer is ours else ours
 
-    events = reader.follow(count)
+    events = follow(reader, count)
 
     lacking = [(e.name, FIELDS[e.name] - e.fields.keys()) for e in events]
     assert [one for one in lacking if one[1]] == []
@@ -164,7 +141,7 @@ def test_every_field_is_there_and_every_number_is_one(writer, original, ours, co
 def test_what_is_about_no_job_has_no_id(writer, original, ours, count):
     reader = original if writer is ours else ours
 
-    nameless = [event for event in reader.follow(count) if event.job_id is None]
+    nameless = [event for event in follow(reader, count) if event.job_id is None]
 
     assert {event.name for event in nameless} == {"drained", "dlq"}
     (unreadable,) = [event for event in nameless if event.name == "dlq"]
@@ -174,7 +151,7 @@ def test_what_is_about_no_job_has_no_id(writer, original, ours, count):
 def test_attempts_reasons_and_waits_mean_the_same(writer, original, ours, count):
     reader = original if writer is ours else ours
 
-    events = reader.follow(count)
+    events = follow(reader, count)
 
     ids = {event.job_name: event.job_id for event in events if event.name == "active"}
     told = defaultdict(list)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src"
-ACT = Path(__file__).parent / "fleet" / "act.py"
-ACT_S_MAX = 40
+from support.package_side import PackageSide
 
 SEEN = [
     ["", "'nameless'", 0],
@@ -33,34 +26,18 @@ RESULTS = [
 LETTERS = [["buried", "unrecoverable"], ["given up", "retries_exhausted"]]
 
 
-class Side:
-    """One of the two packages, acting on the queue of the test."""
-
-    def __init__(self, python: Path | str, url: str, queue: str, **environ: str) -> None:
-        self._command = [python, ACT, url, queue]
-        self._environ = environ
-
-    def __call__(self, act: str, *arguments):
-        played = subprocess.run(
-            [*self._command, act, json.dumps(arguments)],
-            env=self._environ, capture_output=True, text=True, timeout=ACT_S_MAX, check=False,
-        )  # fmt: skip
-        assert played.stdout, played.stderr
-        return json.loads(played.stdout)
+@pytest.fixture
+def original(original_python, shared_url, queue_name) -> PackageSide:
+    return PackageSide(original_python, shared_url, queue_name)
 
 
 @pytest.fixture
-def original(original_python, shared_url, queue_name) -> Side:
-    return Side(original_python, shared_url, queue_name)
-
-
-@pytest.fixture
-def ours(shared_url, queue_name) -> Side:
-    return Side(sys.executable, shared_url, queue_name, PYTHONPATH=str(SOURCE))
+def ours(shared_url, queue_name) -> PackageSide:
+    return PackageSide.ours(shared_url, queue_name)
 
 
 @pytest.fixture(params=["original adds, ours works", "ours adds, original works"])
-def adder_and_worker(request, original, ours) -> tuple[Side, Side]:
+def adder_and_worker(request, original, ours) -> tuple[PackageSide, PackageSide]:
     return (original, ours) if request.param.startswith("original") else (ours, original)
 
 

@@ -7,12 +7,11 @@ import subprocess
 import uuid
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from chasquimq import Queue, Tracing, Worker
+from chasquimq import Queue, Worker
+from support.spans import traced_to
 from support.waiting import eventually
 
 ADD = """
@@ -53,9 +52,7 @@ def spans():
 
 @pytest.fixture
 def tracing(spans):
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    return Tracing(provider)
+    return traced_to(spans)
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ async def join(url, queue_name):
         await worker.crash()
 
 
-async def test_a_job_that_comes_back_to_a_worker_is_charged_with_what_others_ran(join, queue, raw):
-    """It stood still, another took over and stood still, too: two runs are spent, not one."""
+async def comes_back_to_the_first(join, queue, raw) -> SteppedWorker:
+    """Two workers stood still with the job, one after the other, and then the first read again."""
     await queue.add("slow", [1])
     first, second = await join("first"), await join("second")
     await first.read()
@@ -60,6 +60,12 @@ async def test_a_job_that_comes_back_to_a_worker_is_charged_with_what_others_ran
     await second.read()
     await expire_leases(raw, "second")
     await first.read()
+    return first
+
+
+async def test_a_job_that_comes_back_to_a_worker_is_charged_with_what_others_ran(join, queue, raw):
+    """It stood still, another took over and stood still, too: two runs are spent, not one."""
+    first = await comes_back_to_the_first(join, queue, raw)
     await first.uncharge()
 
     await first.stop()
@@ -71,13 +77,7 @@ async def test_a_job_that_comes_back_to_a_worker_is_charged_with_what_others_ran
 
 
 async def test_a_failure_after_coming_back_spends_what_others_ran(join, queue, raw):
-    await queue.add("slow", [1])
-    first, second = await join("first"), await join("second")
-    await first.read()
-    await expire_leases(raw, "first")
-    await second.read()
-    await expire_leases(raw, "second")
-    await first.read()
+    first = await comes_back_to_the_first(join, queue, raw)
 
     await first.end(first.runs[0], ValueError("no"))
     await first.flush()

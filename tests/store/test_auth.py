@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from chasquimq import Queue
 from chasquimq.errors import ServerRefused, ServerUnreachable
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
+from support.adding import adding
 from support.raw import Raw
 
 SECRET = "p@ss/w:rd?#1"
@@ -37,16 +37,8 @@ async def locked(kind):
 
 @pytest.fixture
 async def add_at(queue_name):
-    queues = []
-
-    async def add(url, **options) -> Queue:
-        queues.append(Queue(queue_name, redis_url=url, **options))
-        await asyncio.wait_for(queues[-1].add("n", 1), 10)
-        return queues[-1]
-
-    yield add
-    for queue in queues:
-        await queue.close()
+    async with adding(queue_name) as add:
+        yield add
 
 
 def with_credentials(url: str, credentials: str) -> str:

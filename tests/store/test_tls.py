@@ -7,12 +7,12 @@ import warnings
 
 import pytest
 
-from chasquimq import Queue
 from chasquimq.errors import ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.connection import open_connection
 from store.certificates import Authority
+from support.adding import adding
 from support.faultproxy import FaultProxy
 
 
@@ -39,16 +39,8 @@ async def good(url, authority):
 
 @pytest.fixture
 async def add_at(queue_name):
-    queues = []
-
-    async def add(url, **options) -> Queue:
-        queues.append(Queue(queue_name, redis_url=url, **options))
-        await asyncio.wait_for(queues[-1].add("n", 1), 10)
-        return queues[-1]
-
-    yield add
-    for queue in queues:
-        await queue.close()
+    async with adding(queue_name) as add:
+        yield add
 
 
 async def test_an_authority_named_in_the_url_is_trusted(add_at, good, authority, raw):

@@ -26,3 +26,25 @@ class RunningWorker:
         )
         if self.task.done():
             self.task.result()
+
+    async def cut_short(self) -> None:
+        """Stop, and give back what runs."""
+        self.worker.request_stop()
+        self.worker.request_stop()
+        await self.task
+
+
+class Workers:
+    """Starts workers of one queue, and remembers them for the end of the test."""
+
+    def __init__(self, queue_name: str, url: str) -> None:
+        self._queue_name = queue_name
+        self._url = url
+        self.started: list[RunningWorker] = []
+
+    async def start(self, handler, **options) -> RunningWorker:
+        """A worker that reads already."""
+        worker = Worker(self._queue_name, handler, redis_url=self._url, **options)
+        self.started.append(RunningWorker(worker))
+        await self.started[-1].until_consuming()
+        return self.started[-1]

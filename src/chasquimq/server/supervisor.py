@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from chasquimq.errors import ServerUnreachable, SettingsError
@@ -151,13 +151,4 @@ class ProjectServer:
 
 
 def _status(address: Address, identity: Identity) -> ServerStatus:
-    return ServerStatus(
-        url=address.url,
-        pid=identity.pid,
-        kind=identity.kind,
-        version=identity.version,
-        port=identity.port,
-        uptime_s=identity.uptime_s,
-        data_dir=identity.data_dir,
-        is_ready=identity.is_ready,
-    )
+    return ServerStatus(url=address.url, **asdict(identity))
