@@ -10,6 +10,8 @@ from chasquimq.cli.duration import DURATION, duration_text, interval_text
 from chasquimq.cli.main import main
 from chasquimq.inspector import Inspector
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_a_job_is_added_and_its_id_printed(chasqui, queue_name, queue):
     said = await chasqui("add", queue_name, "mail", '{"to": "ñ"}')

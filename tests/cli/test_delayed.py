@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_the_soonest_come_first(chasqui, queue, queue_name, raw):
     await queue.add("late", 1, delay_ms=60_000, job_id="second")

@@ -12,6 +12,8 @@ from chasquimq.cli.main import main
 from chasquimq.inspector import open_envelope
 from support.command import ESCAPES
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_peek_shows_the_columns_of_the_original_and_groups(chasqui, queue_name, grave):
     await grave(("charge", 1), ("charge", 2), ("mail", "x"))

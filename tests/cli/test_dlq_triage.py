@@ -10,6 +10,8 @@ import pytest
 from support.made_lake import append
 from support.waiting import eventually
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def data_of_waiting(queue, raw):
     entries = await raw("XRANGE", raw.keys.stream, "-", "+")

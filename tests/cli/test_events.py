@@ -6,7 +6,11 @@ import json
 import re
 import signal
 
+import pytest
+
 from support.command import ESCAPES
+
+pytestmark = pytest.mark.takes_turns
 
 
 async def test_a_line_has_time_id_event_and_sorted_fields(chasqui, queue_name, raw):

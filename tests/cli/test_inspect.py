@@ -6,6 +6,8 @@ import pytest
 
 from support.command import ESCAPES
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_it_shows_the_rows_of_the_original(chasqui, queue_name, raw):
     await raw("XADD", raw.keys.stream, "*", "d", "x")

@@ -6,6 +6,8 @@ import pytest
 
 from chasquimq import Worker
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_a_waiting_job_shows_its_data(chasqui, queue, queue_name):
     job = await queue.add("mail", {"to": "a", "raw": b"\xff"})

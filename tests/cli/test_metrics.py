@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = pytest.mark.takes_turns
 
 
 async def test_every_depth_is_a_sample_with_queue_and_group(chasqui, queue, queue_name, raw):

@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.faultproxy import FaultProxy
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_a_scrape_reads_the_server_anew(running, queue, queue_name):
     port = await _served(running("metrics", queue_name, "--port", "0"))

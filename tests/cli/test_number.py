@@ -17,6 +17,7 @@ REFUSED = {
     ("dlq", "replay", "q", "--max-rate", "fast"): "must be a number above 0, got 'fast'",
     ("workers", "q", "--lease", "5"): "'5' is no duration; write 250ms, 5s, 10m, 2h or 1d",
 }
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.mark.parametrize(("words", "said"), REFUSED.items(), ids=lambda v: " ".join(v)[:40])

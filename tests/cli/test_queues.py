@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from chasquimq import Queue
 from chasquimq.inspector import Inspector
 from chasquimq.store.scanning import escaped
 from support.raw import Raw
+
+pytestmark = pytest.mark.takes_turns
 
 
 async def test_every_queue_is_listed_with_its_depths(chasqui, queue, queue_name):

@@ -8,6 +8,7 @@ import pytest
 
 EVERY = {"kind": "every", "interval_ms": 60_000}
 CRON = {"kind": "cron", "expression": "0 3 * * *", "tz": "Europe/Berlin"}
+pytestmark = pytest.mark.takes_turns
 
 
 async def test_list_shows_the_columns_of_the_original(chasqui, queue, queue_name):

@@ -12,6 +12,8 @@ from chasquimq.model.snapshot import Snapshot
 from chasquimq.model.trend import Rates, Trend, about, outlook
 from support.command import ESCAPES
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_every_look_is_a_block_and_the_second_has_changes(chasqui, queue, queue_name):
     await queue.add("a", 1)

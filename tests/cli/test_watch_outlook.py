@@ -15,6 +15,7 @@ from chasquimq import Worker
 RUN_S = 0.1
 GROWTH_PER_S = 120
 PACE_S = 0.1
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture

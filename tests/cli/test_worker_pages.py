@@ -12,6 +12,8 @@ from chasquimq import Worker
 from chasquimq.cli.endpoint import LOOPBACK, Endpoint
 from chasquimq.cli.worker_pages import WorkerPages
 
+pytestmark = pytest.mark.takes_turns
+
 
 class Watched(Worker):
     """Notes which threads ask how it is."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_a_running_worker_is_alive_and_shows_what_it_holds(
     chasqui, queue_name, running_worker
