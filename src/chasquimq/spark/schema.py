@@ -28,7 +28,8 @@ MARK: Final = "mark"
 UNREADABLE: Final = "unreadable"
 GAP: Final = "gap"
 
-_ATTEMPT_COLUMNS = (
+# What the lake keeps of an attempt, and of an event; what follows them is for the reader alone.
+ATTEMPT_FACTS: Final = (
     ("queue", "string"),
     ("stream_id", "string"),
     ("worker", "string"),
@@ -49,11 +50,8 @@ _ATTEMPT_COLUMNS = (
     ("error_class", "string"),
     ("error", "string"),
     ("fingerprint", "string"),
-    ("entry_rows", "int"),
-    ("lost", "long"),
-    ("is_last", "boolean"),
 )
-_EVENT_COLUMNS = (
+EVENT_FACTS: Final = (
     ("queue", "string"),
     ("stream_id", "string"),
     ("id_ms", "long"),
@@ -74,9 +72,14 @@ _EVENT_COLUMNS = (
     ("fingerprint", "string"),
     ("due", "timestamp"),
     ("extra", "map<string,string>"),
-    ("fault", "string"),
-    ("lost", "long"),
 )
+_ATTEMPT_COLUMNS = (
+    *ATTEMPT_FACTS,
+    ("entry_rows", "int"),
+    ("lost", "long"),
+    ("is_last", "boolean"),
+)
+_EVENT_COLUMNS = (*EVENT_FACTS, ("fault", "string"), ("lost", "long"))
 
 
 def _ddl(columns: tuple[tuple[str, str], ...]) -> str:
