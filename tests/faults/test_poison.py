@@ -89,8 +89,8 @@ async def test_members_that_cannot_be_read_go_to_the_dlq_and_the_others_run_on_t
     )
     assert len(late_ms) == 200
     # A loop that bad members kill comes back after seconds; a busy machine hinders a few jobs.
-    assert 0 <= min(late_ms) <= median(late_ms) <= LATE_MS
-    assert max(late_ms) <= 4 * LATE_MS
+    assert 0 <= min(late_ms) <= median(late_ms) <= LATE_MS * patience()
+    assert max(late_ms) <= 4 * LATE_MS * patience()
     assert running.worker.health().is_ok
 
 

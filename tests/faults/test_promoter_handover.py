@@ -75,7 +75,7 @@ async def test_another_worker_promotes_soon_after_the_leader_is_gone(
         f"{JOBS} jobs done after {drained_s:.2f} s; {verdict.line}"
     )
     verdict.demand()
-    assert handover_s <= limit_s
+    assert handover_s <= limit_s * patience()
     assert verdict.figures["extra_starts"] <= 1
 
 

@@ -116,12 +116,12 @@ async def test_an_error_that_never_ends_is_told_when_patience_ends(queue_name):
     async with FakeServer(OLD | {"EVALSHA": error(WAITED_OUT["LOADING"])}) as server:
         async with Queue(queue_name, redis_url=server.url) as queue:
             store = queue._store()
-            object.__setattr__(store._settings, "resend_within_ms", 300)
+            object.__setattr__(store._settings, "resend_within_ms", 600)
 
             with pytest.raises(ServerRefused, match="LOADING"):
-                await asyncio.wait_for(queue.add("n", 1), 5)
+                await asyncio.wait_for(queue.add("n", 1), 10)
 
-        assert 3 <= server.count("EVALSHA") <= 10
+        assert 2 <= server.count("EVALSHA") <= 12
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ _SCOPES = {
     "tests/spark/pipeline/": SHARED_SESSION,
     "tests/spark/queues/test_cli_enqueue.py": _OWN_SESSIONS,
     "tests/spark/queues/test_killed_tasks.py": _OWN_SESSIONS,
+    "tests/spark/queues/test_speculative_tasks.py": _OWN_SESSIONS,
     "tests/spark/queues/": SHARED_SESSION,
     "tests/spark/test_cli_pipeline_runs.py": _OWN_SESSIONS,
     "tests/spark/test_demo.py": _OWN_SESSIONS,
