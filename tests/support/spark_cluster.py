@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
@@ -35,23 +35,17 @@ class Cluster:
         self.url = self._until(lambda: _ADDRESS.search(self._log("master")), "a master")["url"]
         for number in range(workers):
             name = f"worker-{number}"
+            # Each on an address of its own: a copy of a task never runs where the task does.
             self._start(
-                name, "worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "600m",
+                name, "worker.Worker", "--host", f"127.0.0.{number + 1}", "--cores", "1", "--memory", "600m",
                 self.url,
             )  # fmt: skip
             self._until(lambda name=name: "Successfully registered" in self._log(name), name)
 
     def executors(self) -> list[int]:
-        """The processes of executors that live now."""
+        """The processes of executors that live now, the oldest first."""
         ours = {process.pid for process in self._started}
-        return [pid for pid, parent in _executors() if parent in ours]
-
-    def kill_one(self) -> bool:
-        """End the oldest executor as a power cut would; False: there was none."""
-        for pid in self.executors()[:1]:
-            os.kill(pid, signal.SIGKILL)
-            return True
-        return False
+        return [pid for pid, parent, line in _processes() if parent in ours and _BACKEND in line]
 
     def close(self) -> None:
         for process in reversed(self._started):
@@ -85,13 +79,28 @@ class Cluster:
         return found
 
 
-def _executors() -> list[tuple[int, int]]:
-    found = []
+def descendants(pid: int) -> list[int]:
+    """All processes that came of that one."""
+    parents = {child: parent for child, parent, _ in _processes()}
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def is_running(pid: int) -> bool:
+    """Whether it is there, and no zombie that its parent has yet to notice."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _processes() -> Iterator[tuple[int, int, bytes]]:
+    """Pid, parent and command line, oldest first."""
     for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
-            if _BACKEND in (entry / "cmdline").read_bytes():
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                found.append((int(entry.name), int(fields[1])))
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            yield int(entry.name), int(fields[1]), (entry / "cmdline").read_bytes()
         except OSError:
             continue  # gone meanwhile
-    return found

@@ -17,8 +17,8 @@ from support.noted_runs import HANDLERS, connection, host
 @pytest.mark.parametrize(
     ("master", "made"),
     [
-        ("local[*]", "local[3,16]"),
-        ("local[4]", "local[4,16]"),
+        ("local[*]", "local[3,10000]"),
+        ("local[4]", "local[4,10000]"),
         ("local[4,2]", "local[4,2]"),
         ("spark://here:7077", "spark://here:7077"),
         ("local-cluster[2,1,512]", "local-cluster[2,1,512]"),
@@ -48,8 +48,9 @@ def test_fewer_than_one_task_is_refused(queue_name):
 
 def test_a_silent_task_counts_as_dead_and_keeps_its_figures():
     tally = Tally(2, 0.0)
-    tally.note([record(1, completed=10, buried=2), record(2, completed=5)], 1.0)
-    tally.note([record(1, completed=10, buried=2), record(2, beat=1, completed=7)], ALIVE_S + 2)
+    silent, other = record(1, completed=10, buried=2), record(2, partition=1, completed=5)
+    tally.note([silent, other], 1.0)
+    tally.note([silent, record(2, partition=1, beat=1, completed=7)], ALIVE_S + 2)
 
     progress = tally.progress(ALIVE_S + 2)
 
@@ -66,6 +67,17 @@ def test_figures_of_forgotten_attempts_stay_in_the_sums():
 
     assert [one.attempt for one in forgotten] == [1]
     assert tally.progress(FORGET_S + 2).completed == 13
+
+
+def test_a_task_that_was_started_again_counts_once_and_keeps_all_figures():
+    tally = Tally(2, 0.0)
+    tally.note([record(1, completed=10, running=3), record(2, partition=1, running=4)], 1.0)
+    tally.note([record(3, completed=5, running=2)], 2.0)
+
+    progress = tally.progress(2.0)
+
+    assert (progress.alive, progress.starts, progress.completed) == (2, 3, 15)
+    assert progress.running == 6
 
 
 def test_an_ended_task_is_not_alive():
@@ -128,5 +140,5 @@ def test_stop_says_when_nothing_runs(capsys, url, queue_name):
     assert f"no workers of {queue_name} run on Spark" in capsys.readouterr().err
 
 
-def record(attempt: int, **figures) -> Record:
-    return Record(partition=0, attempt=attempt, **figures)
+def record(attempt: int, partition: int = 0, **figures) -> Record:
+    return Record(partition=partition, attempt=attempt, **figures)

@@ -82,7 +82,47 @@ async def test_a_job_of_spark_that_failed_is_submitted_again(
 
     assert (summary.submissions, summary.progress.starts, summary.is_drained) == (2, 2, True)
     assert noted(lines, "start").total() - noted(lines, "end").total() <= options["concurrency"]
-    assert await raw.pending() == []
+    # The dead one could not leave by itself.
+    assert (await raw.pending(), await raw.consumers()) == ([], [])
+
+
+async def test_jobs_that_outlast_the_deadline_are_given_back_and_everybody_is_gone(
+    spark, url, queue, queue_name, raw, tmp_path
+):
+    lines = tmp_path / "lines"
+    await add_jobs(queue, 3, lines, work_s=600)
+    ours = host(url, queue_name, options={"shutdown_deadline_ms": 500})
+    stop = Stop()
+
+    async with running(spark, RunSettings(host=ours, tasks=2, stop_deadline_ms=500), stop) as (
+        going,
+        _,
+    ):
+        await eventually(
+            lambda: noted(lines, "start").total() == 3, within_s=WAIT_S_MAX, what="three starts"
+        )
+        stop.set()
+        summary = await asyncio.wait_for(going, WAIT_S_MAX)
+
+    # Drained: no task had to be cancelled, which happens a grace after the deadline.
+    assert (summary.is_drained, summary.progress.completed) == (True, 0)
+    assert len(await raw.entries(raw.keys.stream)) == 3
+    assert await raw.consumers() in ([], ["returned"])
+
+
+async def test_why_a_task_fails_is_told_although_spark_starts_it_again(
+    spark, url, queue_name, caplog
+):
+    settings = RunSettings(host=host(url, queue_name, "noting_handlers:missing"), tasks=1)
+
+    async with running(spark, settings):
+        await eventually(lambda: told(caplog), within_s=WAIT_S_MAX, what="a reason")
+
+    assert "has no attribute 'missing'" in told(caplog)[0]
+
+
+def told(caplog) -> list[str]:
+    return [one.reason for one in caplog.records if one.message.startswith("a task failed")]
 
 
 async def test_a_second_signal_cancels_what_still_runs(

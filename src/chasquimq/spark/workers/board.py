@@ -24,9 +24,12 @@ class Record(msgspec.Struct, kw_only=True):
     partition: int
     attempt: int
     consumer: str = ""
+    group: str = ""
     # Moves with every note, so that a silent task is told from an idle one without a clock.
     beat: int = 0
     has_ended: bool = False
+    # Why it ended, where it was not told to.
+    error: str = ""
     completed: int = 0
     failed: int = 0
     retried: int = 0
@@ -47,6 +50,7 @@ class Board:
     def __init__(self, queue: str, connection: ConnectionSettings, run: str) -> None:
         keys = QueueKeys(queue)
         self.run = run
+        self._stream = keys.stream
         self._notes = keys.token(f"spark:{run}")
         self._runs = keys.token("spark:runs")
         self._connection = BlockingConnection(connection, name="chasqui-spark")
@@ -79,6 +83,12 @@ class Board:
         """Drop the note of an attempt that is over."""
         name = f"task:{record.partition}:{record.attempt}"
         self._connection.call("HDEL", self._notes, name)
+
+    def reap(self, record: Record) -> None:
+        """Remove the consumer of an attempt that died; one that still holds jobs stays."""
+        if record.group:
+            args = (record.group, record.consumer, 0)
+            self._connection.run("reap_consumer", [self._stream], *args)
 
     def clear(self) -> None:
         """The run is over."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BEAT_S: Final = 1.0
 RESTART_MS_MIN: Final = 200
 RESTART_MS_MAX: Final = 5_000
+ERROR_LENGTH_MAX: Final = 300
 _COUNTERS: Final = (
     "completed", "failed", "retried", "buried", "handed_back", "leases_lost", "running",
 )  # fmt: skip
@@ -56,14 +57,21 @@ class Host:
     async def run(self, deaths: int) -> Record:
         """Run until the flag is there; after deaths of this task, begin a little later."""
         await asyncio.sleep(restart_ms(deaths) * random.uniform(0.5, 1) / 1000)
-        if not await self._noted():
-            await self._work(new_worker(self._settings, self._record.consumer))
-        self._record.has_ended = True
-        await self._noted()
-        self._board.close()
+        try:
+            if not await self._noted():
+                await self._work(new_worker(self._settings, self._record.consumer))
+        except Exception as error:
+            # Spark keeps it to itself as long as it starts the task again.
+            self._record.error = f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
+            raise
+        finally:
+            self._record.has_ended = True
+            await self._noted()
+            self._board.close()
         return self._record
 
     async def _work(self, worker: Worker) -> None:
+        self._record.group = worker.group
         beating = asyncio.create_task(self._beat(worker), name="chasqui-spark-beat")
         try:
             await worker.run()
@@ -106,7 +114,7 @@ def restart_ms(deaths: int) -> float:
     """How long a task waits that died so often; Spark itself starts it again at once."""
     if deaths == 0:
         return 0
-    return min(RESTART_MS_MAX, RESTART_MS_MIN * 2 ** (deaths - 1))
+    return min(RESTART_MS_MAX, RESTART_MS_MIN * 2 ** min(deaths - 1, 20))
 
 
 def _runner() -> asyncio.Runner:

@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,6 +70,7 @@ class WorkerRun:
         self._submissions = 0
         self._deadline_s: float | None = None
         self._is_cut_off = False
+        self._told: set[int] = set()
 
     def probe(self) -> None:
         """See whether executors can do it at all; ended early by a signal.
@@ -102,8 +103,10 @@ class WorkerRun:
         return self._summary(is_drained=True)
 
     def close(self) -> None:
-        """Forget the run; the summary has all of it."""
+        """Forget the run and the consumers that its deaths left; the summary has all of it."""
         try:
+            for record in self._tally.records():
+                self._board.reap(record)
             self._board.clear()
         except StoreError:
             logger.debug("the notes of this run stay until they expire")
@@ -139,9 +142,21 @@ class WorkerRun:
         elif self._board.must_stop():
             logger.info("somebody asked this run to stop")
             self._stop.set()
-        self._tally.note(self._board.records(), now_s)
+        records = self._board.records()
+        self._tally.note(records, now_s)
+        self._tell_failures(records)
         for record in self._tally.over(now_s):
             self._board.forget(record)
+            self._board.reap(record)
+
+    def _tell_failures(self, records: Sequence[Record]) -> None:
+        for record in records:
+            if record.error and record.attempt not in self._told:
+                self._told.add(record.attempt)
+                logger.warning(
+                    "a task failed, Spark starts it again",
+                    extra={"task": record.partition, "reason": record.error},
+                )
 
     def _note_trouble(self, error: StoreError) -> None:
         if not self._is_cut_off:

@@ -11,8 +11,9 @@ from uuid import uuid4
 from chasquimq.errors import SettingsError
 from chasquimq.settings import ConnectionSettings, at_least
 
-# One task that dies must not take the others along, so Spark may start it again that often.
-TASK_FAILURES_MAX: Final = 16
+# A task that dies must not take the others along, and in a run of weeks it dies often: so Spark
+# starts it again as good as always, and hosting keeps the pace.
+TASK_FAILURES_MAX: Final = 10_000
 STOP_DEADLINE_MS: Final = 30_000
 _LOCAL = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?:,\s*(?P<failures>\d+))?\])?")
 _CONF: Final = {

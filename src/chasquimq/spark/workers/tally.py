@@ -71,9 +71,13 @@ class Tally:
                 self._folded[name] += getattr(record, name)
         return silent
 
+    def records(self) -> list[Record]:
+        """The last note of every attempt that is not over."""
+        return [one for one, _ in self._last.values()]
+
     def progress(self, now_s: float) -> Progress:
         """The sums, and the pace since the last time this was asked."""
-        alive = [one for one, heard_s in self._last.values() if _is_alive(one, now_s - heard_s)]
+        alive = self._alive(now_s)
         sums: dict[str, Any] = {name: self._sum(name) for name in _SUMMED}
         finished = sums["completed"] + sums["buried"]
         (then_s, before), self._seen = self._seen, (now_s, finished)
@@ -86,6 +90,11 @@ class Tally:
             seconds=now_s - self._began_s,
             **sums,
         )
+
+    def _alive(self, now_s: float) -> list[Record]:
+        """One attempt of a task at most: a newer one was started because the older is dead."""
+        latest = {one.partition: (one, heard_s) for _, (one, heard_s) in sorted(self._last.items())}
+        return [one for one, heard_s in latest.values() if _is_alive(one, now_s - heard_s)]
 
     def _sum(self, name: str) -> float:
         living = sum(getattr(one, name) for one, _ in self._last.values())
