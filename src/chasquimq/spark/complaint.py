@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+# A stream starts its Python process anew, and Spark gives it ten seconds, which no setting changes.
+_LATE = "Python worker failed to connect back"
 # Spark hands on the traceback of its Python process; the last line of it is the error itself.
 _OURS = re.compile(r"^chasquimq\.errors\.(?P<kind>\w+): (?P<sentence>.+)$", re.MULTILINE)
 
@@ -18,3 +20,8 @@ def complaint(error: BaseException) -> str | None:
     """What must hold, what was found, what to try; None: the failure is not one of ours."""
     found = _OURS.findall(str(error))
     return found[-1][1].strip() if found else None
+
+
+def is_late_process(error: BaseException) -> bool:
+    """Whether a Python process did not start in Spark's time: on a busy machine it may next time."""
+    return _LATE in str(error)

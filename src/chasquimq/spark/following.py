@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from chasquimq.errors import StoreError
 from chasquimq.spark.channels import by_channel
+from chasquimq.spark.queries import LATE_MAX, ProcessLate
 from chasquimq.store.server_errors import Action, action_for
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Following:
         self._work = work
         self._stop = stop
         self.channels: dict[str, str] = {}
+        # In a row: a look at a query that goes on begins anew.
+        self._late_count = 0
 
     def run(self) -> None:
         """Return when told to stop; a server that goes away is waited for."""
@@ -51,6 +54,11 @@ class Following:
                     "the server does not answer, the pipeline waits", extra={"error": str(trouble)}
                 )
                 self._stop.wait(pause_s)
+            except ProcessLate as late:
+                self._late_count += 1
+                if self._late_count >= LATE_MAX:
+                    raise
+                logger.warning("the pipeline begins again", extra={"error": str(late)})
             was_long = time.monotonic() - began_s > _PAUSE_S_MAX
             pause_s = _PAUSE_S if was_long else min(_PAUSE_S_MAX, pause_s * 2)
 
@@ -74,6 +82,8 @@ class Following:
         while not self._stop.wait(self._work.settings.trigger_s):
             for query, stream in running:
                 query.check(stream)
+                if self._late_count and stream.lastProgress:
+                    self._late_count = 0
             self._sample()
             self._work.tidy_if_due()
             self._work.audit_if_due(self.channels)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from chasquimq.errors import ChasquiError, ConnectionLost, SettingsError, StoreError
 from chasquimq.spark.bronze_extent import last_ids
 from chasquimq.spark.channels import BRONZE
-from chasquimq.spark.complaint import complaint, complaint_kind
+from chasquimq.spark.complaint import complaint, complaint_kind, is_late_process
 from chasquimq.spark.landing import FORMAT, LandingSource
 from chasquimq.store.address import normal_url
 from chasquimq.store.server_errors import error_from_reply
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from chasquimq.spark.checkpoints import Checkpoint
     from chasquimq.spark.lake import Lake
     from chasquimq.spark.pipeline_settings import PipelineSettings
+
+logger = logging.getLogger(__name__)
+LATE_MAX: Final = 6
+
+
+class ProcessLate(ChasquiError):
+    """A Python process of Spark did not start in time; the query may be started again."""
 
 
 class ChannelQuery:
@@ -44,9 +52,16 @@ class ChannelQuery:
         session.dataSource.register(LandingSource)
 
     def read_all(self, queues: Sequence[str]) -> None:
-        """Read what is there now, and return."""
-        writer = self._writer(queues).trigger(availableNow=True)
-        self.wait(writer.start())
+        """Read what is there now, and return; a process that was late gets more chances."""
+        for chances in reversed(range(LATE_MAX)):
+            try:
+                self.wait(self._writer(queues).trigger(availableNow=True).start())
+            except ProcessLate as late:
+                if not chances:
+                    raise
+                logger.warning("the query begins again", extra={"error": str(late)})
+            else:
+                return
 
     def follow(self, queues: Sequence[str]) -> StreamingQuery:
         """Read from now on, a batch each trigger."""
@@ -81,6 +96,11 @@ class ChannelQuery:
         sentence = complaint(error)
         if sentence is not None:
             return _ours(complaint_kind(error), sentence)
+        if is_late_process(error):
+            return ProcessLate(
+                f"the query of the {self._batches.channel} needs a Python process, which did not "
+                "start within Spark's ten seconds; this machine is busy, or its Python is broken"
+            )
         why = " ".join(str(error).split())[:500]
         return ChasquiError(
             f"the query of the {self._batches.channel} must go on, but failed: {why}"
