@@ -53,19 +53,14 @@ class Assembly:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
         _arm_failpoints()
         settings = replace(self.settings, concurrency=concurrency)
-        store = ConsumerStore(
-            self.queue, self.group, self.consumer, self.connection,
-            settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
-        )  # fmt: skip
+        store = self._store()
         events, historian = self._events(store), self._historian(store)
         upkeep = UpkeepStore(
             self.queue, store.writes, waiting_events_max=settings.events.waiting_max
         )
         return Pipeline(
             store,
-            LeaseStore(
-                self.queue, self.group, self.consumer, self.connection, settings.lease.beat_ms
-            ),
+            self._lease_store(),
             self._upkeep(upkeep, store),
             self._begin(execute),
             settings,
@@ -75,6 +70,17 @@ class Assembly:
             reporter=self._reporter(_losses(events, upkeep, historian)),
             on_lease_lost=self.hooks.lease_lost(self.state),
         )
+
+    def _store(self) -> ConsumerStore:
+        settings = self.settings
+        return ConsumerStore(
+            self.queue, self.group, self.consumer, self.connection,
+            settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
+        )  # fmt: skip
+
+    def _lease_store(self) -> LeaseStore:
+        beat_ms = self.settings.lease.beat_ms
+        return LeaseStore(self.queue, self.group, self.consumer, self.connection, beat_ms)
 
     def _upkeep(self, upkeep: UpkeepStore, store: ConsumerStore) -> UpkeepLoops:
         return UpkeepLoops(

@@ -17,12 +17,11 @@ from chasquimq.model.snapshot import DelayedJob, Snapshot, WorkerSnapshot, Wrong
 from chasquimq.model.survey import Survey
 from chasquimq.settings import (
     DEFAULT_URL,
-    ConnectionSettings,
     CredentialProvider,
     LeaseSettings,
     ProducerSettings,
 )
-from chasquimq.store.address import normal_url
+from chasquimq.store.address import connection_settings
 from chasquimq.store.delayed_listing import DelayedListing
 from chasquimq.store.diagnosing import DiagnosingStore
 from chasquimq.store.inspecting import InspectorStore, read_snapshot, snapshot_questions
@@ -61,10 +60,8 @@ class Inspector:
         credential_provider: CredentialProvider | None = None,
         insecure_tls: bool = False,
     ) -> None:
-        connection = ConnectionSettings(
-            url=normal_url(redis_url, tls=tls),
-            insecure_tls=insecure_tls,
-            credential_provider=credential_provider,
+        connection = connection_settings(
+            redis_url, tls=tls, insecure_tls=insecure_tls, credential_provider=credential_provider
         )
         self._links = Links(connection, name="chasqui-inspector")
 

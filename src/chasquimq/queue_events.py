@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
-from chasquimq.settings import DEFAULT_URL, ConnectionSettings, CredentialProvider
-from chasquimq.store.address import normal_url
+from chasquimq.settings import DEFAULT_URL, CredentialProvider
+from chasquimq.store.address import connection_settings
 from chasquimq.store.tailing import TailedEntry
 from chasquimq.store.tails import open_tail
 
@@ -79,15 +79,13 @@ class QueueEvents:
         self.name = queues[0]
         self._tail = open_tail(
             queues,
-            ConnectionSettings(
-                url=normal_url(redis_url, tls=tls),
-                insecure_tls=insecure_tls,
+            connection_settings(
+                redis_url, tls=tls, insecure_tls=insecure_tls,
                 credential_provider=credential_provider,
             ),
             after_id=_checked_id(last_event_id),
-            block_ms=_positive("block_ms", block_ms),
-            count=_positive("count", count),
-        )
+            block_ms=_positive("block_ms", block_ms), count=_positive("count", count),
+        )  # fmt: skip
         self._ready: deque[QueueEvent] = deque()
         self._callbacks: list[tuple[str | None, Callback]] = []
         self._is_closed = False

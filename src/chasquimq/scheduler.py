@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from chasquimq.settings import CredentialProvider, UpkeepSettings, at_least
+from chasquimq.settings import CredentialProvider, UpkeepSettings, at_least, given
 from chasquimq.upkeep import Upkeep
 
 
@@ -30,15 +28,13 @@ class Scheduler:
         _check("batch", batch, 1)
         _check("max_stream_len", max_stream_len, 0)
         _check("lock_ttl_secs", lock_ttl_secs, 1)
-        given: dict[str, Any] = {
-            "scheduler_tick_ms": 1 if tick_interval_ms == 0 else tick_interval_ms,
-            "fire_max": batch,
-            "lock_ttl_s": lock_ttl_secs,
-            "scheduler_holder": holder_id or None,
-        }
-        settings = UpkeepSettings(
+        settings = given(
+            UpkeepSettings,
             delayed_enabled=False,
-            **{name: value for name, value in given.items() if value is not None},
+            scheduler_tick_ms=1 if tick_interval_ms == 0 else tick_interval_ms,
+            fire_max=batch,
+            lock_ttl_s=lock_ttl_secs,
+            scheduler_holder=holder_id or None,
         )
         self._is_closed = False
         self._upkeep = Upkeep(

@@ -12,12 +12,11 @@ from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.errors import StoreError
 from chasquimq.settings import (
     DEFAULT_URL,
-    ConnectionSettings,
     CredentialProvider,
     EventSettings,
     UpkeepSettings,
 )
-from chasquimq.store.address import normal_url
+from chasquimq.store.address import connection_settings
 from chasquimq.store.firing import FiringStore
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.link import Link
@@ -49,14 +48,12 @@ class Upkeep:
         self.holder = f"p-{uuid4()}"
         self._settings = settings or UpkeepSettings()
         self._link = Link(
-            ConnectionSettings(
-                url=normal_url(redis_url, tls=tls),
-                insecure_tls=insecure_tls,
-                credential_provider=credential_provider,
-                queue=self.name,
+            connection_settings(
+                redis_url, tls=tls, insecure_tls=insecure_tls,
+                credential_provider=credential_provider, queue=self.name,
             ),
             name="chasqui-upkeep",
-        )
+        )  # fmt: skip
         self._store = UpkeepStore(
             self.name, self._link, waiting_events_max=EventSettings().waiting_max
         )

@@ -44,27 +44,35 @@ def make_document(machine: Row, target: Target, settings: BenchSettings, outcome
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "took_s": outcome.took_s,
         "machine": machine,
-        "server": {
-            "kind": target.kind,
-            "version": target.version,
-            "is_private": target.is_private,
-            # Of a server that is not ours nobody asked.
-            "aof": target.aof if target.is_private else None,
-        },
+        "server": _server(target),
         "versions": own_versions(),
-        "settings": {
-            "rounds": settings.rounds,
-            "concurrency": CONCURRENCY,
-            "order": "sides take turns, and each round begins with the next one",
-            "scheduler": "off on all sides",
-            "notes": {one.side: one.note for one in settings.peers if one.note},
-        },
+        "settings": _settings(settings),
         "peers_missing": outcome.missing,
         "failed": outcome.failed,
         "scenarios": scenarios,
         "latency": latency_part(outcome.waited),
         "growth": growth_part(outcome.grown),
         "bars": _bars(scenarios),
+    }
+
+
+def _server(target: Target) -> Row:
+    return {
+        "kind": target.kind,
+        "version": target.version,
+        "is_private": target.is_private,
+        # Of a server that is not ours nobody asked.
+        "aof": target.aof if target.is_private else None,
+    }
+
+
+def _settings(settings: BenchSettings) -> Row:
+    return {
+        "rounds": settings.rounds,
+        "concurrency": CONCURRENCY,
+        "order": "sides take turns, and each round begins with the next one",
+        "scheduler": "off on all sides",
+        "notes": {one.side: one.note for one in settings.peers if one.note},
     }
 
 

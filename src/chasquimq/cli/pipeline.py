@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from chasquimq.cli.pipeline_backfill import backfill
 from chasquimq.cli.pipeline_check import check
 from chasquimq.cli.pipeline_compact import compact
 from chasquimq.cli.pipeline_report import report
-from chasquimq.cli.pipeline_run import backfill, once, run
+from chasquimq.cli.pipeline_run import once, run
 from chasquimq.cli.pipeline_sql import sql
 from chasquimq.cli.pipeline_status import status
 

@@ -1,4 +1,4 @@
-"""`chasqui pipeline run`, `once` and `backfill`: carry the history of queues into tables."""
+"""`chasqui pipeline run` and `once`: carry the history of queues into tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import signal
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,15 +29,14 @@ from chasquimq.cli.pipeline_options import (
     slo_option,
     trigger_option,
 )
-from chasquimq.cli.pipeline_talk import BatchTeller, run_facts, run_text, working
-from chasquimq.cli.render import clean, emit_json, emit_json_line
+from chasquimq.cli.pipeline_talk import BatchTeller, sum_up, working
+from chasquimq.cli.render import clean
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
-from chasquimq.errors import SettingsError
 from chasquimq.spark.pipeline_settings import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
-    from chasquimq.spark.pipeline_settings import PipelineRun, PipelineSettings
+    from chasquimq.spark.pipeline_settings import PipelineSettings
 
 rows_option = click.option(
     "--max-rows",
@@ -108,7 +106,7 @@ def run(
     except Terminated:
         # Before the first batch there is nothing to finish, and nothing to tell.
         return exit_code_of(signal.SIGTERM)
-    _sum_up(done, as_json=as_json, is_line=True)
+    sum_up(done, as_json=as_json, is_line=True)
     return exit_code_of(stop.number)
 
 
@@ -154,61 +152,7 @@ def once(
         # The answer is one document, so batches are told on a terminal only.
         teller = BatchTeller(say, as_json=False)
         done = Pipeline(session, settings).once(None if as_json else teller.note)
-    _sum_up(done, as_json=as_json)
-
-
-@click.command()
-@click.argument("day", metavar="DAY", type=click.DateTime(["%Y-%m-%d"]))
-@lake_option
-@slo_option
-@master_option
-@conf_option
-@json_option
-def backfill(
-    day: Any,
-    lake: Path,
-    slo: Mapping[str, int],
-    master: str,
-    conf: Mapping[str, str],
-    as_json: bool,
-) -> None:
-    """Make the silver and gold rows of DAY again from bronze, after a target or rule changed."""
-    need(RUNNING)
-    chosen = cast("date", day.date())
-    _refuse_absent_day(lake, chosen)
-    settings = _day_settings(lake, slo)
-    with (
-        ended_like_an_interrupt(),
-        spark_session(master, conf) as session,
-        working("making the day again"),
-    ):
-        from chasquimq.spark.pipeline import Pipeline
-
-        done = Pipeline(session, settings).backfill(chosen)
-    _sum_up(done, as_json=as_json)
-
-
-def _refuse_absent_day(path: Path, day: date) -> None:
-    from chasquimq.spark.answers import refuse_empty
-    from chasquimq.spark.lake import Lake
-
-    refuse_empty(path)
-    lake = Lake(path)
-    days = sorted({*lake.days("bronze_attempts"), *lake.days("bronze_events")})
-    if str(day) not in days:
-        there = f"{days[0]} to {days[-1]}" if days else "none yet"
-        raise SettingsError("day", str(day), f"a day of which bronze has rows ({there})")
-
-
-def _day_settings(lake: Path, slo: Mapping[str, int]) -> PipelineSettings:
-    """A day is made again without a server; its lake must be free and writable."""
-    from chasquimq.spark.checkpoints import refuse_held
-    from chasquimq.spark.pipeline_settings import PipelineSettings
-    from chasquimq.spark.readiness import refuse_unwritable
-
-    refuse_unwritable(lake)
-    refuse_held(lake)
-    return PipelineSettings(lake=lake, slo=dict(slo))
+    sum_up(done, as_json=as_json)
 
 
 class _Stop(threading.Event):
@@ -244,10 +188,3 @@ def _settings(url: str, lake: Path, **more: Any) -> PipelineSettings:
     settings = PipelineSettings(lake=lake, connection=ConnectionSettings(url=url), **more)
     refuse_early(settings)
     return settings
-
-
-def _sum_up(done: PipelineRun, *, as_json: bool, is_line: bool = False) -> None:
-    if as_json:
-        (emit_json_line if is_line else emit_json)(run_facts(done))
-    else:
-        click.echo(run_text(done))

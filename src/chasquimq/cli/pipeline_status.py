@@ -115,25 +115,27 @@ def _facts(
 ) -> dict[str, Any]:
     return {
         "lake": str(lake.absolute()),
-        "tables": [
-            {
-                "table": one.table,
-                "rows": one.rows,
-                "files": one.files,
-                "newest_at": json_value(one.newest_at),
-                "lag_ms": _age_ms(one.newest_at, now),
-            }
-            for one in tables
-        ],
-        "batches": [
-            {
-                "channel": one.channel,
-                "batch_id": one.batch_id,
-                "done_at": json_value(one.done_at),
-                "offsets": {queue: str(place) for queue, place in one.offsets.items()},
-            }
-            for one in batches
-        ],
+        "tables": [_table_facts(one, now) for one in tables],
+        "batches": [_batch_facts(one) for one in batches],
         "unread": [one._asdict() for one in unread],
         "gaps": [{name: json_value(value) for name, value in row.items()} for row in ledger],
+    }
+
+
+def _table_facts(extent: Extent, now: datetime) -> dict[str, Any]:
+    return {
+        "table": extent.table,
+        "rows": extent.rows,
+        "files": extent.files,
+        "newest_at": json_value(extent.newest_at),
+        "lag_ms": _age_ms(extent.newest_at, now),
+    }
+
+
+def _batch_facts(place: Place) -> dict[str, Any]:
+    return {
+        "channel": place.channel,
+        "batch_id": place.batch_id,
+        "done_at": json_value(place.done_at),
+        "offsets": {queue: str(offset) for queue, offset in place.offsets.items()},
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.duration import duration_text
-from chasquimq.cli.render import emit_json_line
+from chasquimq.cli.render import emit_json, emit_json_line
 
 if TYPE_CHECKING:
     from chasquimq.spark.pipeline_settings import BatchReport, PipelineRun
@@ -67,6 +67,14 @@ def batch_facts(batch: BatchReport) -> dict[str, Any]:
         "lost": batch.lost,
         "seconds": round(batch.seconds, 3),
     }
+
+
+def sum_up(done: PipelineRun, *, as_json: bool, is_line: bool = False) -> None:
+    """Say what a whole run came to."""
+    if as_json:
+        (emit_json_line if is_line else emit_json)(run_facts(done))
+    else:
+        click.echo(run_text(done))
 
 
 def run_facts(done: PipelineRun) -> dict[str, Any]:

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from chasquimq.errors import ServerUnreachable, SettingsError
+from chasquimq.settings import ConnectionSettings, CredentialProvider
 from chasquimq.store.redact import redact
 from chasquimq.store.topology import parse_topology
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
 
-    from chasquimq.settings import ConnectionSettings
-
-__all__ = ["new_async_connection", "new_blocking_connection", "normal_url", "redact"]
+__all__ = [
+    "connection_settings",
+    "new_async_connection",
+    "new_blocking_connection",
+    "normal_url",
+    "redact",
+]
 
 _SCHEMES = ("redis", "rediss", "unix")
 _URL_RULE = (
@@ -43,6 +48,23 @@ def normal_url(url: str, *, tls: bool = False) -> str:
     if tls and url.startswith(("redis://", "redis+")):
         return "rediss" + url[len("redis") :]
     return url
+
+
+def connection_settings(
+    url: str,
+    *,
+    tls: bool,
+    insecure_tls: bool,
+    credential_provider: CredentialProvider | None,
+    queue: str = "",
+) -> ConnectionSettings:
+    """What users say about their server, checked."""
+    return ConnectionSettings(
+        url=normal_url(url, tls=tls),
+        insecure_tls=insecure_tls,
+        credential_provider=credential_provider,
+        queue=queue,
+    )
 
 
 def new_async_connection(settings: ConnectionSettings, *, name: str = "") -> AsyncConnection:

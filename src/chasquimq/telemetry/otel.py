@@ -56,6 +56,9 @@ class OtelSink(TallySink["Recorder"]):
                 unfolded_max=_UNFOLDED_MAX,
             )
         )
+        self._observe(meter)
+
+    def _observe(self, meter: Meter) -> None:
         for family in _shown("counter"):
             meter.create_observable_counter(
                 otel_name(family), [self._observing_counts(family)], otel_unit(family), family.help

@@ -15,17 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from chasquimq.errors import SettingsError
 from chasquimq.model.pace import Pace
+from chasquimq.telemetry.trace_context import context_of, extras_of, origin_of
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanContext, TracerProvider
+    from opentelemetry.trace import Span, TracerProvider
 
 TRACER_NAME = "chasquimq"
-TRACEPARENT = "traceparent"
-TRACESTATE = "tracestate"
 _SYSTEM = "chasquimq"
-# What every system must pass on; more would crowd the envelope.
-_EXTRA_CHARS_MAX = 512
 
 logger = logging.getLogger(__name__)
 Attributes = dict[str, str | int]
@@ -81,7 +77,7 @@ class Tracing:
             attributes["messaging.batch.message_count"] = batch_count
         span = self._safely(lambda: self._start_add(queue, attributes), self._none)
         try:
-            yield self._safely(lambda: _extras_of(span), {})
+            yield self._safely(lambda: extras_of(span), {})
         except BaseException as error:
             words = type(error).__name__, str(error)
             self._safely(lambda: _note_error(span, *words), None)
@@ -116,10 +112,10 @@ class Tracing:
         from opentelemetry.context import Context, attach
         from opentelemetry.trace import Link, SpanKind, set_span_in_context
 
-        origin = _origin(extras)
+        origin = origin_of(extras)
         span = self._tracer.start_span(
             f"execute {queue}",
-            context=_context_of(origin),
+            context=context_of(origin),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=[Link(origin)] if origin else None,
@@ -191,46 +187,6 @@ def flush_spans(within_s: float) -> None:
     thread = threading.Thread(target=flush, name="chasqui-flush-spans", daemon=True)
     thread.start()
     thread.join(within_s)
-
-
-def _extras_of(span: Span) -> dict[str, str]:
-    from opentelemetry.context import Context
-    from opentelemetry.trace import set_span_in_context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    extras: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(extras, set_span_in_context(span, Context()))
-    return {key: text for key, text in extras.items() if len(text) <= _EXTRA_CHARS_MAX}
-
-
-def _origin(extras: Mapping[str, Any]) -> SpanContext | None:
-    """The span that the extras name, if they name one."""
-    from opentelemetry.context import Context
-    from opentelemetry.trace import get_current_span
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    carrier: dict[str, str] = {}
-    for key in (TRACEPARENT, TRACESTATE):
-        text = extras.get(key)
-        # Extras are written by strangers too.
-        if isinstance(text, str) and len(text) <= _EXTRA_CHARS_MAX:
-            carrier[key] = text
-    context = TraceContextTextMapPropagator().extract(carrier, Context())
-    found = get_current_span(context).get_span_context()
-    return found if found.is_valid else None
-
-
-def _context_of(origin: SpanContext | None) -> Context:
-    """An empty context, or one whose only span is the origin.
-
-    What happens to be current in the worker is no part of the job's trace.
-    """
-    from opentelemetry.context import Context
-    from opentelemetry.trace import NonRecordingSpan, set_span_in_context
-
-    if origin is None:
-        return Context()
-    return set_span_in_context(NonRecordingSpan(origin), Context())
 
 
 def _note_error(span: Span, error_type: str, message: str) -> None:

@@ -18,7 +18,6 @@ from chasquimq.settings import (
     DEFAULT_URL,
     MAX_ATTEMPTS,
     AbilitySettings,
-    ConnectionSettings,
     CredentialProvider,
     EventLevel,
     HistorySettings,
@@ -30,7 +29,7 @@ from chasquimq.settings import (
     WorkerSettings,
     given,
 )
-from chasquimq.store.address import normal_url
+from chasquimq.store.address import connection_settings
 from chasquimq.store.payloads import encode
 from chasquimq.telemetry.dispatch import SafeSink
 from chasquimq.telemetry.sink import MetricsSink, is_noop
@@ -117,8 +116,8 @@ class Worker:
         self.group = check_group_name(group)
         self.consumer_id = consumer_id or consumer_name()
         self.state: dict[str, Any] = {}
-        self._connection = ConnectionSettings(
-            url=normal_url(redis_url, tls=tls), insecure_tls=insecure_tls,
+        self._connection = connection_settings(
+            redis_url, tls=tls, insecure_tls=insecure_tls,
             credential_provider=credential_provider, queue=self.name,
         )  # fmt: skip
         self._settings = WorkerSettings(
