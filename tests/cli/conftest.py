@@ -14,6 +14,7 @@ import pytest
 from chasquimq import Queue, UnrecoverableError, Worker
 from chasquimq.cli.main import main
 from support.command import ANSWER_S_MAX, PROGRAM, RunningCommand, Said, run_on_a_terminal
+from support.waiting import patience
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -126,7 +127,7 @@ async def _run(
         *PROGRAM, *args, env=environ | variables, cwd=folder,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    async with asyncio.timeout(ANSWER_S_MAX):
+    async with asyncio.timeout(ANSWER_S_MAX * patience()):
         out, err = await process.communicate(stdin)
     assert b"Traceback" not in err, err.decode()
     return Said(process.returncode or 0, out.decode(), err.decode())

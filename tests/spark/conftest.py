@@ -11,6 +11,7 @@ from support.drive import Drive
 from support.feed import Feed
 from support.light_spark import lighten
 from support.scheduling import SHARED_SESSION, scope_of
+from support.waiting import patience
 
 # A session starts within half a minute on a busy machine, and its first query takes as long.
 _SPARK_TIMEOUT_S = 240
@@ -29,7 +30,7 @@ def pytest_collection_modifyitems(items) -> None:
     for item in items:
         if "spark" not in getattr(item, "fixturenames", ()):
             continue
-        item.add_marker(pytest.mark.timeout(_SPARK_TIMEOUT_S))
+        item.add_marker(pytest.mark.timeout(_SPARK_TIMEOUT_S * patience()))
         if scope_of(item.nodeid) != SHARED_SESSION:
             raise pytest.UsageError(f"{item.nodeid} needs a line in tests/support/scheduling.py")
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.waiting import patience
+
 PROGRAM = [sys.executable, "-m", "chasquimq"]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 ANSWER_S_MAX = 30.0
@@ -62,7 +64,7 @@ class RunningCommand:
         return self._err.read_text(errors="replace")
 
     async def until(self, condition, what: str, within_s: float = ANSWER_S_MAX) -> None:
-        until_s = time.monotonic() + within_s
+        until_s = time.monotonic() + within_s * patience()
         while not condition():
             assert self.process.poll() is None, f"it left before {what}: {self.err}"
             assert time.monotonic() < until_s, f"no {what} within {within_s} s: {self.err}"
@@ -75,7 +77,7 @@ class RunningCommand:
         """The exit code, after that signal."""
         if number is not None:
             self.process.send_signal(number)
-        return await asyncio.to_thread(self.process.wait, ANSWER_S_MAX)
+        return await asyncio.to_thread(self.process.wait, ANSWER_S_MAX * patience())
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -106,7 +108,11 @@ def run_on_a_terminal(
             os.killpg(process.pid, signal.SIGINT)
             until = None
     os.close(ours)
-    return Said(process.wait(ANSWER_S_MAX), seen.decode(errors="replace").replace("\r\n", "\n"), "")
+    return Said(
+        process.wait(ANSWER_S_MAX * patience()),
+        seen.decode(errors="replace").replace("\r\n", "\n"),
+        "",
+    )
 
 
 def _chunk(descriptor: int) -> bytes:

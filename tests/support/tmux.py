@@ -9,6 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.waiting import patience
+
 ANSWER_S_MAX = 30.0
 ROWS = 50
 ENDED = "(the command has ended)"
@@ -39,7 +41,7 @@ class Tmux:
         return [line.rstrip() for line in shown.split("\n") if line.strip()]
 
     async def until(self, words: str) -> list[str]:
-        until_s = time.monotonic() + ANSWER_S_MAX
+        until_s = time.monotonic() + ANSWER_S_MAX * patience()
         while True:
             lines = self.lines()
             if any(words in line for line in lines):

@@ -14,6 +14,7 @@ import pytest
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.tidying import tidy
 from support.attempts import failed
+from support.waiting import patience
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "tests" / "support" / "pipeline_program.py"
@@ -33,7 +34,7 @@ def run(url, queue_name, settings):
         return subprocess.run(
             [sys.executable, PROGRAM, url, queue_name, settings.lake, moment],
             env=os.environ | {"PYTHONPATH": path},
-            timeout=200,
+            timeout=200 * patience(),
             check=False,
         ).returncode
 
