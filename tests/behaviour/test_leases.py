@@ -13,7 +13,7 @@ from support.processes import WorkerFleet
 from support.waiting import eventually
 
 LEASE_MS = 1000
-LONG_S = 3.5
+LONG_S = 2.5
 
 
 def spins(seconds):

@@ -19,7 +19,7 @@ SOURCES = Path(__file__).parents[3] / "src"
 START_S_MAX = 150.0
 CONCURRENCY = 10
 JOBS = 400
-pytestmark = pytest.mark.timeout(START_S_MAX * 3)
+pytestmark = [pytest.mark.timeout(START_S_MAX * 3), pytest.mark.takes_turns]
 
 
 @pytest.fixture
