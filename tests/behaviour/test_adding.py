@@ -16,6 +16,7 @@ from chasquimq.errors import (
     StoreError,
 )
 from chasquimq.settings import AbilitySettings
+from chasquimq.store.add_write import AddMark
 from chasquimq.wire.codec import decode_envelope, decode_payload, split_envelope
 from support.faultproxy import FaultProxy
 from support.raw import Raw
@@ -157,6 +158,38 @@ async def test_a_hundred_concurrent_adds_are_one_script_call(url, queue_name, ra
         await asyncio.gather(*(queue.add("n", number) for number in range(100)))
 
         assert await tokens(raw) - before == 1
+
+
+async def test_a_bulk_is_on_its_way_while_the_caller_makes_its_answer(adding, raw):
+    await adding.add("warm", -1)
+    store, speller = adding._store(), adding._speller()
+    jobs = [speller.spell(spec, f"id-{at}", 1) for at, spec in enumerate(bulk(300))]
+
+    under_way = store.add_many(jobs, 1)
+    await eventually(lambda: arrived(raw, 301), what="the bulk without its caller")
+
+    assert await under_way == [AddMark.ADDED] * 300
+    assert store.window.try_enter(10_000)
+    assert await payloads(raw) == list(range(-1, 300))
+
+
+@pytest.mark.parametrize("resend", [True, False])
+async def test_a_bulk_under_way_teaches_a_server_that_forgot_the_script(
+    url, queue_name, raw, resend
+):
+    async with Queue(
+        queue_name, redis_url=url, abilities=SCRIPTS_ONLY, max_stream_len=100, resend=resend
+    ) as queue:
+        await queue.add("warm", -1)
+        await raw("SCRIPT", "FLUSH")
+
+        await queue.add_bulk(bulk(50))
+
+    assert await payloads(raw) == list(range(-1, 50))
+
+
+async def arrived(raw, count: int) -> bool:
+    return await raw("XLEN", raw.keys.stream) == count
 
 
 async def tokens(raw) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq import Queue
-from chasquimq.store.add_write import AddMark
+from chasquimq.store.add_write import AddMark, send_pieces
 from chasquimq.wire.codec import decode_envelope
 from chasquimq.wire.new_job import JobSpeller
 
@@ -27,6 +27,11 @@ def new_jobs():
         return [speller.spell(spec, f"id-{i}", 1) for i, spec in enumerate(specs)]
 
     return make
+
+
+async def sent(connection, write) -> list:
+    """The replies to a write."""
+    return [reply for answer in send_pieces(connection, write.pieces()) for reply in await answer]
 
 
 async def entries(raw) -> list[tuple[str, bytes | None]]:
@@ -53,7 +58,7 @@ async def test_a_write_sent_twice_adds_each_job_once_and_answers_the_same(
 
     marks = []
     for _ in range(2):
-        replies = await connection.send(write.request(), write.reply_count)
+        replies = await sent(connection, write)
         marks.append(store.accept(write, replies))
 
     assert marks == [[ADDED] * count] * 2
@@ -67,10 +72,10 @@ async def test_a_write_is_remembered_while_ten_thousand_others_are_unconfirmed(
     await adding.add("warm", 0)
     connection = await store.link.connection()
     write = store.spell(new_jobs(1_000), 1)
-    await connection.send(write.request(), write.reply_count)
+    await sent(connection, write)
     await adding.add_bulk([{"name": "n", "data": None}] * 9_000)
 
-    await connection.send(write.request(), write.reply_count)
+    await sent(connection, write)
 
     assert await raw("XLEN", raw.keys.stream) == 10_001
 
@@ -80,10 +85,10 @@ async def test_a_resend_is_known_after_its_jobs_have_run_and_gone(adding, raw, n
     await adding.add("warm", 0)
     connection = await store.link.connection()
     write = store.spell(new_jobs(3), 1)
-    await connection.send(write.request(), write.reply_count)
+    await sent(connection, write)
     await raw("XTRIM", raw.keys.stream, "MAXLEN", 0)
 
-    await connection.send(write.request(), write.reply_count)
+    await sent(connection, write)
 
     assert await raw("XLEN", raw.keys.stream) == 0
 

@@ -15,7 +15,6 @@ from chasquimq.wire.codec import (
     encode_payload,
     read_extras,
     split_envelope,
-    with_extras,
 )
 from fuzz.seeds import RUN_S_MAX, budget, envelopes, golden, mutated
 
@@ -50,20 +49,6 @@ def test_an_envelope_that_is_read_can_be_written_and_read_again(body):
     assert repr(envelope) == repr(found) == repr(decoded(spelled))
     assert read_extras(spelled) == (extras or {})
     assert read_extras(body) == (extras or {})
-
-
-@pytest.mark.timeout(RUN_S_MAX)
-@budget(150)
-@given(bodies)
-def test_extras_are_put_behind_any_envelope_that_is_read(body):
-    found = decoded(body)
-    if found is None:
-        return
-
-    more = with_extras(body, {"traceparent": "00-1"})
-
-    assert repr(decoded(more)) == repr(found)
-    assert read_extras(more) == {**read_extras(body), "traceparent": "00-1"}
 
 
 @pytest.mark.timeout(RUN_S_MAX)

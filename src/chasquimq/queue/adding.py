@@ -138,13 +138,15 @@ class Adding(BulkPlans):
         plain = plain_in(jobs, repeating)
         plans = _spell_all(jobs, repeating, self._spell_plan, now_ms)
         new = _spell_all(jobs, plain, self._speller().spell, now_ms)
-        marks = await self._store(durability).add_many(new, unique_ms) if new else []
-        _raise_conflicts(on_conflict, new, marks)
-        added = AddMark.ADDED
+        adding = self._store(durability).add_many(new, unique_ms) if new else None
+        # The server is at work now, which is the time to make what the caller gets.
         done = [
-            Job(one.job_id, one.name, jobs[at]["data"], 0, now_ms, self, mark is not added)
-            for at, one, mark in zip(plain, new, marks, strict=True)
+            Job(one.job_id, one.name, jobs[at]["data"], 0, now_ms, self)
+            for at, one in zip(plain, new, strict=True)
         ]
+        marks = await adding if adding else []
+        _raise_conflicts(on_conflict, new, marks)
+        _tell_duplicates(done, marks)
         if not plans:
             return done
         planned = await self._write_plans(plans, [jobs[at] for at in repeating], now_ms)
@@ -191,6 +193,13 @@ def _check_mappings(jobs: Sequence[JobSpec]) -> None:
 def _check_on_conflict(on_conflict: OnConflict) -> None:
     if on_conflict not in ("keep", "raise"):
         raise SettingsError("on_conflict", on_conflict, '"keep" or "raise"')
+
+
+def _tell_duplicates(jobs: Sequence[Job], marks: Sequence[AddMark]) -> None:
+    if marks.count(AddMark.ADDED) == len(marks):
+        return
+    for job, mark in zip(jobs, marks, strict=True):
+        job.is_duplicate = mark is not AddMark.ADDED
 
 
 def _raise_conflicts(

@@ -35,6 +35,8 @@ class Opening:
     # How data becomes bytes.
     _encode: Callable[[Any], bytes] = staticmethod(encode_payload)
     _known_speller: JobSpeller | None = None
+    # Looked up once instead of for every job.
+    _usual_store: ProducerStore | None = None
 
     def __init__(
         self,
@@ -117,10 +119,14 @@ class Opening:
         """The store of a durability class; each has a connection of its own."""
         if self._is_closed:
             raise self._closed_error()
+        if durability is None and self._usual_store is not None:
+            return self._usual_store
         wanted = self._durability if durability is None else parse_durability(durability)
         store = self._opened.get(wanted)
         if store is None:
             store = self._opened[wanted] = self._new_store(wanted)
+        if wanted == self._durability:
+            self._usual_store = store
         return store
 
     def _new_store(self, durability: Durability) -> ProducerStore:

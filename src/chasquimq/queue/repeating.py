@@ -89,7 +89,7 @@ class Repeating(Opening):
             raise SettingsError("key", key, "the key of a repeatable job", hint=hint)
         now_ms = wall_ms()
         job_id = new_job_id(now_ms)
-        job = NewJob(job_id, stored.spec.job_name, stored.envelope(job_id, now_ms))
+        job = NewJob(job_id, stored.spec.job_name, stored.spec.payload, now_ms, stored.retry)
         await self._store().add(job, self._settings.unique_for_ms)
         return Job(job_id, job.name, _decoded(stored.spec.payload), 0, now_ms, self)
 

@@ -11,7 +11,6 @@ from chasquimq.settings import AbilitySettings, ConnectionSettings, ProducerSett
 from chasquimq.store.add_write import AddMark
 from chasquimq.store.producing import ProducerStore
 from chasquimq.telemetry.tracing import Tracing
-from chasquimq.wire.codec import with_extras
 from chasquimq.wire.new_job import NewJob
 
 
@@ -41,4 +40,4 @@ class TracedStore(ProducerStore):
 
 def _carrying(job: NewJob, extras: dict[str, str]) -> NewJob:
     # No span, no extras: the bytes stay those of the original.
-    return replace(job, envelope=with_extras(job.envelope, extras)) if extras else job
+    return replace(job, extras={**(job.extras or {}), **extras}) if extras else job

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from chasquimq.errors import StoreError
 from chasquimq.store.script import script
@@ -13,13 +14,20 @@ from chasquimq.wire.new_job import NewJob
 
 if TYPE_CHECKING:
     from chasquimq.settings import ProducerSettings
-    from chasquimq.store.connection import Part, Reply
+    from chasquimq.store.connection import Connection, Part, Reply
     from chasquimq.wire.keys import QueueKeys
     from chasquimq.wire.resp import XaddTemplate
 
 JOBS_PER_WRITE_MAX = 1_000
 BYTES_PER_WRITE_MAX = 1024 * 1024
 TOKEN_TTL_S = 120
+# Fewer jobs than this are spelled sooner than a second write leaves.
+_PIECE_MIN = 128
+_PIECES_MAX = 8
+
+
+# Requests with the number of replies that each brings.
+Pieces = Iterable[tuple[bytes, int]]
 
 
 class AddMark(IntEnum):
@@ -34,10 +42,9 @@ class AddWrite(Protocol):
     """A write that can be sent again."""
 
     jobs: Sequence[NewJob]
-    reply_count: int
 
-    def request(self) -> bytes:
-        """The bytes to send; the same for every send."""
+    def pieces(self) -> Pieces:
+        """The bytes to send and how many replies they bring; the same for every send."""
         ...
 
     def request_with_text(self) -> bytes:
@@ -49,20 +56,37 @@ class AddWrite(Protocol):
         ...
 
 
+# One for each piece that was sent.
+Answers = Sequence[asyncio.Future[list[Any]]]
+
+
+class Sent(NamedTuple):
+    """A write on its way."""
+
+    write: AddWrite
+    answers: Answers
+
+
 class PlainWrite:
     """One XADD a job; the server itself remembers the ids where the template carries them."""
 
     def __init__(self, jobs: Sequence[NewJob], template: XaddTemplate) -> None:
         self.jobs = jobs
-        self.reply_count = len(jobs)
-        spell = template.spell
-        self._request = b"".join([spell(job.job_id, job.name, job.envelope) for job in jobs])
+        self._template = template
 
-    def request(self) -> bytes:
-        return self._request
+    def pieces(self) -> Iterator[tuple[bytes, int]]:
+        """Spelled when asked for: the server works on the first while the next is made."""
+        size = max(_PIECE_MIN, -(-len(self.jobs) // _PIECES_MAX))
+        for at in range(0, len(self.jobs), size):
+            piece = self.jobs[at : at + size]
+            yield self._spell(piece), len(piece)
 
     def request_with_text(self) -> bytes:
-        return self._request
+        return self._spell(self.jobs)
+
+    def _spell(self, jobs: Sequence[NewJob]) -> bytes:
+        spell = self._template.spell
+        return b"".join([spell(job.job_id, job.name, job.envelope) for job in jobs])
 
     def marks(self, replies: list[Reply]) -> list[AddMark] | None:
         for at, reply in enumerate(replies):
@@ -80,13 +104,12 @@ class RememberedWrite:
     """One script call for all jobs, remembered by a token of its own."""
 
     script_name: str
-    reply_count = 1
     jobs: Sequence[NewJob]
     _keys: list[str]
     _args: list[Part]
 
-    def request(self) -> bytes:
-        return script(self.script_name).by_hash(self._keys, self._args)
+    def pieces(self) -> Pieces:
+        return [(script(self.script_name).by_hash(self._keys, self._args), 1)]
 
     def request_with_text(self) -> bytes:
         return script(self.script_name).by_text(self._keys, self._args)
@@ -118,6 +141,11 @@ class ScriptWrite(RememberedWrite):
             self._args += (job.envelope, job.name, job.digest)
 
 
+def send_pieces(connection: Connection, pieces: Pieces, *, block_ms: int = 0) -> Answers:
+    """Send each piece as soon as it is spelled."""
+    return [connection.send(request, count, block_ms=block_ms) for request, count in pieces]
+
+
 def leftovers(keys: QueueKeys, job_ids: Iterable[str]) -> list[str]:
     """Where former jobs of these ids may have left their ends."""
     return [key for one in job_ids for key in (keys.outcome(one), keys.result(one))]
@@ -125,7 +153,7 @@ def leftovers(keys: QueueKeys, job_ids: Iterable[str]) -> list[str]:
 
 def chunks(jobs: Sequence[NewJob]) -> Sequence[Sequence[NewJob]]:
     """The jobs in slices that respect both ceilings of a write."""
-    is_small = sum([len(job.envelope) for job in jobs]) <= BYTES_PER_WRITE_MAX
+    is_small = sum([len(job.payload) for job in jobs]) <= BYTES_PER_WRITE_MAX
     if is_small and len(jobs) <= JOBS_PER_WRITE_MAX:
         return [jobs] if jobs else []
     return list(_cut(jobs))
@@ -134,9 +162,9 @@ def chunks(jobs: Sequence[NewJob]) -> Sequence[Sequence[NewJob]]:
 def _cut(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
     start = size = 0
     for at, job in enumerate(jobs):
-        size += len(job.envelope)
+        size += len(job.payload)
         if at > start and (at - start == JOBS_PER_WRITE_MAX or size > BYTES_PER_WRITE_MAX):
             yield jobs[start:at]
-            start, size = at, len(job.envelope)
+            start, size = at, len(job.payload)
     if start < len(jobs):
         yield jobs[start:]

@@ -29,11 +29,25 @@ _WATCH_MS_MAX = 1_000
 _WRITE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
 
 
+class _ThisProcess:
+    """Knows its own number without asking the kernel for every command."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def learn(self) -> None:
+        self.pid = os.getpid()
+
+
+_this_process = _ThisProcess()
+os.register_at_fork(after_in_child=_this_process.learn)
+
+
 class Connection(asyncio.Protocol):
     """A taken-over transport; use `open_connection` to get one."""
 
     def __init__(self, owner: Any, command_timeout_ms: int) -> None:
-        self._owner_pid = os.getpid()
+        self._owner_pid = _this_process.pid
         self._timeout_s = command_timeout_ms / 1000
         self._reader = hiredis.Reader(replyError=error_from_reply)
         self._waiting: deque[_Waiter] = deque()
@@ -76,7 +90,7 @@ class Connection(asyncio.Protocol):
 
     def check_caller(self) -> None:
         """Refuse a process or an event loop that could only wait in vain."""
-        if self._owner_pid != os.getpid():
+        if self._owner_pid != _this_process.pid:
             raise StoreError(
                 "a connection must be used by the process that opened it; "
                 "open a new Queue or Worker after a fork"

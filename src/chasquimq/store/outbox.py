@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import StoreError
-from chasquimq.store.add_write import AddMark, AddWrite, chunks
+from chasquimq.store.add_write import AddMark, AddWrite, Answers, chunks, send_pieces
 from chasquimq.store.server_errors import about
 from chasquimq.wire.new_job import NewJob
 
@@ -70,14 +70,14 @@ class Outbox:
         if connection is None or must_ask or not self._writer.window.try_enter(len(jobs)):
             self._follow(write, waiters, self._enter_and_confirm(write))
             return
-        answer = connection.send(write.request(), write.reply_count)
-        answer.add_done_callback(lambda done: self._answered(write, waiters, done))
+        answers = send_pieces(connection, write.pieces())
+        # Replies come in order: with the last piece all are answered.
+        answers[-1].add_done_callback(lambda _: self._answered(write, waiters, answers))
 
-    def _answered(
-        self, write: AddWrite, waiters: Sequence[_Waiter], answer: asyncio.Future[list[Reply]]
-    ) -> None:
+    def _answered(self, write: AddWrite, waiters: Sequence[_Waiter], answers: Answers) -> None:
         try:
-            marks = self._writer.accept(write, answer.result())
+            replies = [reply for answer in answers for reply in answer.result()]
+            marks = self._writer.accept(write, replies)
         except StoreError as trouble:
             # It stays in the window: what may be sent again must be among the remembered ids.
             self._follow(write, waiters, self._confirm(write, trouble))

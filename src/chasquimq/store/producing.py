@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -12,7 +12,17 @@ from chasquimq.errors import ConnectionLost, DurabilityNotMet, QueueFull, StoreE
 from chasquimq.model.durability import SERVER, Durability
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
-from chasquimq.store.add_write import AddMark, AddWrite, PlainWrite, ScriptWrite, chunks
+from chasquimq.store.add_write import (
+    AddMark,
+    AddWrite,
+    Answers,
+    Pieces,
+    PlainWrite,
+    ScriptWrite,
+    Sent,
+    chunks,
+    send_pieces,
+)
 from chasquimq.store.confirming import Confirmation
 from chasquimq.store.connection import Connection, pack
 from chasquimq.store.delay_events import DelayEvents
@@ -83,9 +93,14 @@ class ProducerStore:
             return (await self._add_all([job], unique_ms))[0]
         return await self._outbox.put(job)
 
-    async def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
-        """Add jobs in writes of at most a thousand; the marks come in the same order."""
-        return await self._add_all(jobs, unique_ms)
+    def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> Awaitable[list[AddMark]]:
+        """Add jobs in writes of at most a thousand; the marks come in the same order.
+
+        Where nothing is in the way they have left when this returns; the caller can use the time
+        until the server has answered.
+        """
+        sent = self._send_at_once(jobs, unique_ms)
+        return self._add_all(jobs, unique_ms) if sent is None else self._write_all([jobs], 0, sent)
 
     async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
         """Remove delayed jobs; True: that job will never run."""
@@ -124,13 +139,26 @@ class ProducerStore:
                 self.link.heed(error)
                 await pause(error)
 
-    async def _write_all(self, parts: Sequence[Sequence[NewJob]], unique_ms: int) -> list[AddMark]:
+    def _send_at_once(self, jobs: Sequence[NewJob], unique_ms: int) -> Sent | None:
+        connection = self.link.current
+        is_simple = self.confirmation is None and len(chunks(jobs)) == 1
+        if connection is None or connection is not self._prepared or not is_simple:
+            return None
+        if any(job.wait is not None for job in jobs) or not self.window.try_enter(len(jobs)):
+            return None
+        write = self.spell(jobs, unique_ms)
+        return Sent(write, send_pieces(connection, write.pieces()))
+
+    async def _write_all(
+        self, parts: Sequence[Sequence[NewJob]], unique_ms: int, sent: Sent | None = None
+    ) -> list[AddMark]:
         marks: list[AddMark] = []
         unmet: list[DurabilityNotMet] = []
         for at, part in enumerate(parts):
-            await self.window.enter(len(part))
+            if sent is None:
+                await self.window.enter(len(part))
             try:
-                marks += await self._write(part, unique_ms)
+                marks += await self._write(part, unique_ms, sent)
             except DurabilityNotMet as error:
                 # These jobs are written; the rest must be too, and then the caller hears of all.
                 unmet.append(error)
@@ -144,14 +172,22 @@ class ProducerStore:
             raise about(unmet[0], [job_id for error in unmet for job_id in error.job_ids])
         return marks
 
-    async def _write(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
-        marks = await self.confirm(self.spell(jobs, unique_ms))
+    async def _write(
+        self, jobs: Sequence[NewJob], unique_ms: int, sent: Sent | None
+    ) -> list[AddMark]:
+        write = self.spell(jobs, unique_ms) if sent is None else sent.write
+        marks = await self.confirm(write, sent=sent)
         if self._delay_events is not None:
             self._delay_events.added(jobs, marks)
         return marks
 
-    async def confirm(self, write: AddWrite, trouble: StoreError | None = None) -> list[AddMark]:
-        """Send a write until the server has answered it; `trouble` is how a first send ended."""
+    async def confirm(
+        self, write: AddWrite, trouble: StoreError | None = None, sent: Sent | None = None
+    ) -> list[AddMark]:
+        """Send a write until the server has answered it.
+
+        `trouble` is how a first send ended, `sent` one that has not ended yet.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._settings.resend_within_ms / 1000
         was_sent = False
@@ -167,7 +203,8 @@ class ProducerStore:
                 connection = await (
                     self.link.connection(within_s=left_s) if was_sent else self._connection(left_s)
                 )
-                return self.accept(write, await self._exchange(connection, write))
+                answers, sent = sent and sent.answers, None
+                return self.accept(write, await self._exchange(connection, write, answers))
             except (QueueFull, DurabilityNotMet):
                 raise
             except StoreError as error:
@@ -208,20 +245,24 @@ class ProducerStore:
             self._delay_events.flush()
         await self.link.close()
 
-    async def _exchange(self, connection: Connection, write: AddWrite) -> list[Reply]:
-        replies = await self._send(connection, write.request(), write)
+    async def _exchange(
+        self, connection: Connection, write: AddWrite, answers: Answers | None
+    ) -> list[Reply]:
+        replies = await (
+            _replies(answers) if answers else self._send(connection, write.pieces(), write)
+        )
         if is_forgotten(replies[0]):
-            replies = await self._send(connection, write.request_with_text(), write)
+            replies = await self._send(connection, [(write.request_with_text(), 1)], write)
         return replies
 
-    async def _send(self, connection: Connection, request: bytes, write: AddWrite) -> list[Reply]:
+    async def _send(self, connection: Connection, pieces: Pieces, write: AddWrite) -> list[Reply]:
         """One round trip; a durability class asks for copies right behind the write."""
         confirmation = self.confirmation
         if confirmation is None:
-            return await connection.send(request, write.reply_count)
-        answer = connection.send(request, write.reply_count, block_ms=confirmation.block_ms)
+            return await _replies(send_pieces(connection, pieces))
+        answers = send_pieces(connection, pieces, block_ms=confirmation.block_ms)
         confirmed = confirmation.of_all_sent(connection)
-        replies = await answer
+        replies = await _replies(answers)
         if not any(isinstance(reply, StoreError) for reply in replies):
             # What was refused needs no copies.
             self.accept(write, replies)
@@ -280,6 +321,10 @@ class ProducerStore:
         )
         if isinstance(replies[1], StoreError):
             raise replies[1]
+
+
+async def _replies(answers: Answers) -> list[Reply]:
+    return [reply for answer in answers for reply in await answer]
 
 
 def _ids(*parts: Sequence[NewJob]) -> list[str]:

@@ -107,12 +107,6 @@ def encode_envelope(
     return envelope + _encode(extras) if extras else envelope
 
 
-def with_extras(envelope: bytes, extras: dict[str, Any]) -> bytes:
-    """The same envelope with more extras behind it; those it has stay."""
-    end = value_end(envelope)
-    return envelope[:end] + _encode({**_read_extras(envelope[end:]), **extras})
-
-
 def decode_envelope(buf: bytes) -> Envelope:
     """Read an envelope, whatever may follow it.
 

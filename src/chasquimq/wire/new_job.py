@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from chasquimq.errors import PayloadTooLarge, SettingsError
+from chasquimq.model.backoff import RetryOverride
 from chasquimq.model.options import Wait, optional_ms, retry_override, wait_of
 from chasquimq.wire.codec import encode_envelope, encode_payload
 from chasquimq.wire.names import check_job_id, check_job_name
@@ -26,16 +27,25 @@ SPEC_KEYS = frozenset(
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A job ready to be written.
+    """A job that is checked and has its payload packed; its envelope is spelled as it leaves.
 
     `digest` is empty unless the id is the caller's own, `wait` is None for a job that is ready now.
     """
 
     job_id: str
     name: str
-    envelope: bytes
+    payload: bytes
+    created_at_ms: int
+    retry: RetryOverride | None = None
+    extras: dict[str, Any] | None = None
     digest: str = ""
     wait: Wait | None = None
+
+    @property
+    def envelope(self) -> bytes:
+        return encode_envelope(
+            self.job_id, self.payload, self.created_at_ms, 0, self.retry, self.extras
+        )
 
 
 class JobSpeller:
@@ -63,8 +73,8 @@ class JobSpeller:
         job_id = fresh_id if own_id is None else check_job_id(own_id)
         retry = retry_override(spec.get("attempts"), spec.get("backoff"))
         wait = wait_of(spec.get("delay_ms"), spec.get("delay"), self._delay_s_max, now_ms)
-        envelope = encode_envelope(job_id, payload, now_ms, 0, retry, _extras(spec))
-        return NewJob(job_id, name, envelope, job_digest(name, payload) if own_id else "", wait)
+        digest = job_digest(name, payload) if own_id else ""
+        return NewJob(job_id, name, payload, now_ms, retry, _extras(spec), digest, wait)
 
     def _plain(self, name: str, data: Any, job_id: str, now_ms: int) -> NewJob:
         payload = self._encode(data)
@@ -72,7 +82,7 @@ class JobSpeller:
             raise PayloadTooLarge(len(payload), self._payload_bytes_max)
         if type(name) is not str or name not in self._good_names:
             name = self._check_name(name)
-        return NewJob(job_id, name, encode_envelope(job_id, payload, now_ms))
+        return NewJob(job_id, name, payload, now_ms)
 
     def _check_name(self, name: str) -> str:
         name = check_job_name(name)
