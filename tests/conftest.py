@@ -10,6 +10,7 @@ import pytest
 
 from chasquimq import Queue, Worker
 from support.raw import Raw
+from support.scheduling import FewJvms, turn_of
 from support.servers import ServerKind, server_kinds
 from support.turns import left_to_another_kind
 from support.workers import RunningWorker
@@ -82,16 +83,17 @@ def pytest_configure(config) -> None:
 
 
 def pytest_collection_modifyitems(config, items) -> None:
+    """Leave out what another kind of server has its turn with; begin with what takes longest."""
     left_out = left_to_another_kind(items)
     config.hook.pytest_deselected(items=left_out)
     kept = set(items) - set(left_out)
     items[:] = [item for item in items if item in kept]
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: turn_of(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    from support.scheduling import FewJvms
-
     return FewJvms(config, log)
 
 

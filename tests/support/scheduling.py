@@ -13,6 +13,7 @@ _OWN_SESSIONS = "the tests that start Spark themselves"
 _SCOPES = {
     "tests/cli/test_bench.py": "the tests of one run of the benchmark",
     "tests/cli/test_demo.py": "the tests of one demo",
+    "tests/security/test_dangerous_calls.py": "the tests of all lines of ours",
     "tests/spark/pipeline/test_pipeline_kills.py::test_killed_in_": _OWN_SESSIONS,
     "tests/spark/pipeline/": SHARED_SESSION,
     "tests/spark/queues/test_cli_enqueue.py": _OWN_SESSIONS,
@@ -28,6 +29,8 @@ _SCOPES = {
     "tests/spark/workers/test_worker_c": _OWN_SESSIONS,
     "tests/store/test_topologies.py": "the tests of one cluster",
 }
+# What takes longest is begun first, so that nobody waits for it in the end.
+_LONG_TESTS = ("tests/machine/", "tests/faults/", "tests/interop/")
 
 
 def scope_of(nodeid: str) -> str:
@@ -35,11 +38,20 @@ def scope_of(nodeid: str) -> str:
     return next((scope for start, scope in _SCOPES.items() if nodeid.startswith(start)), nodeid)
 
 
-class FewJvms(LoadScopeScheduling):
-    """Every test goes wherever there is room, but those with Spark keep together.
+def turn_of(nodeid: str) -> int:
+    """Tests with a lower number are begun earlier."""
+    if scope_of(nodeid) in (SHARED_SESSION, _OWN_SESSIONS):
+        return 0
+    return 1 if nodeid.startswith(_LONG_TESTS) else 2
 
-    Larger scopes are begun first, and so Spark's: they take longest.
-    """
+
+class FewJvms(LoadScopeScheduling):
+    """Every test goes wherever there is room, but those with Spark keep together."""
+
+    def __init__(self, config: Any, log: Any = None) -> None:
+        super().__init__(config, log)
+        # Scopes come in the order of their tests, not by how many they are.
+        config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
