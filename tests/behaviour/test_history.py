@@ -218,7 +218,7 @@ async def test_a_budget_that_is_no_number_of_bytes_is_refused(queue_name):
         Worker(queue_name, handler, history_max_bytes=0)
 
 
-@pytest.mark.timeout(600 if IS_BIG else 60)
+@pytest.mark.timeout(600 if IS_BIG else 120)
 async def test_the_history_keeps_to_its_bytes_all_the_time(
     queue, queue_name, running_worker, raw, kind
 ):

@@ -33,8 +33,6 @@ from chasquimq.errors import (
 from chasquimq.store import payloads
 from support.waiting import patience
 
-pytestmark = pytest.mark.timeout(60)
-
 HANDLERS = """
 import asyncio, atexit, contextvars, ctypes, os, signal, subprocess, sys, time
 from chasquimq.errors import RetryLater, UnrecoverableError

@@ -244,7 +244,7 @@ def test_packages_that_cannot_be_fetched_are_one_sentence_and_no_traceback(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_fresh_tree_sets_itself_up_once_for_two_callers_and_heals_after_a_kill(
     fresh_tree: Path, tmp_path: Path
 ):

@@ -45,7 +45,7 @@ async def nap(raw, trial):
         await raw("DEBUG", "SLEEP", NAP_S)
 
 
-@pytest.mark.timeout(900 if IS_BIG else 90)
+@pytest.mark.timeout(900 if IS_BIG else 180)
 async def test_administration_costs_no_job(own_raw, own_trial, own_fleet, kind):
     own_trial.seed, dice = SEED, random.Random(SEED)
     for process in [own_fleet.launch("fated", **OPTIONS) for _ in range(2)]:

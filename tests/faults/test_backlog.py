@@ -22,7 +22,7 @@ def own_server(kind):
     server.stop()
 
 
-@pytest.mark.timeout(900 if IS_BIG else 60)
+@pytest.mark.timeout(900 if IS_BIG else 120)
 async def test_a_worker_keeps_its_size_under_a_backlog(own_queue, own_fleet, kind):
     before = await size_of_an_idle_worker(own_fleet)
     await add(own_queue, JOBS, PAYLOAD, at_once=10_000)

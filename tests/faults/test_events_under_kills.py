@@ -62,7 +62,7 @@ async def follower(url, queue_name, raw):
     await follower.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_no_event_of_a_killed_fleet_is_untrue_and_those_that_are_missing_are_counted(
     trial, raw, fleet, follower, tmp_path, kind
 ):
@@ -100,7 +100,7 @@ async def test_no_event_of_a_killed_fleet_is_untrue_and_those_that_are_missing_a
     assert 0 <= lost <= KILLS * CONCURRENCY
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_what_a_dead_fleet_left_behind_was_never_told_completed(
     trial, raw, fleet, follower, tmp_path
 ):

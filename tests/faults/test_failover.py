@@ -255,7 +255,7 @@ async def _told(url: str) -> dict[str, int]:
     return {code: await _refusals(url, code) for code in ("ASK", "TRYAGAIN", "MOVED")}
 
 
-@pytest.mark.timeout(240 if IS_BIG else 60)
+@pytest.mark.timeout(240 if IS_BIG else 120)
 @pytest.mark.parametrize("rounds", [3 if IS_BIG else 1])
 async def test_work_goes_on_where_sentinels_say(kind, queue_name, rounds):
     # One who is soon taken for dead is so by mistake, too, once there is a way back.
@@ -298,7 +298,7 @@ async def _sentinel_failover(watched: Watched) -> tuple[float, float]:
     return killed_s, promoted_s
 
 
-@pytest.mark.timeout(240 if IS_BIG else 60)
+@pytest.mark.timeout(240 if IS_BIG else 120)
 @pytest.mark.parametrize("rounds", [6 if IS_BIG else 1])
 async def test_a_queue_whose_slot_moves_loses_and_doubles_nothing(kind, queue_name, rounds):
     async with Cluster(kind) as cluster:

@@ -20,7 +20,7 @@ OPTIONS = {"concurrency": 2, "claim_min_idle_ms": LEASE_MS}
 DOUBLES_PER_KILL_MAX = 1.0
 
 
-@pytest.mark.timeout(900 if IS_BIG else 120)
+@pytest.mark.timeout(900 if IS_BIG else 240)
 async def test_kills_lose_nothing_and_double_next_to_nothing(trial, fleet, kind):
     trial.seed, dice = SEED, random.Random(SEED)
     workers = [fleet.launch("brief", **OPTIONS) for _ in range(3)]

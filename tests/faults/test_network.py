@@ -187,7 +187,7 @@ async def test_with_a_quarter_of_all_replies_lost_every_job_is_added_and_run_onc
 # ── dials ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_an_outage_is_no_storm_of_dials_and_its_end_is_noticed(
     proxy, far_trial, queue_name, kind
 ):

@@ -37,7 +37,7 @@ async def own_trial(own_server, queue_name, tmp_path, durability):
         trial.close()
 
 
-@pytest.mark.timeout(3_600 if IS_BIG else 90)
+@pytest.mark.timeout(3_600 if IS_BIG else 180)
 @pytest.mark.parametrize(
     ("aof", "durability", "may_lose"),
     [("always", "server", False), ("everysec", "fsync", False), ("everysec", "server", True)],

@@ -147,7 +147,7 @@ async def hurt_leaders(fleet, raw, seconds) -> None:
     await asyncio.gather(*suspensions)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_each_due_time_becomes_one_job_whatever_happens_to_the_leader(
     queue, raw, fleet, kind
 ):

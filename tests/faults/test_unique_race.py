@@ -75,7 +75,7 @@ def racers(url, proxy, queue_name, tmp_path):
     racers.close()
 
 
-@pytest.mark.timeout(900 if IS_BIG else 60)
+@pytest.mark.timeout(900 if IS_BIG else 120)
 async def test_racers_that_die_or_hear_nothing_add_each_id_once(
     racers, proxy, trial, raw, queue_name, running_worker, tmp_path, kind
 ):

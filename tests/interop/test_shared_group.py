@@ -34,7 +34,7 @@ async def main(url, name):
 asyncio.run(main(*sys.argv[1:]))
 """
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 class Fleet:
