@@ -124,4 +124,4 @@ def test_the_first_retry_is_number_one():
 
 
 def test_an_int_multiplier_becomes_a_float():
-    assert type(Backoff("exponential", 5, None, 3, None).multiplier) is float
+    assert type(Backoff.exponential(5, multiplier=3).multiplier) is float

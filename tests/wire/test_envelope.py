@@ -162,7 +162,7 @@ def test_extras_of_unreadable_bytes_are_empty():
 
 
 def test_an_int_multiplier_is_spelled_as_a_float():
-    given_an_int = RetryOverride(None, Backoff("exponential", 5, None, 3, None))
+    given_an_int = RetryOverride(None, Backoff.exponential(5, multiplier=3))
 
     spelled = encode_envelope("job", b"", 5, 0, given_an_int)
 

@@ -19,7 +19,8 @@ U64 = Annotated[int, msgspec.Meta(ge=0)]
 class Backoff(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A job's own waiting rule; None in a slot means the worker's default.
 
-    Every slot is required, because the wire counts them: use `fixed` or `exponential`.
+    Every slot is required, because the wire counts them: use `fixed` or `exponential`. The wire
+    carries the multiplier as a float, so it must be one; read from the wire it always is.
     """
 
     kind: str
@@ -27,11 +28,6 @@ class Backoff(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     max_delay_ms: U64 | None
     multiplier: float | None
     jitter_ms: U64 | None
-
-    def __post_init__(self) -> None:
-        # The wire carries the multiplier as a float even where a caller gave an int.
-        if isinstance(self.multiplier, int):
-            msgspec.structs.force_setattr(self, "multiplier", float(self.multiplier))
 
     @classmethod
     def fixed(cls, delay_ms: int, jitter_ms: int | None = None) -> Backoff:
@@ -48,7 +44,8 @@ class Backoff(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         jitter_ms: int | None = None,
     ) -> Backoff:
         """Wait longer before each run, up to `max_delay_ms`."""
-        return cls(EXPONENTIAL, delay_ms, max_delay_ms, multiplier, jitter_ms)
+        factor = None if multiplier is None else float(multiplier)
+        return cls(EXPONENTIAL, delay_ms, max_delay_ms, factor, jitter_ms)
 
 
 class RetryOverride(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -80,8 +77,8 @@ def delay_ms(n: int, backoff: Backoff | None, defaults: BackoffDefaults, rng: Di
     """
     assert n >= 1, "the first retry is number 1"
     rule = backoff or Backoff.exponential(defaults.initial_backoff_ms)
-    cap_ms = _or_default(rule.max_delay_ms, defaults.max_backoff_ms)
-    jitter_ms = _or_default(rule.jitter_ms, defaults.jitter_ms)
+    cap_ms = defaults.max_backoff_ms if rule.max_delay_ms is None else rule.max_delay_ms
+    jitter_ms = defaults.jitter_ms if rule.jitter_ms is None else rule.jitter_ms
     wait_ms = _capped(_base_ms(n, rule, defaults), cap_ms)
     return wait_ms + (rng.randrange(jitter_ms) if jitter_ms else 0)
 
@@ -105,7 +102,3 @@ def _capped(base_ms: float, cap_ms: int) -> int:
     if math.isnan(base_ms) or base_ms >= cap_ms:
         return cap_ms
     return math.floor(max(0, base_ms))
-
-
-def _or_default(own: int | None, default: int) -> int:
-    return default if own is None else own

@@ -129,15 +129,23 @@ def _asked_ms(error: RetryLater) -> int | None:
 
 def _remote_words(error: BaseException) -> tuple[str, str] | None:
     """What was raised in a child process; the error over here says it, or its cause does."""
-    for one in (error, error.__cause__):
-        facts = {} if one is None else vars(one)
-        error_type, message = facts.get("type_name"), facts.get("message")
-        if isinstance(error_type, str) and isinstance(message, str):
-            return error_type, message
+    cause = error.__cause__
+    return _words_of(error) or (None if cause is None else _words_of(cause))
+
+
+def _words_of(error: BaseException) -> tuple[str, str] | None:
+    facts = vars(error)
+    if not facts:
+        return None
+    error_type, message = facts.get("type_name"), facts.get("message")
+    if isinstance(error_type, str) and isinstance(message, str):
+        return error_type, message
     return None
 
 
 def _storable(text: str) -> str:
+    if text.isascii():
+        return text[:_DETAIL_CHARS_MAX]
     # Half a surrogate pair, as in the name of a file, has no UTF-8.
     return text[:_DETAIL_CHARS_MAX].encode(errors="backslashreplace").decode()
 

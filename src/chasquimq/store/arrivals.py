@@ -18,7 +18,7 @@ _NAMES_MAX = 1_024
 class Batch(msgspec.Struct, frozen=True):
     """What one read brought.
 
-    `is_plain`: every delivery is a first one that asks for nothing special.
+    `is_plain`: every delivery is a first one that nothing forbids to start.
     """
 
     deliveries: list[Delivery]
@@ -39,6 +39,9 @@ class ArrivalReader:
     def __init__(self, payload_bytes_max: int) -> None:
         self._payload_bytes_max = payload_bytes_max
         self._names: dict[bytes, str] = {}
+        # Jobs that were promoted together were mostly due together.
+        self._raw_due = b""
+        self._due_ms: int | None = None
 
     def read(self, entries: list[list[Any]], held_since_ns: int) -> Batch:
         """Sort entries of `[id, fields]` or `[id, fields, idle_ms, earlier]`."""
@@ -52,19 +55,27 @@ class ArrivalReader:
                 arrivals.append(broken.arrival)
                 continue
             deliveries.append(delivery)
-            if delivery.earlier or delivery.spent or delivery.retry or delivery.extras:
+            retry = delivery.retry
+            has_no_attempts = retry is not None and retry.max_attempts == 0
+            if delivery.earlier or delivery.spent or delivery.extras or has_no_attempts:
                 is_plain = False
         return Batch(deliveries, arrivals, is_plain)
 
     def _deliver(self, entry: list[Any], held_since_ns: int) -> Delivery:
         fields: list[bytes] = entry[1] or []
         due_ms = None
-        # What every producer writes, spelled out because it is read once per job.
+        # What producers and promoters write, spelled out because it is read once per job.
         if len(fields) == 4 and fields[0] == b"d" and fields[2] == b"n":
             body, raw_name = fields[1], fields[3]
             name = self._names.get(raw_name)
             if name is None:
                 name = self._learn(raw_name)
+        elif len(fields) == 6 and fields[0] == b"d" and fields[2] == b"n" and fields[4] == b"due":
+            body, raw_name, raw_due = fields[1], fields[3], fields[5]
+            name = self._names.get(raw_name)
+            if name is None:
+                name = self._learn(raw_name)
+            due_ms = self._due_ms if raw_due == self._raw_due else self._learn_due(raw_due)
         else:
             body, name, due_ms = self._other_fields(entry[0], fields)
         if len(body) > self._payload_bytes_max:
@@ -94,19 +105,17 @@ class ArrivalReader:
         )
 
     def _other_fields(self, entry_id: bytes, fields: list[bytes]) -> tuple[bytes, str, int | None]:
-        # What a promoter writes comes second.
-        if len(fields) == 6 and fields[0] == b"d" and fields[2] == b"n" and fields[4] == b"due":
-            return fields[1], self._learn(fields[3]), read_uint(fields[5])
         found = read_fields(fields)
         if found.payload is None:
             detail = "the entry has no field `d`"
             raise _Broken(Arrival(entry_id, DlqReason.MALFORMED, detail, found.name, b""))
         return found.payload, found.name, found.due_ms
 
+    def _learn_due(self, raw: bytes) -> int | None:
+        self._raw_due, self._due_ms = raw, read_uint(raw)
+        return self._due_ms
+
     def _learn(self, raw: bytes) -> str:
-        name = self._names.get(raw)
-        if name is not None:
-            return name
         name = raw.decode() if _is_utf8(raw) else ""
         if len(self._names) < _NAMES_MAX:
             self._names[raw] = name

@@ -37,15 +37,18 @@ class MoveSpeller:
     def retries(self, moves: Sequence[Retrying]) -> list[Call]:
         keys = (self._keys.stream, self._keys.delayed, self._keys.dix)
         spelled = [_spell_retry(move) for move in moves]
+        # The last part is the job; the others are small.
+        sizes = [_size_bytes(row[-1]) for row in spelled]
         head = (self._group, self._consumer)
-        return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled)]
+        return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled, sizes)]
 
     def burials(self, moves: Sequence[Burying]) -> list[Call]:
         if self._results.is_stored:
             return [self._bury_call(move) for move in moves]
         keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer, 0)
         spelled = [_spell_bury(move) for move in moves]
-        return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled)]
+        sizes = [sum(map(_size_bytes, row)) for row in spelled]
+        return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled, sizes)]
 
     def _complete_call(self, moves: Sequence[Completing]) -> Call:
         keys: list[str] = [self._keys.stream]
@@ -115,16 +118,17 @@ def _result_chunks(moves: Sequence[Completing]) -> Iterator[Sequence[Completing]
     yield moves[start:]
 
 
-def _by_bytes(moves: list[list[Part]]) -> Iterator[list[list[Part]]]:
-    chunk: list[list[Part]] = []
-    size = 0
-    for move in moves:
-        move_bytes = sum(len(part) for part in move if isinstance(part, bytes))
-        is_full = len(chunk) == _MOVES_PER_CALL_MAX or size + move_bytes > _MOVE_BYTES_PER_CALL_MAX
-        if chunk and is_full:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(move)
-        size += move_bytes
-    if chunk:
-        yield chunk
+def _size_bytes(part: Part) -> int:
+    return len(part) if isinstance(part, bytes) else 0
+
+
+def _by_bytes(rows: list[list[Part]], sizes_bytes: list[int]) -> Iterator[list[list[Part]]]:
+    start = total = 0
+    for at, size in enumerate(sizes_bytes):
+        is_full = at - start == _MOVES_PER_CALL_MAX or total + size > _MOVE_BYTES_PER_CALL_MAX
+        if at > start and is_full:
+            yield rows[start:at]
+            start, total = at, 0
+        total += size
+    if rows:
+        yield rows[start:]
