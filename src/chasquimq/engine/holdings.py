@@ -72,10 +72,10 @@ class Holdings:
 
     def release(self, entry_ids: Collection[bytes]) -> None:
         """Forget entries that have gone through the door, or are somebody else's now."""
-        held = self._held
+        held, held_count = self._held, len(self._held)
         for entry_id in entry_ids:
-            if held.pop(entry_id, None) is not None:
-                self._finished += 1
+            held.pop(entry_id, None)
+        self._finished += held_count - len(held)
         if self._refused:
             for entry_id in entry_ids:
                 self._refused.pop(entry_id, None)
