@@ -48,13 +48,12 @@ def choose(
     refuse_unknown("peer", peers, PEER_NAMES)
     usual = [name for name, one in SCENARIOS.items() if one.is_quick or not is_quick]
     names = list(scenarios) or [*usual, LATENCY, *([] if is_quick else GROWTH)]
+    chosen = [one for name, one in SCENARIOS.items() if name in names]
+    if is_quick and not scenarios:
+        chosen = list(map(_quick, chosen))
     return Choice(
         bench=BenchSettings(
-            scenarios=[
-                sized(_quick(one) if is_quick and not scenarios else one, jobs, is_quick=is_quick)
-                for name, one in SCENARIOS.items()
-                if name in names
-            ],
+            scenarios=[sized(one, jobs, is_quick=is_quick) for one in chosen],
             rounds=rounds or (QUICK_ROUNDS if is_quick else DEFAULT_ROUNDS),
             peers=_peers(peers),
             is_quick=is_quick,

@@ -36,7 +36,7 @@ from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code
 from chasquimq.spark.pipeline_settings import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
-    from chasquimq.spark.pipeline_settings import PipelineSettings
+    from chasquimq.spark.pipeline_settings import PipelineRun, PipelineSettings
 
 rows_option = click.option(
     "--max-rows",
@@ -93,21 +93,12 @@ def run(
     for complaint in unknown_queues(url, queues):
         click.echo(f"warning: {clean(complaint)}; waiting for it", err=True)
     try:
-        # Spark hears Ctrl+C, too, and would drop the batch under way: whoever listens last is heard.
-        with (
-            ended_like_an_interrupt(),
-            spark_session(master, conf) as session,
-            _until_signal() as stop,
-            working("reading") as say,
-        ):
-            from chasquimq.spark.pipeline import Pipeline
-
-            done = Pipeline(session, settings).run(stop, BatchTeller(say, as_json=as_json).note)
+        done, number = _follow(settings, master, conf, as_json=as_json)
     except Terminated:
         # Before the first batch there is nothing to finish, and nothing to tell.
         return exit_code_of(signal.SIGTERM)
     sum_up(done, as_json=as_json, is_line=True)
-    return exit_code_of(stop.number)
+    return exit_code_of(number)
 
 
 @click.command()
@@ -153,6 +144,23 @@ def once(
         teller = BatchTeller(say, as_json=False)
         done = Pipeline(session, settings).once(None if as_json else teller.note)
     sum_up(done, as_json=as_json)
+
+
+def _follow(
+    settings: PipelineSettings, master: str, conf: Mapping[str, str], *, as_json: bool
+) -> tuple[PipelineRun, int | None]:
+    """Batch after batch until a signal; what was done, and which signal it was."""
+    # Spark hears Ctrl+C, too, and would drop the batch under way: whoever listens last is heard.
+    with (
+        ended_like_an_interrupt(),
+        spark_session(master, conf) as session,
+        _until_signal() as stop,
+        working("reading") as say,
+    ):
+        from chasquimq.spark.pipeline import Pipeline
+
+        done = Pipeline(session, settings).run(stop, BatchTeller(say, as_json=as_json).note)
+    return done, stop.number
 
 
 class _Stop(threading.Event):
