@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from chasquimq.bench.bars import judged
 from chasquimq.bench.growth_report import growth_part
 from chasquimq.bench.latency_report import latency_part
 from chasquimq.bench.machine import own_versions
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
     from chasquimq.bench.whole import Outcome
 
 Row = dict[str, Any]
-
-# What ours must reach: scenario, side, how many times that side's rate.
-BARS = (
-    ("consume-100", "limit", 0.6),
-    ("consume-100", "original", 8.0),
-    ("add-bulk-50", "original", 2.0),
-    ("add-bulk-50x8", "original", 3.5),
-    ("add-concurrent", "redis-py", 5.0),
-    ("delayed-end-to-end", "original", 5.0),
-    ("retry-throughput", "original", 5.0),
-)
 
 
 def make_document(machine: Row, target: Target, settings: BenchSettings, outcome: Outcome) -> Row:
@@ -52,7 +42,7 @@ def make_document(machine: Row, target: Target, settings: BenchSettings, outcome
         "scenarios": scenarios,
         "latency": latency_part(outcome.waited),
         "growth": growth_part(outcome.grown),
-        "bars": _bars(scenarios),
+        "bars": judged(scenarios),
     }
 
 
@@ -128,29 +118,3 @@ def _side(name: str, figures: Sequence[Figures], ours: Sequence[Figures]) -> Row
             for one in figures
         ],
     }
-
-
-def _bars(scenarios: Sequence[Row]) -> list[Row]:
-    found = {
-        (scenario["name"], side["side"]): side["ours_to_this"]
-        for scenario in scenarios
-        for side in scenario["sides"]
-    }
-    return [
-        {
-            "scenario": name,
-            "side": side,
-            "at_least": bar,
-            "found": found[name, side],
-            "verdict": _verdict(found[name, side], bar),
-        }
-        for name, side, bar in BARS
-        if (name, side) in found
-    ]
-
-
-def _verdict(found: dict[str, float], bar: float) -> str:
-    # Rounds on both sides of the bar say that the machine was too busy to tell.
-    if found["min"] < bar <= found["max"]:
-        return "unclear"
-    return "met" if found["min"] >= bar else "not met"

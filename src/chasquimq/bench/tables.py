@@ -121,7 +121,8 @@ def _missing(document: Row) -> list[str]:
 def _bar_line(bar: Row) -> str:
     side = bar["side"]
     found, wanted = spread_text(bar["found"], side), ratio_text(bar["at_least"], side)
-    return f"bar {bar['verdict']}: {bar['scenario']} is {found} of {side}, wanted {wanted}"
+    whose = f"{side} in {bar['of']}" if bar["of"] else side
+    return f"bar {bar['verdict']}: {bar['scenario']} is {found} of {whose}, wanted {wanted}"
 
 
 def _took_text(document: Row) -> str:
