@@ -30,8 +30,11 @@ def add(run, raw, at_once):
         named = [keys.stream, keys.token(token), *[keys.uniq(row[3]) for row in rows]]
         if leftovers:
             named += [key for *_, one in rows for key in (keys.outcome(one), keys.result(one))]
-        args = [part for row in rows for part in row[:3]]
-        return await run("add_rows", named, cap, TTL_S, unique_ms, int(is_at_once), *args)
+        envelopes, names, digests = ([row[at] for row in rows] for at in range(3))
+        args = [*digests, *envelopes, *(names[:1] if len(set(names)) == 1 else names)]
+        return await run(
+            "add_rows", named, cap, TTL_S, unique_ms, int(is_at_once), len(rows), *args
+        )
 
     return call
 
@@ -44,6 +47,24 @@ async def test_rows_are_added_in_order_with_their_names(add, raw):
         {b"d": b"e1", b"n": b"greet"},
         {b"d": b"e2"},
     ]
+
+
+async def test_one_name_may_stand_for_all_rows(add, raw):
+    marks = await add(("e1", "greet", "d1", "one"), ("e2", "greet", "d2", "two"))
+
+    assert marks == b"11"
+    assert [row[b"n"] for _, row in await raw.entries(raw.keys.stream)] == [b"greet", b"greet"]
+
+
+@pytest.mark.parametrize("spare", [[], ["n"] * 3], ids=["too few", "too many"])
+async def test_a_wrong_number_of_parts_is_refused(run, raw, snapshot, spare):
+    named = [raw.keys.stream, raw.keys.token("t"), raw.keys.uniq("one"), raw.keys.uniq("two")]
+    args = ("d1", "d2", "e1", "e2", *spare)
+
+    with pytest.raises(StoreError, match="a digest, an envelope and a name"):
+        await run("add_rows", named, 0, TTL_S, UNIQUE_MS, 1, 2, *args)
+
+    assert await snapshot() == {}
 
 
 async def test_an_id_is_added_once_and_another_job_of_it_is_told(add, raw):
@@ -128,7 +149,7 @@ async def test_rows_that_are_there_need_no_room(add):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"unique_ms": 0}, "unique_for_ms must be a time"), ({}, "rows come in threes")],
+    [({"unique_ms": 0}, "unique_for_ms must be a time"), ({}, "must be one row to a thousand")],
 )
 async def test_wrong_arguments_are_refused_before_anything_is_written(
     add, snapshot, options, words
@@ -175,8 +196,7 @@ async def test_a_server_that_took_over_without_the_command_sets_row_by_row(kind,
     async with without_many_set(kind) as (_, raw):
         keys = raw.keys
         named = [keys.stream, keys.token("t"), keys.uniq("one"), keys.uniq("two")]
-        rows = ("e1", "", "d1", "e2", "", "d2")
-        args = (0, TTL_S, UNIQUE_MS, int(at_once), *rows)
+        args = (0, TTL_S, UNIQUE_MS, int(at_once), 2, "d1", "d2", "e1", "e2", "")
 
         assert await script.run(raw.connection, "add_rows", named, *args) == b"11"
         assert await raw("MGET", *named[2:]) == [b"d1", b"d2"]

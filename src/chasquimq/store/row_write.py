@@ -101,9 +101,9 @@ def own_id_write(
         named += leftover_keys(keys, jobs.ids)
     # Set at once, an id that comes twice would be two jobs.
     is_at_once = terms.has_many_set and len(set(jobs.ids)) == len(jobs)
-    args = [terms.stream_len_max, TOKEN_TTL_S, terms.unique_ms, int(is_at_once)]
-    rows = zip(jobs.envelopes, jobs.names, digests, strict=True)
-    return RowWrite("add_rows", jobs, named, [*args, *chain.from_iterable(rows)])
+    names = jobs.names[:1] if len(set(jobs.names)) == 1 else jobs.names
+    args = [terms.stream_len_max, TOKEN_TTL_S, terms.unique_ms, int(is_at_once), len(jobs)]
+    return RowWrite("add_rows", jobs, named, [*args, *digests, *jobs.envelopes, *names])
 
 
 def own_id_delay_write(

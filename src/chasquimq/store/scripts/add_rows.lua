@@ -3,16 +3,19 @@
 --          then, optional, outcome and result of each row: what a former job left there
 -- ARGV     1 stream_len_max (0: no cap)   2 token_ttl_s   3 unique_for_ms
 --          4 is_at_once ("1": the server has MSETEX, and no id comes twice; else "0")
---          then for each row: envelope, name, digest
+--          5 row_count, then by column: digests, envelopes, names (or one name for all rows)
 -- RETURNS  "full" when the new rows do not fit, else one character a row:
 --          1 added, 0 the same id was there, 2 the id is taken by another job
 -- SETTLES  two writers of the same rows: whoever sets a marker adds its row.
 local known = redis.call('GET', KEYS[2])
 if known then return known end
-local count = (#ARGV - 4) / 3
-local has_leftovers = #KEYS == 2 + count * 3
-if count < 1 or count > 1000 or count ~= math.floor(count) then
-  return redis.error_reply('ERR rows come in threes, at most a thousand')
+local count = tonumber(ARGV[5])
+if not count or count < 1 or count > 1000 or count ~= math.floor(count) then
+  return redis.error_reply('ERR there must be one row to a thousand')
+end
+local has_leftovers, has_one_name = #KEYS == 2 + count * 3, #ARGV == 6 + count * 2
+if not has_one_name and #ARGV ~= 5 + count * 3 then
+  return redis.error_reply('ERR a row has a digest, an envelope and a name')
 end
 if not has_leftovers and #KEYS ~= 2 + count then
   return redis.error_reply('ERR a row has one marker, or three keys')
@@ -37,7 +40,7 @@ end
 local function set_all()
   local parts = {}
   for i = 1, count do
-    parts[i * 2 - 1], parts[i * 2] = KEYS[2 + i], ARGV[4 + i * 3]
+    parts[i * 2 - 1], parts[i * 2] = KEYS[2 + i], ARGV[5 + i]
   end
   local at = count * 2
   parts[at + 1], parts[at + 2], parts[at + 3] = 'NX', 'PX', ARGV[3]
@@ -46,14 +49,14 @@ end
 local are_all_new = ARGV[4] == '1' and set_all()
 local marks = {}
 for i = 1, count do
-  local at, key = 2 + i * 3, KEYS[2 + i]
-  local name, digest = ARGV[at + 1], ARGV[at + 2]
+  local key, digest, envelope = KEYS[2 + i], ARGV[5 + i], ARGV[5 + count + i]
+  local name = ARGV[5 + count * 2 + (has_one_name and 1 or i)]
   if are_all_new or redis.call('SET', key, digest, 'NX', 'PX', ARGV[3]) then
     if has_leftovers then redis.call('DEL', KEYS[1 + count + i * 2], KEYS[2 + count + i * 2]) end
     if name == '' then
-      redis.call('XADD', stream, '*', 'd', ARGV[at])
+      redis.call('XADD', stream, '*', 'd', envelope)
     else
-      redis.call('XADD', stream, '*', 'd', ARGV[at], 'n', name)
+      redis.call('XADD', stream, '*', 'd', envelope, 'n', name)
     end
     marks[i] = '1'
   else
