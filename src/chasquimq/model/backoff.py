@@ -79,13 +79,14 @@ def delay_ms(n: int, backoff: Backoff | None, defaults: BackoffDefaults, rng: Di
     rule = backoff or Backoff.exponential(defaults.initial_backoff_ms)
     cap_ms = defaults.max_backoff_ms if rule.max_delay_ms is None else rule.max_delay_ms
     jitter_ms = defaults.jitter_ms if rule.jitter_ms is None else rule.jitter_ms
-    wait_ms = _capped(_base_ms(n, rule, defaults), cap_ms)
+    if rule.kind == FIXED:
+        wait_ms = min(rule.delay_ms, cap_ms)
+    else:
+        wait_ms = _capped(_grown_ms(n, rule, defaults), cap_ms)
     return wait_ms + (rng.randrange(jitter_ms) if jitter_ms else 0)
 
 
-def _base_ms(n: int, rule: Backoff, defaults: BackoffDefaults) -> float:
-    if rule.kind == FIXED:
-        return rule.delay_ms
+def _grown_ms(n: int, rule: Backoff, defaults: BackoffDefaults) -> float:
     multiplier = defaults.multiplier if rule.multiplier is None else rule.multiplier
     return rule.delay_ms * _power(multiplier, n - 1)
 

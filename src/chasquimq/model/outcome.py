@@ -62,7 +62,8 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_snooze(self) -> bool:
         """Whether it comes back without an attempt spent."""
-        return self.spent < self.delivery.run_number
+        delivery = self.delivery
+        return self.spent <= delivery.spent + delivery.earlier
 
 
 class Burying(msgspec.Struct, frozen=True, gc=False):

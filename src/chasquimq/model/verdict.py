@@ -130,13 +130,13 @@ def _asked_ms(error: RetryLater) -> int | None:
 def _remote_words(error: BaseException) -> tuple[str, str] | None:
     """What was raised in a child process; the error over here says it, or its cause does."""
     cause = error.__cause__
-    return _words_of(error) or (None if cause is None else _words_of(cause))
+    if cause is None:
+        return _words_of(error) if vars(error) else None
+    return _words_of(error) or _words_of(cause)
 
 
 def _words_of(error: BaseException) -> tuple[str, str] | None:
     facts = vars(error)
-    if not facts:
-        return None
     error_type, message = facts.get("type_name"), facts.get("message")
     if isinstance(error_type, str) and isinstance(message, str):
         return error_type, message
