@@ -821,7 +821,8 @@ async def napping(script: Path) -> AsyncIterator[tuple[asyncio.subprocess.Proces
     yield parent, await pids_of_napping(parent)
     if parent.returncode is None:
         parent.kill()
-    await parent.wait()
+    # Its pipe is closed in this loop, not in the next one that collects it.
+    await parent.communicate()
 
 
 async def test_children_busy_and_idle_die_with_a_killed_parent(

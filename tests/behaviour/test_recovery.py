@@ -105,6 +105,8 @@ async def test_jobs_go_on_when_every_connection_is_cut(queue, raw, running_worke
 
     running = await running_worker(handler, concurrency=20, claim_min_idle_ms=1000)
     adding = asyncio.create_task(adds(queue, 2000))
+    # Whoever has never reached a server is told so at once; this queue has.
+    await eventually(lambda: starts)
     for _ in range(5):
         await asyncio.sleep(0.1)
         await raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")

@@ -85,7 +85,7 @@ async def test_a_terminated_bench_takes_its_measuring_process_along():
     await eventually(lambda: "bench.side" in commands_of(bench.pid), within_s=30)
     bench.terminate()
 
-    assert await asyncio.wait_for(bench.wait(), 20) == 130
+    assert await asyncio.wait_for(bench.wait(), 60) == 130
     await eventually(lambda: commands_of(bench.pid) == "")
 
 
