@@ -68,6 +68,20 @@ MUTANTS = (
         "test_an_entry_of_another_owner_stays_where_it_is[valkey]",
     ),
     Mutant(
+        "a job that the stream refuses after its ack", f"{_LUA}/retry.lua",
+        "if added.err then delay(", "if false then delay(",
+        "tests/store/test_script_retry.py::"
+        "test_what_a_stream_at_the_end_of_its_ids_refuses_waits_in_the_delayed_set[valkey]",
+    ),
+    Mutant(
+        "a handler that keeps asking for no time keeps its worker busy",
+        "src/chasquimq/model/verdict.py",
+        "return verdict.after_ms == 0 and verdict.spent == delivery.run_number",
+        "return verdict.after_ms == 0",
+        "tests/behaviour/test_retries.py::"
+        "test_a_handler_that_keeps_asking_for_no_time_waits_for_promotion[valkey]",
+    ),
+    Mutant(
         "a delivery is not counted", f"{_STORE}/arrivals.py",
         "            entry[3] if len(entry) > 3 else 0,\n",
         "            max(0, entry[3] - 1) if len(entry) > 3 else 0,\n",
@@ -235,7 +249,7 @@ MUTANTS = (
     ),
     Mutant(
         "a connection is used after a fork", f"{_STORE}/connection.py",
-        "if self._owner_pid != os.getpid():", "if self._owner_pid == 0:",
+        "if self._owner_pid != _this_process.pid:", "if self._owner_pid == 0:",
         "tests/faults/test_prefork.py::"
         "test_children_and_their_parent_add_side_by_side_without_a_shared_byte[valkey]",
     ),
