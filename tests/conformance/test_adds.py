@@ -59,7 +59,7 @@ async def test_a_write_sent_twice_adds_each_job_once_and_answers_the_same(
     marks = []
     for _ in range(2):
         replies = await sent(connection, write)
-        marks.append(store.accept(write, replies))
+        marks.append(store.sender.accept(write, replies))
 
     assert marks == [[ADDED] * count] * 2
     assert [job_id for job_id, _ in await entries(raw)][1:] == [f"id-{i}" for i in range(count)]

@@ -241,7 +241,7 @@ MUTANTS = (
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
     ),
     Mutant(
-        "an add without an answer counts as done", f"{_STORE}/producing.py",
+        "an add without an answer counts as done", f"{_STORE}/add_sending.py",
         "            except StoreError as error:\n                trouble = error\n",
         "            except StoreError:\n                return [AddMark.ADDED] * len(write.jobs)\n",
         "tests/faults/test_restarts.py::"

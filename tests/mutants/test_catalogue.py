@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mutants.__main__ import broken
+from mutants.__main__ import _ROOT, broken
 from mutants.catalogue import MUTANTS
 
 MUTANT = MUTANTS[0]
@@ -18,6 +18,11 @@ def test_a_mutant_breaks_its_place_and_nothing_else():
 def test_a_place_that_is_not_there_once_is_told_by_name(text):
     with pytest.raises(SystemExit, match=f"{MUTANT.name}: its place must be once"):
         broken(MUTANT, text)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
+def test_every_mutant_has_its_place_in_the_tree(mutant):
+    assert broken(mutant, (_ROOT / mutant.path).read_text()) != ""
 
 
 def test_no_two_mutants_have_the_same_name():

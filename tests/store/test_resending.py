@@ -16,6 +16,7 @@ from chasquimq.errors import (
     ServerUnreachable,
 )
 from chasquimq.settings import AbilitySettings
+from chasquimq.store.add_write import AddMark
 from store.fake_server import ENTRY_ID, NEW, FakeServer
 from support.faultproxy import FaultProxy
 from support.raw import Raw
@@ -76,6 +77,30 @@ async def test_without_resend_a_lost_reply_is_told_with_the_jobs_it_is_about(que
     assert caught.value.outcome == "unknown"
     assert len(set(caught.value.job_ids)) == 3
     assert await raw("XLEN", raw.keys.stream) == 4
+
+
+@pytest.mark.parametrize("resend", [True, False])
+async def test_a_bulk_that_left_before_its_connection_broke_is_heard_of(
+    queue_at, proxy, raw, resend
+):
+    queue = queue_at(proxy.url, resend=resend)
+    await queue.add("warm", 0)
+    store, speller = queue._store(), queue._speller()
+    proxy.drop_replies()
+    jobs = [speller.spell(spec, f"id-{at}", 1) for at, spec in enumerate(bulk(300))]
+    under_way = store.add_many(jobs, 1)
+    await eventually(lambda: proxy.dropped_bytes)
+    proxy.cut()
+    proxy.thaw()
+    await eventually(lambda: not store.link.is_up)
+
+    if resend:
+        assert await asyncio.wait_for(under_way, 10) == [AddMark.ADDED] * 300
+    else:
+        with pytest.raises(ConnectionLost) as caught:
+            await asyncio.wait_for(under_way, 10)
+        assert (caught.value.outcome, len(caught.value.job_ids)) == ("unknown", 300)
+    assert await raw("XLEN", raw.keys.stream) == 301
 
 
 async def test_without_resend_each_of_many_adds_hears_of_its_own_job_alone(queue_at, proxy):

@@ -12,8 +12,8 @@ from chasquimq.store.server_errors import about
 from chasquimq.wire.new_job import NewJob
 
 if TYPE_CHECKING:
+    from chasquimq.store.add_sending import AddSender
     from chasquimq.store.confirming import Confirmation
-    from chasquimq.store.connection import Reply
     from chasquimq.store.link import Link
     from chasquimq.store.window import Window
 
@@ -26,14 +26,9 @@ class _Writer(Protocol):
     link: Link
     window: Window
     confirmation: Confirmation | None
+    sender: AddSender
 
     def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite: ...
-
-    def accept(self, write: AddWrite, replies: list[Reply]) -> list[AddMark]: ...
-
-    async def confirm(
-        self, write: AddWrite, trouble: StoreError | None = None
-    ) -> list[AddMark]: ...
 
 
 class Outbox:
@@ -77,7 +72,7 @@ class Outbox:
     def _answered(self, write: AddWrite, waiters: Sequence[_Waiter], answers: Answers) -> None:
         try:
             replies = [reply for answer in answers for reply in answer.result()]
-            marks = self._writer.accept(write, replies)
+            marks = self._writer.sender.accept(write, replies)
         except StoreError as trouble:
             # It stays in the window: what may be sent again must be among the remembered ids.
             self._follow(write, waiters, self._confirm(write, trouble))
@@ -103,7 +98,7 @@ class Outbox:
 
     async def _confirm(self, write: AddWrite, trouble: StoreError | None) -> list[AddMark]:
         try:
-            return await self._writer.confirm(write, trouble)
+            return await self._writer.sender.confirm(write, trouble)
         finally:
             self._writer.window.leave(len(write.jobs))
 

@@ -8,15 +8,14 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from chasquimq.errors import ConnectionLost, DurabilityNotMet, QueueFull, StoreError
+from chasquimq.errors import DurabilityNotMet, StoreError
 from chasquimq.model.durability import SERVER, Durability
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
+from chasquimq.store.add_sending import AddSender, ids_of
 from chasquimq.store.add_write import (
     AddMark,
     AddWrite,
-    Answers,
-    Pieces,
     PlainWrite,
     ScriptWrite,
     Sent,
@@ -29,7 +28,6 @@ from chasquimq.store.delay_events import DelayEvents
 from chasquimq.store.delay_write import DelayWrite
 from chasquimq.store.link import Link, pause
 from chasquimq.store.outbox import Outbox
-from chasquimq.store.script import is_forgotten
 from chasquimq.store.server_errors import about, is_worth_resending
 from chasquimq.store.window import Window
 from chasquimq.wire.keys import QueueKeys
@@ -65,6 +63,7 @@ class ProducerStore:
         self.confirmation = Confirmation(durability, mark_key) if durability.waits else None
         self.link = Link(connection, name="chasqui-producer", prepare=self._prepare)
         self.window = Window(_UNCONFIRMED_MAX)
+        self.sender = AddSender(queue, settings, self.link, self.confirmation, self._connection)
         self.queue = queue
         self._settings = settings
         self._wanted = abilities
@@ -164,8 +163,8 @@ class ProducerStore:
                 unmet.append(error)
             except StoreError as error:
                 # Who catches it must learn of every job that is not surely in the queue.
-                failed = error.job_ids or _ids(part)
-                raise about(error, [*failed, *_ids(*parts[at + 1 :])]) from error.__cause__
+                failed = error.job_ids or ids_of(part)
+                raise about(error, [*failed, *ids_of(*parts[at + 1 :])]) from error.__cause__
             finally:
                 self.window.leave(len(part))
         if unmet:
@@ -175,40 +174,14 @@ class ProducerStore:
     async def _write(
         self, jobs: Sequence[NewJob], unique_ms: int, sent: Sent | None
     ) -> list[AddMark]:
-        write = self.spell(jobs, unique_ms) if sent is None else sent.write
-        marks = await self.confirm(write, sent=sent)
+        marks = await (
+            self.sender.confirm(self.spell(jobs, unique_ms))
+            if sent is None
+            else self.sender.confirm_sent(sent)
+        )
         if self._delay_events is not None:
             self._delay_events.added(jobs, marks)
         return marks
-
-    async def confirm(
-        self, write: AddWrite, trouble: StoreError | None = None, sent: Sent | None = None
-    ) -> list[AddMark]:
-        """Send a write until the server has answered it.
-
-        `trouble` is how a first send ended, `sent` one that has not ended yet.
-        """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._settings.resend_within_ms / 1000
-        was_sent = False
-        while True:
-            if trouble is not None:
-                was_sent = was_sent or _may_have_left(trouble)
-                self._raise_unless_resendable(write, trouble, was_sent, until - loop.time())
-                self.link.heed(trouble)
-                await pause(trouble)
-            try:
-                left_s = max(0.05, until - loop.time())
-                # To widen a memory is to clear it, and a resend needs what is in there.
-                connection = await (
-                    self.link.connection(within_s=left_s) if was_sent else self._connection(left_s)
-                )
-                answers, sent = sent and sent.answers, None
-                return self.accept(write, await self._exchange(connection, write, answers))
-            except (QueueFull, DurabilityNotMet):
-                raise
-            except StoreError as error:
-                trouble = error
 
     def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite:
         """The cheapest spelling that keeps the promises these jobs ask for."""
@@ -219,15 +192,6 @@ class ProducerStore:
         if needs_script or (self._settings.resend and not self._abilities.idempotent_add):
             return ScriptWrite(jobs, self.keys, self._settings, unique_ms)
         return PlainWrite(jobs, self._gated if self._settings.resend else self._plain)
-
-    def accept(self, write: AddWrite, replies: list[Reply]) -> list[AddMark]:
-        """The marks of a confirmed write; raises what the server refused."""
-        marks = write.marks(replies)
-        if marks is not None:
-            return marks
-        cap = self._settings.max_stream_len
-        assert cap is not None, "only a capped queue can be full"
-        raise QueueFull(self.queue, cap, _ids(write.jobs))
 
     @property
     def events_dropped_count(self) -> int:
@@ -245,52 +209,11 @@ class ProducerStore:
             self._delay_events.flush()
         await self.link.close()
 
-    async def _exchange(
-        self, connection: Connection, write: AddWrite, answers: Answers | None
-    ) -> list[Reply]:
-        replies = await (
-            _replies(answers) if answers else self._send(connection, write.pieces(), write)
-        )
-        if is_forgotten(replies[0]):
-            replies = await self._send(connection, [(write.request_with_text(), 1)], write)
-        return replies
-
-    async def _send(self, connection: Connection, pieces: Pieces, write: AddWrite) -> list[Reply]:
-        """One round trip; a durability class asks for copies right behind the write."""
-        confirmation = self.confirmation
-        if confirmation is None:
-            return await _replies(send_pieces(connection, pieces))
-        answers = send_pieces(connection, pieces, block_ms=confirmation.block_ms)
-        confirmed = confirmation.of_all_sent(connection)
-        replies = await _replies(answers)
-        if not any(isinstance(reply, StoreError) for reply in replies):
-            # What was refused needs no copies.
-            self.accept(write, replies)
-            await confirmation.check(confirmed, _ids(write.jobs))
-        return replies
-
-    def _raise_unless_resendable(
-        self, write: AddWrite, trouble: StoreError, was_sent: bool, left_s: float
-    ) -> None:
-        is_lost = isinstance(trouble, ConnectionLost)
-        # An error reply to a write that no one remembers may follow jobs that were added.
-        may_resend = self._settings.resend or (is_lost and not was_sent)
-        may_go_on = left_s > 0 and may_resend and not self.link.is_closed
-        if may_go_on and (is_lost or is_worth_resending(trouble)):
-            return
-        if is_lost:
-            raise ConnectionLost(
-                str(trouble),
-                job_ids=_ids(write.jobs),
-                outcome="unknown" if was_sent else "not_done",
-            ) from trouble
-        raise trouble
-
     async def _connect(self, jobs: Sequence[NewJob]) -> None:
         try:
             await self.link.connection(within_s=self._settings.resend_within_ms / 1000 + 0.05)
         except StoreError as error:
-            raise about(error, _ids(jobs)) from error.__cause__
+            raise about(error, ids_of(jobs)) from error.__cause__
 
     async def _connection(self, within_s: float) -> Connection:
         """The open connection, to a server that remembers as many ids as a resend may need."""
@@ -321,15 +244,3 @@ class ProducerStore:
         )
         if isinstance(replies[1], StoreError):
             raise replies[1]
-
-
-async def _replies(answers: Answers) -> list[Reply]:
-    return [reply for answer in answers for reply in await answer]
-
-
-def _ids(*parts: Sequence[NewJob]) -> list[str]:
-    return [job.job_id for part in parts for job in part]
-
-
-def _may_have_left(trouble: StoreError) -> bool:
-    return isinstance(trouble, ConnectionLost) and trouble.outcome == "unknown"
