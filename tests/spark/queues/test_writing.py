@@ -141,6 +141,31 @@ def test_rows_that_cannot_be_jobs_end_the_write_with_their_number(add, spark, re
 
 
 @one_kind
+def test_rows_are_all_checked_before_the_first_is_added(add, spark, ready):
+    frame = spark.range(0, 3_000, 1, 1).selectExpr(
+        "if(id > 2990, null, concat('o', id)) id", "repeat('x', if(id = 2980, 3000, 3)) text"
+    )
+    wrong = {"id_column": "id", "max_payload_bytes": 2_000}
+
+    with pytest.raises(ChasquiError) as failed:
+        add(frame, check_first=True, **wrong)
+
+    assert "9 with no id, 1 with a payload over 2000 bytes among 3,000" in str(failed.value)
+    assert "none was added" in str(failed.value)
+    assert ready() == []
+    done = add(frame, on_error="skip", **wrong)
+    assert (done.rows, done.added, done.skipped) == (3_000, 2_990, 10)
+
+
+@one_kind
+def test_rows_that_are_checked_first_are_added_once(add, spark, ready):
+    done = add(spark.range(0, 50, 1, 2), check_first=True, run_id="nightly")
+
+    assert (done.run, done.rows, done.added) == ("nightly", 50, 50)
+    assert len(ready()) == 50
+
+
+@one_kind
 def test_a_dry_run_counts_and_writes_nothing(add, spark, feed):
     frame = spark.range(0, 100, 1, 2).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
 
