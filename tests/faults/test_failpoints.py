@@ -28,11 +28,13 @@ FIRES = 3
 # Enough jobs for one at a time that some wait so long that they are charged anew.
 JOBS = ["completes"] * 30 + ["lingers", "fails once", "fails once", "gives up", "gives up"]
 BACKOFF = {"kind": "fixed", "delay_ms": 20, "jitter_ms": 0}
+NO_WAIT = BACKOFF | {"delay_ms": 0}
 OPTIONS = {"concurrency": 1, "read_count": 64, "claim_min_idle_ms": LEASE_MS}
 # An act that a worker does only when it is set up for it.
 OPTIONS_OF = {
     "claim": {"abilities": {"claim_on_read": False}},
     "complete": {"store_results": True},
+    "retry at once": {"events": "terminal"},
 }
 
 
@@ -58,8 +60,8 @@ class Stage:
         await self.raw.close()
         await self._queue.close()
 
-    async def fill(self) -> None:
-        jobs = [{"name": "n", "data": fate, "backoff": BACKOFF} for fate in JOBS]
+    async def fill(self, backoff=BACKOFF) -> None:
+        jobs = [{"name": "n", "data": fate, "backoff": backoff} for fate in JOBS]
         await self.trial.add_bulk([*jobs, *(job | {"delay_ms": 50} for job in jobs[-3:])])
         every = RepeatPattern.every(100)
         await self._queue.upsert_repeatable_job("tick", "completes", repeat=every, limit=FIRES)
@@ -123,9 +125,21 @@ async def test_a_death_at_any_point_of_an_act_loses_nothing_and_doubles_nothing(
         assert fired == FIRES
 
 
-async def death_at(stage, act, point):
+async def test_a_death_around_a_retry_without_a_wait_loses_nothing_and_doubles_nothing(stage, kind):
+    points = [point for point in POINTS if "_retry_" in point]
+
+    deaths = [death_at(stage(point), "retry at once", point, NO_WAIT) for point in points]
+    verdicts = await asyncio.gather(*deaths)
+
+    assert points
+    for point, verdict, _ in verdicts:
+        print(f"{kind.label}, {point}, at once: {verdict.line}")
+        verdict.demand()
+
+
+async def death_at(stage, act, point, backoff=BACKOFF):
     async with stage:
-        await stage.fill()
+        await stage.fill(backoff)
         victim = stage.launch(act, f"{point}:1:exit")
         if act == "hand_back":
             await stage.until_started()
@@ -148,6 +162,19 @@ async def test_a_reply_that_is_lost_once_costs_no_second_run(stage, act):
         verdict.demand()
         assert verdict.figures["extra_starts"] == 0
         assert await here.fired() == FIRES
+
+
+async def test_a_lost_reply_to_a_retry_without_a_wait_costs_no_second_run(stage):
+    async with stage("lost") as here:
+        await here.fill(NO_WAIT)
+        worker = here.launch("retry at once", "after_retry_sent:1:raise")
+        await eventually(here.has_fired, within_s=20)
+        await here.trial.drain()
+        await here.fleet.stop(worker)
+
+        verdict = await here.verdict()
+        verdict.demand()
+        assert verdict.figures["extra_starts"] == 0
 
 
 async def test_a_worker_that_stands_still_before_its_ack_completes_its_job_once(stage):
