@@ -15,7 +15,8 @@ TESTER_COMMANDS = ("test", "gate", "setup")
 SPARK_COMMANDS = ("demo", "pipeline", "spark")
 # With these nothing of Spark is needed, which takes minutes to fetch.
 LIGHT_OPTIONS = ("--quick", "--no-spark", "--help", "-h")
-PARALLEL_TESTS = ("-n", "4")
+# What an earlier run left to look at again is not of this one.
+PARALLEL_TESTS = ("-n", "4", "--cache-clear")
 # Four tests share two cores: one that fails there gets a second look, alone. Not a heap of them.
 SECOND_LOOKS_MAX = 5
 SECOND_LOOK = ("-n", "0", "--last-failed", "--last-failed-no-failures", "none")
@@ -97,8 +98,11 @@ def failed_tests() -> list[str]:
     """What pytest keeps of the tests that failed in its last run."""
     import json
 
-    with open(os.path.join(ROOT, ".pytest_cache", "v", "cache", "lastfailed")) as kept:
-        return sorted(json.load(kept))
+    try:
+        with open(os.path.join(ROOT, ".pytest_cache", "v", "cache", "lastfailed")) as kept:
+            return sorted(json.load(kept))
+    except FileNotFoundError:
+        return []
 
 
 def run_gate() -> int:

@@ -81,7 +81,9 @@ class _Decoded:
     def __get__(self, job: DeliveredJob | None, _owner: type | None = None) -> Any:
         if job is None:
             return self
-        job.data = data = job.decode(job.delivery.payload)
+        # A part of the class, written outside of it.
+        decode = job._decode  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        job.data = data = decode(job.delivery.payload)
         return data
 
 
@@ -102,7 +104,7 @@ class DeliveredJob(Job):
         self.created_at_ms = delivery.created_at_ms
         self.delivery = delivery
         self._state = state
-        self.decode = decode
+        self._decode = decode
 
     def values(self) -> tuple[str, str, bytes, int, int, int, bool]:
         """What a child process needs to build the same job."""

@@ -412,3 +412,26 @@ async def test_a_queue_may_be_closed_twice_and_unused(adding):
     await adding.close()
 
     assert adding.is_closed
+
+
+class Spoiled(dict):
+    """Reads well while it is checked, and never again."""
+
+    reads_left = 1
+
+    def __getitem__(self, key):
+        if key == "data":
+            self.reads_left -= 1
+            if self.reads_left < 0:
+                raise ValueError("spoiled")
+        return super().__getitem__(key)
+
+
+async def test_a_mapping_that_raises_when_read_again_leaves_nothing_half_sent(adding, raw):
+    await adding.add("warm", -1)
+
+    with pytest.raises(ValueError, match="spoiled"):
+        await adding.add_bulk([Spoiled(name="n", data=0)])
+
+    assert await raw("XLEN", raw.keys.stream) == 1
+    assert adding._store().window.try_enter(10_000)

@@ -138,11 +138,12 @@ class Adding(BulkPlans):
         plain = plain_in(jobs, repeating)
         plans = _spell_all(jobs, repeating, self._spell_plan, now_ms)
         new = _spell_all(jobs, plain, self._speller().spell, now_ms)
+        data = [jobs[at]["data"] for at in plain]
         adding = self._store(durability).add_many(new, unique_ms) if new else None
         # The server is at work now, which is the time to make what the caller gets.
         done = [
-            Job(one.job_id, one.name, jobs[at]["data"], 0, now_ms, self)
-            for at, one in zip(plain, new, strict=True)
+            Job(one.job_id, one.name, value, 0, now_ms, self)
+            for one, value in zip(new, data, strict=True)
         ]
         marks = await adding if adding else []
         _raise_conflicts(on_conflict, new, marks)

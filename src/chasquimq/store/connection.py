@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
         if self._lost is not None:
             future.set_exception(self._not_sent())
+            future.exception()  # an abandoned call is no reason for a warning
             return future
         deadline = self._loop.time() + self._timeout_s + block_ms / 1000
         self._waiting.append(_Waiter(reply_count, future, deadline))

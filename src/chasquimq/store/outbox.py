@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import StoreError
@@ -65,7 +65,12 @@ class Outbox:
         if connection is None or must_ask or not self._writer.window.try_enter(len(jobs)):
             self._follow(write, waiters, self._enter_and_confirm(write))
             return
-        answers = send_pieces(connection, write.pieces())
+        try:
+            answers = send_pieces(connection, write.pieces())
+        except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
+            self._writer.window.leave(len(jobs))
+            _tell(waiters, [error] * len(waiters))
+            return
         # Replies come in order: with the last piece all are answered.
         answers[-1].add_done_callback(lambda _: self._answered(write, waiters, answers))
 
@@ -107,14 +112,17 @@ class Outbox:
     ) -> None:
         self._troubled.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        answers = task.result() if error is None else _answers(write, error)
-        for waiter, answer in zip(waiters, answers, strict=True):
-            if waiter.done():
-                continue
-            if isinstance(answer, BaseException):
-                waiter.set_exception(answer)
-            else:
-                waiter.set_result(answer)
+        _tell(waiters, task.result() if error is None else _answers(write, error))
+
+
+def _tell(waiters: Sequence[_Waiter], answers: Iterable[AddMark | BaseException]) -> None:
+    for waiter, answer in zip(waiters, answers, strict=True):
+        if waiter.done():
+            continue
+        if isinstance(answer, BaseException):
+            waiter.set_exception(answer)
+        else:
+            waiter.set_result(answer)
 
 
 def _answers(write: AddWrite, error: BaseException) -> Iterator[AddMark | BaseException]:

@@ -98,8 +98,11 @@ class ProducerStore:
         Where nothing is in the way they have left when this returns; the caller can use the time
         until the server has answered.
         """
-        sent = self._send_at_once(jobs, unique_ms)
-        return self._add_all(jobs, unique_ms) if sent is None else self._write_all([jobs], 0, sent)
+        parts = chunks(jobs)
+        sent = self._send_at_once(parts, unique_ms)
+        if sent is None:
+            return self._add_all(jobs, unique_ms)
+        return self._write_all(parts, unique_ms, sent)
 
     async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
         """Remove delayed jobs; True: that job will never run."""
@@ -138,15 +141,20 @@ class ProducerStore:
                 self.link.heed(error)
                 await pause(error)
 
-    def _send_at_once(self, jobs: Sequence[NewJob], unique_ms: int) -> Sent | None:
+    def _send_at_once(self, parts: Sequence[Sequence[NewJob]], unique_ms: int) -> Sent | None:
         connection = self.link.current
-        is_simple = self.confirmation is None and len(chunks(jobs)) == 1
-        if connection is None or connection is not self._prepared or not is_simple:
+        if connection is None or connection is not self._prepared or self.confirmation is not None:
             return None
-        if any(job.wait is not None for job in jobs) or not self.window.try_enter(len(jobs)):
+        if len(parts) != 1 or any(job.wait is not None for job in parts[0]):
             return None
-        write = self.spell(jobs, unique_ms)
-        return Sent(write, send_pieces(connection, write.pieces()))
+        write = self.spell(parts[0], unique_ms)
+        if not self.window.try_enter(len(parts[0])):
+            return None
+        try:
+            return Sent(write, send_pieces(connection, write.pieces()))
+        except BaseException:
+            self.window.leave(len(parts[0]))
+            raise
 
     async def _write_all(
         self, parts: Sequence[Sequence[NewJob]], unique_ms: int, sent: Sent | None = None

@@ -40,7 +40,7 @@ def _refuse_extension(code: int, _body: memoryview) -> NoReturn:
     raise ValueError(f"no extension is known, got type {code}")
 
 
-# Of what it could pack by itself, all that msgpack-python would refuse or pack in another way.
+# Leaves to us what it could pack and msgpack-python would refuse or pack in another way.
 _EXACT_TYPES_ONLY = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME

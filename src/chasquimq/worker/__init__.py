@@ -181,8 +181,8 @@ class Worker:
             return
         self._finished = asyncio.get_running_loop().create_future()
         self._run_task = asyncio.current_task()
-        self._shift = Shift(self._assembly(), self._handlers, self._stopping)
         try:
+            self._shift = Shift(self._assembly(), self._handlers, self._stopping)
             with signals_heard(self.request_stop) if handle_signals else nullcontext():
                 await self._shift.run(self)
         finally:
