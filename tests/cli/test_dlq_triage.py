@@ -85,6 +85,14 @@ async def test_a_condition_says_which_jobs_go_and_a_change_what_they_become(
     assert left.count('"country": "PE"') == 0
 
 
+async def test_a_condition_finds_any_text_in_the_data(chasqui, queue_name, grave, raw):
+    await grave(("mail", {"city": "Zürich"}), ("mail", {"city": "Cusco"}))
+
+    await chasqui("dlq", "replay", queue_name, "--yes", "--where", "data like '%Zürich%'")
+
+    assert await raw("XLEN", raw.keys.stream) == 1
+
+
 async def test_a_dry_run_shows_changes_and_makes_none(chasqui, queue_name, grave, raw):
     await grave(("mail", {"to": "ana"}))
 

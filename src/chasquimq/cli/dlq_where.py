@@ -113,7 +113,8 @@ def _row(letter: DeadLetter) -> tuple[Any, ...]:
 
 def _data(data: Any) -> str | None:
     try:
-        return json.dumps(json_value(data), default=str)
+        # As it is written: a condition may look for any text in it.
+        return json.dumps(json_value(data), default=str, ensure_ascii=False)
     except RecursionError:
         # JSON goes less deep than MessagePack; no condition reaches there.
         return None
