@@ -8,6 +8,9 @@ import os
 import time
 
 
+_PATIENCE_MAX = 10.0
+
+
 async def eventually(condition, *, within_s: float = 10.0, what: str = "the condition") -> object:
     """Ask again and again until the (async) condition is true; its value is the answer."""
     began_s = time.monotonic()
@@ -25,4 +28,4 @@ async def eventually(condition, *, within_s: float = 10.0, what: str = "the cond
 
 def patience() -> float:
     """How much longer things may take while others keep this machine busy: 1 where nobody does."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return min(_PATIENCE_MAX, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))

@@ -136,7 +136,7 @@ class ConsumerStore:
         return await pass_moves(self._writes, "complete", self._spell.completions(moves))
 
     async def retry(self, moves: Sequence[Retrying]) -> list[Door]:
-        """Move failed deliveries to the delayed set, as their owner."""
+        """Move failed deliveries to where they wait for their next run, as their owner."""
         return await pass_moves(self._writes, "retry", self._spell.retries(moves))
 
     async def bury(self, moves: Sequence[Burying]) -> list[Door]:
