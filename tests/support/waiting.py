@@ -7,7 +7,6 @@ import inspect
 import os
 import time
 
-
 _PATIENCE_MAX = 10.0
 
 
