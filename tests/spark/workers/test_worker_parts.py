@@ -69,6 +69,15 @@ def test_figures_of_forgotten_attempts_stay_in_the_sums():
     assert tally.progress(FORGET_S + 2).completed == 13
 
 
+def test_an_attempt_that_ended_is_forgotten_while_its_note_still_hangs_there():
+    tally = Tally(1, 0.0)
+    for now_s in range(1, int(FORGET_S) + 3):
+        tally.note([record(1, has_ended=True, completed=4)], float(now_s))
+
+    assert [one.attempt for one in tally.over(FORGET_S + 2)] == [1]
+    assert tally.progress(FORGET_S + 2).completed == 4
+
+
 def test_a_task_that_was_started_again_counts_once_and_keeps_all_figures():
     tally = Tally(2, 0.0)
     tally.note([record(1, completed=10, running=3), record(2, partition=1, running=4)], 1.0)

@@ -59,7 +59,7 @@ class Tally:
             known = self._last.get(record.attempt)
             if known is None:
                 self._starts += 1
-            if known is None or known[0].beat != record.beat or record.has_ended:
+            if known is None or _says(known[0]) != _says(record):
                 self._last[record.attempt] = (record, now_s)
 
     def over(self, now_s: float) -> list[Record]:
@@ -100,6 +100,10 @@ class Tally:
         living = sum(getattr(one, name) for one, _ in self._last.values())
         total = self._folded[name] + living
         return round(total, 3) if name == "cpu_s" else int(total)
+
+
+def _says(record: Record) -> tuple[int, bool]:
+    return record.beat, record.has_ended
 
 
 def _is_alive(record: Record, silent_s: float) -> bool:

@@ -49,16 +49,25 @@ local function set_all()
   return redis.pcall('MSETEX', count, unpack(parts)) == 1
 end
 local are_all_new = ARGV[4] == '1' and set_all()
+-- A row that the stream refuses must not stay marked: its next write would count it as added.
+local function forget_from(first)
+  for i = first, are_all_new and count or first do redis.call('DEL', KEYS[2 + i]) end
+end
 local marks = {}
 for i = 1, count do
   local key, digest, envelope = KEYS[2 + i], ARGV[5 + i], ARGV[5 + count + i]
   local name = ARGV[5 + count * 2 + (has_one_name and 1 or i)]
   if are_all_new or redis.call('SET', key, digest, 'NX', 'PX', ARGV[3]) then
     if has_leftovers then redis.call('DEL', KEYS[1 + count + i * 2], KEYS[2 + count + i * 2]) end
+    local added
     if name == '' then
-      redis.call('XADD', stream, '*', 'd', envelope)
+      added = redis.pcall('XADD', stream, '*', 'd', envelope)
     else
-      redis.call('XADD', stream, '*', 'd', envelope, 'n', name)
+      added = redis.pcall('XADD', stream, '*', 'd', envelope, 'n', name)
+    end
+    if type(added) == 'table' and added.err then
+      forget_from(i)
+      return added
     end
     marks[i] = '1'
   else
