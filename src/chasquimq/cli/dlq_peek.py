@@ -22,8 +22,8 @@ Filters = Mapping[str, str | None]
 
 DETAIL_BYTES_MAX = 60
 CUT_MARK = "…"
-# Light entries come by the thousand, heavy ones by the mebibyte.
-PAGE_MAX = 2_000
+# Behind light entries may come heavy ones: a page has few enough that even those have room.
+PAGE_MAX = 500
 PAGE_FIRST = 100
 PAGE_BYTES = 1024 * 1024
 # Enough to see what went wrong, and no reason to wait.
