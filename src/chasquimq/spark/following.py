@@ -37,7 +37,7 @@ class Following:
         self._work = work
         self._stop = stop
         self.channels: dict[str, str] = {}
-        # In a row: a look at a query that goes on begins anew.
+        # In a row: where all queries go on, it begins anew.
         self._late_count = 0
 
     def run(self) -> None:
@@ -82,8 +82,8 @@ class Following:
         while not self._stop.wait(self._work.settings.trigger_s):
             for query, stream in running:
                 query.check(stream)
-                if self._late_count and stream.lastProgress:
-                    self._late_count = 0
+            if self._late_count and all(stream.lastProgress for _, stream in running):
+                self._late_count = 0
             self._sample()
             self._work.tidy_if_due()
             self._work.audit_if_due(self.channels)

@@ -153,7 +153,7 @@ def test_rows_are_all_checked_before_the_first_is_added(add, spark, ready):
     assert "9 with no id, 1 with a payload over 2000 bytes among 3,000" in str(failed.value)
     assert "none was added" in str(failed.value)
     assert ready() == []
-    done = add(frame, on_error="skip", **wrong)
+    done = add(frame, check_first=True, on_error="skip", **wrong)
     assert (done.rows, done.added, done.skipped) == (3_000, 2_990, 10)
 
 

@@ -40,13 +40,13 @@ def enqueue(
 
     Options are those of the source, as Python spells them: `id_column="id"`. Without `run_id`
     each call is a run of its own. `check_first` reads the rows twice: where one of them cannot
-    become a job, none is added.
+    become a job, none is added, unless `on_error="skip"` leaves such rows out.
 
     Raises:
         ChasquiError: columns, rows or the server were not as they must be. Rows that were added
             stay; a second write of the same run adds the others.
     """
-    if check_first:
+    if check_first and options.get("on_error") != "skip":
         _refuse_faults(frame, queue, redis_url, options)
     own_run = options.pop("run_id", "")
     run = own_run or uuid4().hex[:12]

@@ -70,7 +70,7 @@ class WorkerRun:
         self._submissions = 0
         self._deadline_s: float | None = None
         self._is_cut_off = False
-        self._told: set[int] = set()
+        self._told: dict[int, str] = {}
 
     def probe(self) -> None:
         """See whether executors can do it at all; ended early by a signal.
@@ -150,9 +150,10 @@ class WorkerRun:
             self._board.reap(record)
 
     def _tell_failures(self, records: Sequence[Record]) -> None:
+        """Once for each task and reason: the same one may come every few seconds for hours."""
         for record in records:
-            if record.error and record.attempt not in self._told:
-                self._told.add(record.attempt)
+            if record.error and self._told.get(record.partition) != record.error:
+                self._told[record.partition] = record.error
                 logger.warning(
                     "a task failed, Spark starts it again",
                     extra={"task": record.partition, "reason": record.error},
