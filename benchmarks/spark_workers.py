@@ -113,6 +113,8 @@ class Bench:
     def _measured(self, side: str) -> dict[str, float]:
         self._target.flush()
         asyncio.run(preload(self._target.url, self._options.jobs))
+        # Where adds need the group, they have made it.
+        self._server.call("XGROUP", "DESTROY", STREAM, GROUP)
         self._server.call("XGROUP", "CREATE", STREAM, GROUP, "$")
         with (self._plain if side == "plain" else self._on_spark)():
             self._until(self._are_all_waiting, START_S_MAX)
