@@ -47,19 +47,30 @@ def _in_the_middle(place: str, number: int) -> None:
     if number == 0:
         # A partition in three takes its executor along, and with it what the shuffle wrote there.
         os.kill(_executor() if place.endswith(".2") else os.getpid(), signal.SIGKILL)
-    if number == 1 and place.endswith(".0"):
-        _wait_for(_marker(place, 2))
+    elif place.endswith(".0") and not _is_there(_marker(place, number - 1)):
+        # The run before is dead, so this is no copy: it waits for one.
+        _wait_for(_marker(place, number + 1))
 
 
 def _number_of_run(place: str) -> int:
     number = 0
     while True:
         try:
-            _marker(place, number).touch(exist_ok=False)
+            with _marker(place, number).open("x") as marker:
+                marker.write(str(os.getpid()))
         except FileExistsError:
             number += 1
         else:
             return number
+
+
+def _is_there(marker: Path) -> bool:
+    """Whether the process of that run lives."""
+    try:
+        stat = Path(f"/proc/{marker.read_text()}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def _marker(place: str, number: int) -> Path:
