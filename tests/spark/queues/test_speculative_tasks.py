@@ -54,15 +54,15 @@ def test_every_row_is_one_job_however_often_its_task_runs(cluster, queue_name, t
 
     begun = Counter(path.name.rpartition(".")[0] for path in runs.iterdir())
     print(f"speculative copies {list(copies.values())}, runs of each task {list(begun.values())}")
-    assert len(begun) == PARTITIONS * len(found)
-    # Each was killed once, and ran again.
-    assert min(begun.values()) >= 2
-    assert min(copies.values()) >= 1
     for (_, ids), seen in found.items():
         assert len(seen) == len({job_id for job_id, _ in seen}) == ROWS
         assert Counter(n for _, n in seen) == dict.fromkeys(range(ROWS // 2), 2)
         if ids == "own":
             assert {job_id for job_id, _ in seen} == {f"o-{at}" for at in range(ROWS)}
+    # Whether it was the storm it should be: each task was killed once, and some had a copy.
+    assert len(begun) == PARTITIONS * len(found)
+    assert min(begun.values()) >= 2
+    assert min(copies.values()) >= 1
 
 
 def run(cluster: Cluster, runs: Path, targets: list[str]) -> dict[str, int]:
