@@ -13,6 +13,7 @@ import pytest
 from chasquimq import Queue, Worker
 from chasquimq.spark.answers import Answers
 from support.command import PROGRAM, RunningCommand
+from support.waiting import eventually
 
 SOURCES = Path(__file__).parents[2] / "src"
 # A session takes half a minute to start on a busy machine, and its first batch as long.
@@ -79,6 +80,27 @@ async def test_a_pipeline_follows_its_queue_until_a_signal_and_keeps_others_from
         ends = answers.sql("select sum(completed), sum(retried) from gold_minute").rows
     assert kept == [(150, 0)]
     assert ends == [(150, 15)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_while_a_jvm_starts_ends_the_jvm_too(running, environ, tmp_path, number):
+    environ["TMPDIR"] = str(tmp_path)
+    starting = running("once", "--lake", "lake")
+    # Spark makes a folder of its own right before it starts the JVM.
+    await starting.until(lambda: any(tmp_path.glob("tmp*")), "a JVM", START_S_MAX)
+    await eventually(lambda: jvms_of(starting.process.pid), what="a JVM", within_s=START_S_MAX)
+    (jvm,) = jvms_of(starting.process.pid)
+
+    assert await starting.ended(number) == 130
+
+    await eventually(lambda: not Path(f"/proc/{jvm}").exists(), what="the end of the JVM")
+    assert "Traceback" not in starting.err
+
+
+def jvms_of(parent: int) -> list[int]:
+    """Children of a process that run Java."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(one) for one in children if "java" in str(Path(f"/proc/{one}/exe").readlink())]
 
 
 @pytest.mark.parametrize(("command", "code"), [("once", 130), ("run", 0)])

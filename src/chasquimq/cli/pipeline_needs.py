@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from chasquimq.cli.render import talk
-from chasquimq.cli.signals import raise_if_terminated
+from chasquimq.cli.signals import raise_if_terminated, unwound_in_silence
 from chasquimq.cli.visit import run, unknown_queue
 from chasquimq.errors import NotSupportedError, StoreError
 
@@ -64,7 +64,8 @@ def spark_session(
         session = open_session(settings)
     try:
         raise_if_terminated()
-        yield session
+        with unwound_in_silence():
+            yield session
     finally:
         session.stop()
 

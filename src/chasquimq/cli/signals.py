@@ -6,6 +6,10 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from logging import LogRecord
 
 EXIT_INTERRUPTED = 130
 # Signals belong to the process, and so does what came of them.
@@ -31,6 +35,29 @@ def ended_like_an_interrupt() -> Generator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def unwound_in_silence() -> Generator[None]:
+    """Let Ctrl+C unwind a command that talks to a JVM.
+
+    Spark's own answer to it talks to the JVM in the middle of another talk, and the library
+    between them prints what it was doing.
+    """
+    import logging
+
+    root = logging.getLogger()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    root.addFilter(_is_no_interrupt)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_no_interrupt)
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_no_interrupt(record: LogRecord) -> bool:
+    return record.msg != "KeyboardInterrupt while sending command."
 
 
 def raise_if_terminated() -> None:
