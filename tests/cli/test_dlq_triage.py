@@ -228,3 +228,25 @@ async def test_a_job_that_is_replayed_again_counts_for_the_last_replay_alone(
 
     ends = [(one["completed"], one["dead"]) for one in told.json["replays"]]
     assert ends == [(1, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("command", [("triage",), ("replay", "--yes")], ids=["triage", "replay"])
+async def test_a_lake_that_was_named_and_is_none_is_refused_before_anything_moves(
+    chasqui, queue_name, grave, raw, command
+):
+    await grave(("mail", 1))
+    word, *more = command
+
+    said = await chasqui("dlq", word, queue_name, "--lake", "nowhere", *more)
+
+    assert said.code == 1
+    assert "lake must be a folder with tables, got 'nowhere'" in said.err
+    assert await raw("XLEN", raw.keys.dlq) == 1
+
+
+async def test_the_replay_of_a_large_kind_is_suggested_with_its_size(chasqui, queue_name, grave):
+    await grave(*[("mail", number) for number in range(101)])
+
+    said = await chasqui("dlq", "triage", queue_name)
+
+    assert said.out.rstrip().endswith("--limit 101")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from chasquimq.cli.dlq_patch import Patch, PatchType
 from chasquimq.cli.duration import DURATION
@@ -81,6 +82,7 @@ def triage(
     from chasquimq.cli.dlq_triage import show
     from chasquimq.cli.dlq_triage import triage as triage_all
 
+    _refuse_no_lake(lake)
     kinds = run(triage_all(queue, running_server(redis_url), filters, lake))
     show(kinds, queue, limit, as_json)
 
@@ -140,6 +142,7 @@ def replay(
     from chasquimq.cli.dlq_choice import Request
     from chasquimq.cli.dlq_replay import replay_all, show
 
+    _refuse_no_lake(lake)
     if where is not None:
         need(("duckdb", "pyarrow"))
     request = Request(
@@ -217,6 +220,17 @@ def export(
     from chasquimq.cli.dlq_export import export_all
 
     run(export_all(queue, running_server(redis_url), filters, limit, output))
+
+
+def _refuse_no_lake(lake: Path) -> None:
+    """One that was named must be there; without the usual one these commands tell less."""
+    source = click.get_current_context().get_parameter_source("lake")
+    if source is not ParameterSource.COMMANDLINE:
+        return
+    need(READING)
+    from chasquimq.spark.answers import refuse_empty
+
+    refuse_empty(lake)
 
 
 def _meant(filters: dict[str, str | None], **more: Any) -> dict[str, Any]:

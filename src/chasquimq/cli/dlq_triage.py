@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from chasquimq.queue.dead_letters import DeadLetter
 
 NAMES_SHOWN_MAX = 3
+# What a replay sends back where it is not told how many.
+REPLAYED_MAX = 100
 
 
 @dataclass
@@ -73,14 +75,18 @@ def show(kinds: list[Kind], queue: str, limit: int, as_json: bool) -> None:
     if as_json:
         emit_json({"queue": queue, "kinds": [_facts(kind) for kind in kinds[:limit]]})
         return
-    rows = [_row(kind) for kind in kinds[:limit]] or [{"fingerprint": "(no dead jobs)"}]
+    rows = [_row(kind) for kind in kinds[:limit]] if kinds else [{"fingerprint": "(no dead jobs)"}]
     emit_table(rows, text=("names", "an error of it"), optional=("attempts", "reason"))
     if len(kinds) > limit:
         talk(f"and {len(kinds) - limit:,} kinds more; --limit shows them")
     if kinds and kinds[0].is_written:
-        click.echo(
-            f"\nsend a kind back: chasqui dlq replay {queue} --fingerprint {kinds[0].fingerprint}"
-        )
+        click.echo(f"\nsend a kind back: chasqui dlq replay {queue}{_choice(kinds[0])}")
+
+
+def _choice(kind: Kind) -> str:
+    """The options that mean all of a kind."""
+    limit = f" --limit {kind.jobs}" if kind.jobs > REPLAYED_MAX else ""
+    return f" --fingerprint {kind.fingerprint}{limit}"
 
 
 def _key(letter: DeadLetter) -> str:
@@ -127,13 +133,17 @@ def _row(kind: Kind) -> dict[str, Any]:
         "fingerprint": kind.fingerprint if kind.is_written else None,
         "jobs": kind.jobs,
         "attempts": kind.attempts,
-        "burnt": None if kind.burnt_s is None else f"{kind.burnt_s:,.1f} s",
+        "burnt": None if kind.burnt_s is None else _burnt_text(kind.burnt_s),
         "first seen": f"{_moment(kind.first_ms):%Y-%m-%d %H:%M:%S}",
         "last seen": f"{_moment(kind.last_ms):%Y-%m-%d %H:%M:%S}",
         "reason": ", ".join(kind.reasons),
         "names": ", ".join(name for name, _ in kind.names.most_common(NAMES_SHOWN_MAX)),
         "an error of it": kind.error and mask_secrets(kind.error),
     }
+
+
+def _burnt_text(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
 def _moment(ms: int) -> datetime:

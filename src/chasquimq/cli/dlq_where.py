@@ -129,5 +129,8 @@ def _moment(ms: int | None) -> datetime | None:
 
 def _refusal(condition: str, why: str) -> SettingsError:
     said = " ".join(line.strip() for line in why.splitlines() if line.strip())
-    hint = f"{said}; columns are {', '.join(COLUMNS)}, and data->>'$.to' reaches into the data"
+    hint = (
+        f"{said}; columns are {', '.join(COLUMNS)}; data->>'$.to' reaches into the data, "
+        "and (data->>'$.cents')::int makes it a number"
+    )
     return SettingsError("where", condition, "an SQL condition on a dead job", hint=hint)

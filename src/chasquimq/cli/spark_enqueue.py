@@ -12,12 +12,12 @@ import click
 from chasquimq.cli.duration import DURATION
 from chasquimq.cli.number import AT_LEAST_1, RATE
 from chasquimq.cli.options import json_option, redis_url_option
-from chasquimq.cli.pipeline_needs import need, spark_session
+from chasquimq.cli.pipeline_needs import need, spark_session, unknown_queues
 from chasquimq.cli.pipeline_options import conf_option, master_option
 from chasquimq.cli.progress import progress_bar
 from chasquimq.cli.render import emit_json, talk
 from chasquimq.cli.server_choice import any_server
-from chasquimq.errors import StoreError
+from chasquimq.errors import ChasquiError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 NEEDED = ("pyspark", "pyarrow", "pandas")
 _SOURCES = ("table", "parquet", "csv", "json", "sql")
 _VIEW = "input"
+_OUR_WORDS = {
+    "onError=skip": "--on-error skip",
+    **{
+        f"{what}Column": f"--{what}-column"
+        for what in ("id", "name", "payload", "delay", "attempts")
+    },
+}
 
 
 @click.command(epilog="Exit codes: 0 every row is in the queue, or was skipped as asked; 1 not so; "
@@ -77,8 +84,8 @@ def enqueue(
     """Add every row of a table, of files or of a query as a job to a queue.
 
     All rows are checked before the first is added, unless rows that cannot become jobs are to be
-    skipped. Rows are read and added by Spark's tasks, never by this command. A task that is run again adds
-    nothing twice. A server for this directory is started where there is none.
+    skipped. Rows are read and added by Spark's tasks, never by this command. A task that is run
+    again adds nothing twice. A server for this directory is started where there is none.
     """
     need(NEEDED)
     sources = {name: given.pop(name, None) for name in _SOURCES} | {"json": json_lines}
@@ -88,6 +95,8 @@ def enqueue(
     if full_timeout_ms is not None:
         options["queue_full_timeout_ms"] = full_timeout_ms
     url = any_server(redis_url)
+    # A server that does not answer is told before Spark starts; the queue may well be new.
+    unknown_queues(url, [queue])
     with spark_session(master, conf) as session:
         options["check_first"] = _is_checked_first(options) and not unchecked
         done = _enqueue(_frame(session, sources), queue, url, options)
@@ -125,7 +134,10 @@ def _check_options(queue: str, given: Mapping[str, Any]) -> None:
 
 
 def _frame(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+
+    from chasquimq.spark.workers.probe import first_line
 
     try:
         frame = _read(session, sources)
@@ -136,8 +148,8 @@ def _frame(session: SparkSession, sources: Mapping[str, str | None]) -> DataFram
         if frame is not None:
             frame.createOrReplaceTempView(_VIEW)
         return session.sql(query)
-    except PySparkException as error:
-        raise StoreError(f"Spark cannot read it: {_first_line(error)}") from error
+    except (PySparkException, Py4JError) as error:
+        raise StoreError(f"Spark cannot read it: {first_line(error)}") from error
 
 
 def _read(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame | None:
@@ -150,18 +162,25 @@ def _read(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame
     return session.read.json(sources["json"]) if sources["json"] else None
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
-
-
 def _enqueue(frame: DataFrame, queue: str, url: str, options: Mapping[str, Any]) -> Summary:
     from chasquimq.spark.queues.enqueue import enqueue as write
 
     title = f"{'checking' if options.get('dry_run') else 'adding to'} {queue}"
     with progress_bar(title) as advance:
-        return write(
-            frame, queue, redis_url=url, on_rows=lambda rows: advance(rows, 0), **options
-        )  # fmt: skip
+        try:
+            return write(
+                frame, queue, redis_url=url, on_rows=lambda rows: advance(rows, 0), **options
+            )  # fmt: skip
+        except ChasquiError as error:
+            error.args = (_in_our_words(str(error)),)
+            raise
+
+
+def _in_our_words(said: str) -> str:
+    """Options as this command spells them, not as a program does."""
+    for spelled, ours in _OUR_WORDS.items():
+        said = said.replace(spelled, ours)
+    return said
 
 
 def _tell(done: Summary, queue: str, options: Mapping[str, Any], *, as_json: bool) -> int:
@@ -180,9 +199,11 @@ def _tell(done: Summary, queue: str, options: Mapping[str, Any], *, as_json: boo
 
 def summary_text(done: Summary, *, is_dry: bool) -> str:
     """A whole write in a sentence."""
-    added = "would be added" if is_dry else "added"
+    size = f"{done.payload_bytes / 1e6:,.1f} MB in {done.task_s:,.1f} s of {done.tasks:,} tasks"
+    if is_dry:
+        fit = f"{done.added:,} can become jobs, {done.skipped:,} cannot"
+        return f"{done.rows:,} rows: {fit}; whether ids are taken was not looked up; {size}"
     return (
-        f"{done.rows:,} rows: {done.added:,} {added}, {done.duplicates:,} were there, "
-        f"{done.conflicts:,} in conflict, {done.skipped:,} skipped; "
-        f"{done.payload_bytes / 1e6:,.1f} MB in {done.task_s:,.1f} s of {done.tasks:,} tasks"
+        f"{done.rows:,} rows: {done.added:,} added, {done.duplicates:,} were there, "
+        f"{done.conflicts:,} in conflict, {done.skipped:,} skipped; {size}"
     )

@@ -80,6 +80,8 @@ def tell_summary(done: RunSummary, queue: str, *, as_json: bool) -> None:
         )  # fmt: skip
     else:
         click.echo(summary_text(done))
+        if progress.buried:
+            talk(f"`chasqui dlq triage {queue}` tells why jobs died")
     if not done.is_drained:
         talk("tasks were cancelled; jobs that they held come back when their leases have run out")
 

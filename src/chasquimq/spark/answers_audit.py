@@ -69,7 +69,7 @@ class Completeness(NamedTuple):
             )
         if self.on_the_way:
             return f"nothing is missing so far; {_are(self.on_the_way)} still on the way"
-        return "nothing is missing so far, but jobs still ran when it was counted"
+        return "nothing is missing so far, but jobs waited or ran when it was counted"
 
 
 def audits(answers: Answers, scope: Scope) -> list[dict[str, Any]]:

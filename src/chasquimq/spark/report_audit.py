@@ -80,7 +80,7 @@ def audit_section(answers: Answers, scope: Scope, whole: Completeness) -> Sectio
 
 
 def _settled_text(is_settled: bool | None) -> str | None:
-    return None if is_settled is None else "yes" if is_settled else "no, jobs still ran"
+    return None if is_settled is None else "yes" if is_settled else "no, jobs waited or ran"
 
 
 def _oddities(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
