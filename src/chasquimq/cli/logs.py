@@ -25,14 +25,13 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         more = "".join(f" {key}={value}" for key, value in _extra(record).items())
-        line = f"{_moment(record)} {record.levelname} {record.name}: {record.getMessage()}{more}"
-        trace = f"\n{self._trace(record)}" if record.exc_info else ""
-        return clean(mask_secrets(line)) + trace
-
-    def _trace(self, record: logging.LogRecord) -> str:
-        assert record.exc_info is not None, "asked only where there is one"
-        lines = mask_secrets(self.formatException(record.exc_info)).split("\n")
-        return "\n".join(map(clean, lines))
+        sentence, *rest = record.getMessage().split("\n")
+        line = f"{_moment(record)} {record.levelname} {record.name}: {sentence}{more}"
+        if record.exc_info:
+            rest += self.formatException(record.exc_info).split("\n")
+        # Set in, so that no words of a stranger pass for a line of the log.
+        lines = [line, *(f"  {one}" for one in rest if one)]
+        return "\n".join(clean(mask_secrets(one)) for one in lines)
 
 
 class JsonLines(logging.Formatter):
