@@ -61,8 +61,9 @@ class Upkeeping(Stage):
     def fire(self, schedulers: int, pick: int) -> None:
         """A window comes, and is seen by one scheduler or by two at once."""
         (key,) = self.picture.specs
-        # No two windows of a history are the same.
-        due_ms = self.picture.now_ms - self.worker_count - len(self.ledger.accounts) - 1
+        # No two windows of a history are the same: each is before the last.
+        soonest_ms = self.picture.now_ms - self.worker_count - len(self.ledger.accounts) - 1
+        due_ms = self.last_due_ms = min(soonest_ms, getattr(self, "last_due_ms", soonest_ms) - 1)
         self.let_time_do(self.raw("ZADD", self.raw.keys.repeat, "XX", due_ms, key))
         before = self.do(Picture.take(self.raw))
         both = [self.worker(pick + at) for at in range(schedulers)]

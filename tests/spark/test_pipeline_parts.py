@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chasquimq.errors import NotSupportedError, SettingsError
+from chasquimq.errors import NotSupportedError, ServerRefused, SettingsError
 from chasquimq.model.forecast import Sample
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.backlog import Backlog
@@ -301,6 +301,21 @@ def test_without_names_every_queue_is_found(feeds, channels, queue_name):
 
     assert found[first.queue] == "history"
     assert found[second.queue] == "events"
+
+
+def test_a_key_of_somebody_else_that_looks_like_a_queue_stops_no_other(feeds, channels, queue_name):
+    first, strange = feeds(f"{queue_name}-1"), feeds(f"{queue_name}-2")
+    first.attempts(1)
+    old_event(strange)
+    strange.call("SET", strange.keys.history, "no stream")
+
+    found = channels()
+
+    assert found[first.queue] == "history"
+    assert strange.queue not in found
+    with pytest.raises(ServerRefused, match="WRONGTYPE"):
+        channels(queues=[strange.queue])
+    strange.call("DEL", strange.keys.history)
 
 
 def test_queues_are_grouped_by_their_channel():

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import ServerRefused, SettingsError
 from chasquimq.spark.bronze_extent import queues_in
 from chasquimq.spark.checkpoints import own_folder
 from chasquimq.spark.durable import write_durably
@@ -77,7 +77,13 @@ class Channels:
 
     def _best(self, queue: str) -> str | None:
         keys = QueueKeys(queue)
-        history, events = self._store.facts([keys.history, keys.events])
+        try:
+            history, events = self._store.facts([keys.history, keys.events])
+        except ServerRefused as refused:
+            if refused.code != "WRONGTYPE" or self._settings.queues:
+                raise
+            # Nobody named it: a key of somebody else that looks like ours must not stop the others.
+            return None
         if history.length:
             return HISTORY
         return EVENTS if events.length and self._has_old_end(keys.events) else None
