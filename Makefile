@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test behaviour faults chaos kills soak fuzz mutants bench ci
+.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench ci
 MINUTES ?= 120
 JOBS ?= 1000000
 SERVER ?= valkey
@@ -36,6 +36,9 @@ kills: ## two thousand workers killed over a million jobs
 
 fuzz: ## inputs and histories that no run has seen, for hours
 	@CHASQUI_TEST_BIG=1 ./chasqui test tests/fuzz tests/machine -n 2
+
+turns: ## tests whose servers take turns, on every kind of them
+	@CHASQUI_TEST_BIG=1 ./chasqui test -m takes_turns -n 2
 
 soak: ## JOBS jobs; memory, keys and connections must stay flat
 	@.venv/bin/python -m tests.chaos.soak --jobs $(JOBS) --server $(SERVER)
