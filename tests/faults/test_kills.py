@@ -66,8 +66,8 @@ async def test_a_worker_that_was_frozen_starts_nothing_that_others_took_over(
     frozen_for = next(one for one in fleet.faults if one.kind == "stop")
     verdict.demand()
     assert frozen_for.to_s - frozen_for.from_s > LEASE_MS / 1000
-    # What ran, and what had ended a moment before: its ack had not left.
-    assert verdict.figures["extra_starts"] <= 1 + patience()
+    # Where the machine lets nobody run, an ack that had not left yet costs another start.
+    assert verdict.figures["extra_starts"] <= patience()
     assert len(starts_of(frozen, tmp_path)) == known
 
 

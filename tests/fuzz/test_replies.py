@@ -19,7 +19,7 @@ ASK_S_MAX = 5.0
 SPELLED = json.loads((CORPUS / "replies.json").read_text())
 REPLIES = [bytes.fromhex(text) for answers in SPELLED.values() for text in answers.values()]
 ODD = [
-    b"*-2\r\n", b"$-2\r\n", b"$99999999999999\r\n", b"*10000000\r\n", b":\r\n", b":1e9\r\n", b"-\r\n",
+    b"*-2\r\n", b"$-2\r\n", b"$99999999999999\r\n", b"*1000000000\r\n", b":\r\n", b":1e9\r\n", b"-\r\n",
     b"+\r\n+more\r\n", b"\r\n", b"\x00", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"%1\r\n+a\r\n+b\r\n",
     b"*1\r\n" * 100, b"-ERR " + b"x" * 10_000 + b"\r\n", b"-\xff\xfe\r\n", b"_\r\n", b"#t\r\n", b",nan\r\n",
 ]  # fmt: skip
