@@ -21,9 +21,9 @@ START_S_MAX = 180.0
 
 
 class Cluster:
-    """One master and workers of one core; all on loopback, all gone after `close`."""
+    """One master and workers of a core or more; all on loopback, all gone after `close`."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
+    def __init__(self, folder: Path, workers: int, *, cores: int = 1) -> None:
         self._folder = folder
         home = quiet_home(find_java(), folder)
         self._environ = {
@@ -37,8 +37,8 @@ class Cluster:
             name = f"worker-{number}"
             # Each on an address of its own: a copy of a task never runs where the task does.
             self._start(
-                name, "worker.Worker", "--host", f"127.0.0.{number + 1}", "--cores", "1", "--memory", "600m",
-                self.url,
+                name, "worker.Worker", "--host", f"127.0.0.{number + 1}",
+                "--cores", str(cores), "--memory", "600m", self.url,
             )  # fmt: skip
             self._until(lambda name=name: "Successfully registered" in self._log(name), name)
 

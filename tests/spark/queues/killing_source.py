@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,8 +15,7 @@ from chasquimq.spark.queues.sink import QueueWriter
 from chasquimq.spark.queues.source import QueueSource
 from chasquimq.spark.queues.task import WriteTask
 from chasquimq.store.row_write import RowOwner
-
-_ROWS_BEFORE_THE_KILL = 700
+from support.row_storm import shuffled, stopping
 
 
 class KillingSource(QueueSource):
@@ -38,31 +36,20 @@ class KilledWriter(QueueWriter):
         context = TaskContext.get()
         table = pa.Table.from_batches(list(iterator))
         if context.attemptNumber() == 0:
-            return super().write(_killed(_shuffled(table, seed=0)))
+            return super().write(stopping(shuffled(table, seed=0), _die))
         # What speculation does, without waiting for Spark to think of it.
         beside = RowOwner(
             self._run, self._instance, context.partitionId(), 1_000_000 + context.taskAttemptId()
         )
         copy = threading.Thread(
             target=WriteTask(self._options, self._layout, beside).write,
-            args=(_shuffled(table, seed=1),),
+            args=(shuffled(table, seed=1),),
         )
         copy.start()
-        report = super().write(_shuffled(table, seed=2))
+        report = super().write(shuffled(table, seed=2))
         copy.join()
         return report
 
 
-def _shuffled(table: pa.Table, seed: int) -> Iterator[pa.RecordBatch]:
-    places = list(range(table.num_rows))
-    random.Random(seed).shuffle(places)
-    yield from table.take(places).combine_chunks().to_batches(max_chunksize=100)
-
-
-def _killed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    passed = 0
-    for batch in batches:
-        yield batch
-        passed += batch.num_rows
-        if passed >= _ROWS_BEFORE_THE_KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
