@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from chasquimq.cli.dlq_track import Outcome
-from chasquimq.cli.render import emit_json, emit_table
+from chasquimq.cli.render import clean, emit_json, emit_table, talk
 
 
 def show(found: Sequence[Outcome], queue: str, as_json: bool) -> None:
@@ -28,4 +28,17 @@ def show(found: Sequence[Outcome], queue: str, as_json: bool) -> None:
             }
             for one in found
         ]
+    )
+    for one in found:
+        if one.state != "ended":
+            talk(_unended(one, queue))
+
+
+def _unended(one: Outcome, queue: str) -> str:
+    sent = f"replay {one.replay} has sent {one.jobs:,} of {one.meant:,} jobs"
+    if one.state == "running":
+        return f"{sent} and goes on"
+    return (
+        f"{sent} for sure and was cut, so that a few more may be among them; the others are still "
+        f"dead, and go when they are chosen again: chasqui dlq replay {clean(queue)}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ import click
 
 from chasquimq.cli.asking import confirm
 from chasquimq.cli.dlq_choice import Edits, Request, chosen_ids
-from chasquimq.cli.dlq_track import write_record
+from chasquimq.cli.dlq_record import Recorder
 from chasquimq.cli.progress import Advance, behind_bar, progress_bar
 from chasquimq.cli.render import clean, emit_json, json_text, talk
 from chasquimq.cli.visit import visit
@@ -51,16 +51,7 @@ async def replay_all(request: Request, url: str, lake: Path | None = None) -> An
             return answer
         if not request.is_sure:
             confirm(f"send {len(found.ids):,} dead jobs of {request.queue} back to their workers?")
-        job_ids, began_at = list[str](), datetime.now(UTC)
-        record = None
-        try:
-            with progress_bar("replaying") as advance:
-                await _replay(seen.queue, found.ids, request, job_ids, advance)
-        finally:
-            # What went before a failure went, and is asked for later, too.
-            record = write_record(lake, request.queue, began_at, job_ids)
-            if len(job_ids) < len(found.ids):
-                talk(f"{len(job_ids):,} of {len(found.ids):,} entries were replayed")
+        job_ids, record = await _replay_recorded(seen.queue, found, request, lake)
     return answer._replace(replayed=len(job_ids), record=record)
 
 
@@ -115,9 +106,29 @@ async def _find(queue: Queue, request: Request, edits: Edits) -> tuple[Replayed,
     return await behind_bar("reading the DLQ", looking), limit
 
 
+async def _replay_recorded(
+    queue: Queue, found: Replayed, request: Request, lake: Path | None
+) -> tuple[list[str], str | None]:
+    """The jobs that were sent, and the name under which that was written down."""
+    recorder, job_ids, record = Recorder(lake, request.queue, datetime.now(UTC)), list[str](), None
+    recorder.begin(found.job_ids)
+    try:
+        with progress_bar("replaying") as advance:
+            async for sent in _replay(queue, found.ids, request, advance):
+                job_ids += sent
+                recorder.note(sent)
+    finally:
+        # What went before a failure went, and is asked for later, too.
+        record = recorder.end(job_ids)
+        if len(job_ids) < len(found.ids):
+            talk(f"{len(job_ids):,} of {len(found.ids):,} entries were replayed")
+    return job_ids, record
+
+
 async def _replay(
-    queue: Queue, ids: Sequence[str], request: Request, job_ids: list[str], advance: Advance
-) -> None:
+    queue: Queue, ids: Sequence[str], request: Request, advance: Advance
+) -> AsyncIterator[list[str]]:
+    """Send them chunk by chunk; the answer is the jobs of each."""
     loop, max_rate = asyncio.get_running_loop(), request.max_rate
     started_s = loop.time()
     size = _chunk_size(max_rate)
@@ -125,7 +136,7 @@ async def _replay(
     for at in range(0, len(ids), size):
         chunk = ids[at : at + size]
         moved = await queue.replay_dlq(len(chunk), ids=chunk, max_rate=max_rate, edit=edit)
-        job_ids += moved.job_ids
+        yield moved.job_ids
         done = at + len(chunk)
         advance(done, len(ids))
         if max_rate is not None and done < len(ids):
