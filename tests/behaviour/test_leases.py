@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from chasquimq.telemetry.memory import InMemorySink
 from support.checker import Evidence, check
 from support.journal import START, read_journals
 from support.processes import WorkerFleet
@@ -61,6 +62,18 @@ async def test_a_handler_longer_than_its_lease_starts_once(queue, running_worker
     assert idle_saw == []
     assert busy.worker.health().leases_lost == 0
     assert busy.worker.health().stale_outcomes == 0
+
+
+async def test_a_worker_alone_lets_no_lease_run_out(queue, running_worker):
+    sink = InMemorySink()
+    alone = await running_worker(
+        sleeps, claim_min_idle_ms=LEASE_MS, concurrency=2, read_count=64, metrics=sink
+    )
+    await queue.add_bulk([{"name": "n", "data": i} for i in range(2)])
+
+    await eventually(lambda: alone.worker.health().completed == 2)
+    # It looks for such leases itself, and would find its own.
+    assert sink.entries_reclaimed() == 0
 
 
 @pytest.mark.parametrize("handler", ["spin", "spin_in_thread"])

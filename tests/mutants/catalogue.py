@@ -23,11 +23,15 @@ class Mutant:
 
 
 _LEASES = "tests/behaviour/test_leases.py"
+_FORGED = (
+    "tests/store/test_upkeep.py::"
+    "test_a_forged_member_leaves_the_job_whose_id_it_carries_cancellable"
+)
 MUTANTS = (
     Mutant(
         "no heartbeat", f"{_ENGINE}/lease.py",
         "lost = self._store.renew(self._held())", "lost = []",
-        f"{_LEASES}::test_a_handler_longer_than_its_lease_starts_once[valkey-sleeps]",
+        f"{_LEASES}::test_a_worker_alone_lets_no_lease_run_out[valkey]",
     ),
     Mutant(
         "heartbeat on the event loop", f"{_ENGINE}/pipeline.py",
@@ -170,7 +174,7 @@ MUTANTS = (
         "the deadline is counted from a later moment", f"{_ENGINE}/pipeline.py",
         "        await self._wait_for_handlers(deadline_s)\n",
         "        begun_s = self._loop.time()\n"
-        "        await self._wait_for_handlers(lambda: begun_s + 5)\n",
+        "        await self._wait_for_handlers(lambda: begun_s + 20)\n",
         "tests/faults/test_stopping.py::"
         "test_handlers_that_ignore_their_cancel_do_not_delay_the_exit[valkey]",
     ),
@@ -264,6 +268,16 @@ MUTANTS = (
         "  if #ids == 0 then return end\n", "  do return end\n",
         "tests/faults/test_clocks.py::"
         "test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wrong[valkey]",
+    ),
+    Mutant(
+        "a forged id takes another job out of the index", f"{_LUA}/promote_due.lua",
+        "return not due_ms or due_ms <= now_ms", "return true",
+        f"{_FORGED}[valkey-a fresh id]",
+    ),
+    Mutant(
+        "a forged id takes another job's index key", f"{_LUA}/unindex.lua",
+        "if not is_waiting then", "if true then",
+        f"{_FORGED}[valkey-an id of its caller]",
     ),
     Mutant(
         "the checker ignores what is lost", "tests/support/rules.py",

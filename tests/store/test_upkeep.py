@@ -40,6 +40,21 @@ async def test_an_id_that_is_no_text_stops_nobody(upkeep, raw):
     assert await raw("EXISTS", raw.keys.didx("b")) == 0
 
 
+@pytest.mark.parametrize("own_id", [None, "mine"], ids=["a fresh id", "an id of its caller"])
+async def test_a_forged_member_leaves_the_job_whose_id_it_carries_cancellable(
+    upkeep, raw, queue, own_id
+):
+    job = await queue.add("n", 1, delay_ms=60_000, job_id=own_id)
+    size = bytes([0xA0 + len(job.id)])
+    await raw("ZADD", raw.keys.delayed, 1, encode_member("", b"\x94" + size + job.id.encode()))
+
+    promoted = await upkeep.promote(256)
+
+    assert (promoted.moved, promoted.depth) == (1, 1)
+    assert await queue.cancel_delayed(job.id)
+    assert await raw("EXISTS", raw.keys.delayed, raw.keys.dix, raw.keys.didx(job.id)) == 0
+
+
 @pytest.mark.parametrize(("page_max", "is_full"), [(1, True), (2, False)])
 async def test_a_full_page_says_that_more_may_be_due(upkeep, raw, page_max, is_full):
     await raw("ZADD", raw.keys.delayed, 1, b"\0\0\0\0a", 2, b"\0\0\0\0b")

@@ -23,11 +23,11 @@ class Script:
         # The server names scripts by their SHA-1; nothing here is a secret.
         self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    def by_hash(self, keys: Sequence[str], args: Sequence[Part]) -> bytes:
+    def by_hash(self, keys: Sequence[str | bytes], args: Sequence[Part]) -> bytes:
         """The call as RESP bytes, naming the script."""
         return pack(("EVALSHA", self.sha, len(keys), *keys, *args))
 
-    def by_text(self, keys: Sequence[str], args: Sequence[Part]) -> bytes:
+    def by_text(self, keys: Sequence[str | bytes], args: Sequence[Part]) -> bytes:
         """The same call carrying the script, which also teaches it to the server."""
         return pack(("EVAL", self.text, len(keys), *keys, *args))
 
@@ -39,7 +39,7 @@ def script(name: str) -> Script:
     return Script(name, text)
 
 
-async def run(connection: Connection, name: str, keys: Sequence[str], *args: Part) -> Reply:
+async def run(connection: Connection, name: str, keys: Sequence[str | bytes], *args: Part) -> Reply:
     """One script call; an error reply is raised."""
     (reply,) = await run_many(connection, name, [(keys, args)])
     if isinstance(reply, StoreError):
@@ -48,7 +48,7 @@ async def run(connection: Connection, name: str, keys: Sequence[str], *args: Par
 
 
 async def run_many(
-    connection: Connection, name: str, calls: Sequence[tuple[Sequence[str], Sequence[Part]]]
+    connection: Connection, name: str, calls: Sequence[tuple[Sequence[str | bytes], Sequence[Part]]]
 ) -> list[Reply]:
     """Several calls of one script in one write; error replies stay in the list."""
     act = script(name)

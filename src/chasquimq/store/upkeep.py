@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,14 +65,14 @@ class UpkeepStore:
         indexes = [prefix + job_id for job_id in job_ids if job_id]
         if indexes:
             # The original indexes delayed jobs by key; a promoted one must not be cancelled.
-            await self._link.call("DEL", *indexes)
+            await self._run("unindex", [keys.delayed, *indexes])
         return Promoted(moved, depth, lag_ms, bad)
 
     async def dlq_len(self) -> int:
         """How many jobs were given up and lie in the DLQ."""
         return await self._link.call("XLEN", self._keys.dlq)
 
-    async def _run(self, name: str, keys: list[str], *args: Part) -> Reply:
+    async def _run(self, name: str, keys: Sequence[str | bytes], *args: Part) -> Reply:
         connection = await self._link.connection()
         try:
             return await script.run(connection, name, keys, *args)

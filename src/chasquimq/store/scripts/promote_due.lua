@@ -1,8 +1,8 @@
 -- Move due jobs from the delayed set to the stream; what cannot be read goes to the DLQ.
 -- KEYS     1 delayed (zset)   2 stream   3 dlq   4 dix (hash: job id -> due ms)   5 events
 -- ARGV     1 page_max   2 bytes_max   3 events_max (0: no events)
--- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs, of pages that dix did not know
---          as a whole, ...}, untold}; untold counts events that the server refused.
+-- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs that dix did not know, ...},
+--          untold}; untold counts events that the server refused.
 -- SETTLES  two promoters at once: whoever removes a member moves it.
 local byte, sub, call, try = string.byte, string.sub, redis.call, redis.pcall
 local delayed, stream, dlq, dix, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -61,17 +61,38 @@ local function announce(id, name)
   if type(told) == 'table' and told.err then untold = untold + 1 end
 end
 
--- A page of jobs that dix knew costs one command; only where some were unknown, all are named.
-local function forget(ids)
+-- Whom dix gives a later time is another job, which still waits: a member may carry any id.
+local function has_come(due)
+  local due_ms = tonumber(due)
+  return not due_ms or due_ms <= now_ms
+end
+
+local function forget_some(ids, known)
+  local gone = {}
+  for i = 1, #ids do
+    if not known[i] then
+      unknown[#unknown + 1] = ids[i]
+    elseif has_come(known[i]) then
+      gone[#gone + 1] = ids[i]
+    end
+  end
+  if #gone > 0 then call('HDEL', dix, unpack(gone)) end
+end
+
+-- A page of jobs that dix knows by their times is only compared.
+local function forget(ids, dues)
   if #ids == 0 then return end
-  if call('HDEL', dix, unpack(ids)) == #ids then return end
-  for i = 1, #ids do unknown[#unknown + 1] = ids[i] end
+  local known = call('HMGET', dix, unpack(ids))
+  for i = 1, #ids do
+    if known[i] ~= dues[i] then return forget_some(ids, known) end
+  end
+  call('HDEL', dix, unpack(ids))
 end
 
 -- Jobs that wait together mostly begin alike, so a head is read once and then only compared.
--- Answers how many were moved or buried, their ids, and what the server refused.
+-- Answers how many were moved or buried, their ids and times, and what the server refused.
 local function write_page(due)
-  local ids, head, name, from, id_first, id_last = {}, nil, nil, nil, nil, nil
+  local ids, dues, head, name, from, id_first, id_last = {}, {}, nil, nil, nil, nil, nil
   local id_count, head_size = 0, 0
   for i = 1, #due, 2 do
     local member, added = due[i], nil
@@ -87,28 +108,28 @@ local function write_page(due)
       added = try('XADD', stream, '*', 'd', sub(member, from), 'n', name, 'due', due[i + 1])
     end
     -- An id has characters, an error has none.
-    if #added == 0 then return (i - 1) / 2, ids, added end
+    if #added == 0 then return (i - 1) / 2, ids, dues, added end
     bytes = bytes + #member
     if head then
       local id = sub(member, id_first, id_last)
       if id ~= '' then
         id_count = id_count + 1
-        ids[id_count] = id
+        ids[id_count], dues[id_count] = id, due[i + 1]
       end
       if events_max > 0 then announce(id, name) end
     end
   end
-  return #due / 2, ids, nil
+  return #due / 2, ids, dues, nil
 end
 
 -- What is first by score is first by rank, so a page leaves in one step; after an error
 -- only what was moved before it leaves.
 local function move_page(due)
   local buried = bad
-  local done, ids, failure = write_page(due)
+  local done, ids, dues, failure = write_page(due)
   if done > 0 then call('ZREMRANGEBYRANK', delayed, 0, done - 1) end
   moved = moved + done - (bad - buried)
-  forget(ids)
+  forget(ids, dues)
   return failure
 end
 
