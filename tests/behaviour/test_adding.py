@@ -23,6 +23,8 @@ from support.raw import Raw
 from support.waiting import eventually
 
 SCRIPTS_ONLY = AbilitySettings(idempotent_add=False)
+# The first leaves at once, the others in parts of at least 32.
+WRITES_PER_HUNDRED_MAX = 4
 
 
 @pytest.fixture(params=[AbilitySettings(), SCRIPTS_ONLY], ids=["as probed", "by script"])
@@ -136,7 +138,7 @@ async def test_a_payload_one_byte_larger_is_not(adding, raw):
 # few writes
 
 
-async def test_a_hundred_concurrent_adds_leave_in_one_write(url, queue_name, abilities, raw):
+async def test_a_hundred_concurrent_adds_leave_in_few_writes(url, queue_name, abilities, raw):
     async with (
         FaultProxy(url) as proxy,
         Queue(queue_name, redis_url=proxy.url, abilities=abilities) as queue,
@@ -146,18 +148,28 @@ async def test_a_hundred_concurrent_adds_leave_in_one_write(url, queue_name, abi
 
         await asyncio.gather(*(queue.add("n", number) for number in range(100)))
 
-        assert proxy.write_count - before == 1
+        assert proxy.write_count - before <= WRITES_PER_HUNDRED_MAX
     assert await payloads(raw) == list(range(-1, 100))
 
 
-async def test_a_hundred_concurrent_adds_are_one_script_call(url, queue_name, raw):
+async def test_a_hundred_concurrent_adds_are_few_script_calls(url, queue_name, raw):
     async with Queue(queue_name, redis_url=url, abilities=SCRIPTS_ONLY) as queue:
         await queue.add("warm", 0)
         before = await tokens(raw)
 
         await asyncio.gather(*(queue.add("n", number) for number in range(100)))
 
-        assert await tokens(raw) - before == 1
+        assert await tokens(raw) - before <= WRITES_PER_HUNDRED_MAX
+
+
+async def test_an_add_leaves_before_anything_is_waited_for(adding):
+    await adding.add("warm", -1)
+    store, new = adding._store(), adding._speller().plain("n", 1, "id-1", 1)
+
+    under_way = store.add(new, 1)
+
+    assert store.link.current.has_unanswered
+    assert await under_way is AddMark.ADDED
 
 
 async def test_a_bulk_is_on_its_way_while_the_caller_makes_its_answer(adding, raw):

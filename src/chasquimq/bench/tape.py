@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import ConnectionLost, StoreError
 from chasquimq.store.connection import Connection
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from chasquimq.store.connection import Reply
+    from chasquimq.store.connection import End, OnEnd
 
 
 class Frame(msgspec.Struct, array_like=True):
@@ -75,25 +73,25 @@ class Recorder:
         self._heard = []
 
     def _listen(self) -> None:
-        send = Connection.send
+        post = Connection.post
 
-        def send_and_tell(
-            connection: Connection, request: bytes, reply_count: int = 1, *, block_ms: int = 0
-        ) -> asyncio.Future[list[Reply]]:
-            answer = send(connection, request, reply_count, block_ms=block_ms)
+        def post_and_tell(
+            connection: Connection,
+            request: bytes,
+            reply_count: int,
+            on_end: OnEnd,
+            *,
+            block_ms: int = 0,
+        ) -> None:
             if connection not in self._ignored:
-                self._hear(connection, request, reply_count, answer)
-            return answer
+                on_end = self._hear(connection, request, reply_count, on_end)
+            post(connection, request, reply_count, on_end, block_ms=block_ms)
 
-        setattr(Connection, "send", send_and_tell)  # noqa: B010 - a patch, and it says so
+        setattr(Connection, "post", post_and_tell)  # noqa: B010 - a patch, and it says so
 
     def _hear(
-        self,
-        connection: Connection,
-        request: bytes,
-        reply_count: int,
-        answer: asyncio.Future[list[Reply]],
-    ) -> None:
+        self, connection: Connection, request: bytes, reply_count: int, on_end: OnEnd
+    ) -> OnEnd:
         number = self._numbers.setdefault(connection, len(self._numbers))
         frame, heard = Frame(number, request, reply_count), self._heard
         heard.append(frame)
@@ -101,21 +99,16 @@ class Recorder:
         highest = self.tape.in_flight_max
         highest[number] = max(highest.get(number, 0), self._in_flight[number])
 
-        def answered(answer: asyncio.Future[list[Reply]]) -> None:
+        def ended(end: End) -> None:
             self._in_flight[number] -= 1
-            if answer.cancelled():
-                return
             # A refused call was sent again, as after a forgotten script; once is enough.
-            if _was_refused(answer):
+            if isinstance(end, ConnectionLost) or isinstance(end[0], StoreError):
                 _remove(frame, heard)
-            elif frame.is_read and (reply := answer.result()[0]):
+            elif frame.is_read and (reply := end[0]):
                 frame.entry_count = len(reply[0][1])
+            on_end(end)
 
-        answer.add_done_callback(answered)
-
-
-def _was_refused(answer: asyncio.Future[list[Reply]]) -> bool:
-    return answer.exception() is not None or isinstance(answer.result()[0], StoreError)
+        return ended
 
 
 def _remove(frame: Frame, heard: list[Frame]) -> None:

@@ -12,7 +12,7 @@ from chasquimq.model.options import BackoffLike, duration_ms
 from chasquimq.queue.bulk_plans import BulkPlans, in_order, plain_in, plans_in, refuse_with_repeat
 from chasquimq.queue.opening import DurabilityLike
 from chasquimq.queue.repeating import MissedFiresLike, RepeatLike
-from chasquimq.store.add_write import AddMark
+from chasquimq.store.add_write import ADDED, AddMark
 from chasquimq.store.wall_clock import wall_ms
 from chasquimq.wire.job_id import new_job_id, new_job_ids
 from chasquimq.wire.new_job import JobSpec, NewJob
@@ -66,17 +66,20 @@ class Adding(BulkPlans):
                 timeout_ms=timeout_ms, unique_for_ms=unique_for_ms, durability=durability,
             )  # fmt: skip
             return await self._add_repeating(name, data, repeat, missed_fires, attempts, backoff)
-        spec: dict[str, Any] = {"name": name, "data": data}
-        options = (delay_ms, delay, attempts, backoff, job_id, expires_ms, timeout_ms)
-        if options != _NO_OPTIONS:
-            spec.update(zip(_OPTIONS, options, strict=True))
         now_ms = wall_ms()
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
-        new = self._speller().spell(spec, new_job_id(now_ms), now_ms)
+        options = (delay_ms, delay, attempts, backoff, job_id, expires_ms, timeout_ms)
+        if options == _NO_OPTIONS:
+            new = self._speller().plain(name, data, new_job_id(now_ms), now_ms)
+        else:
+            spec = dict(zip(_OPTIONS, options, strict=True), name=name, data=data)
+            new = self._speller().spell(spec, new_job_id(now_ms), now_ms)
         mark = await self._store(durability).add(new, unique_ms)
+        if mark is ADDED:
+            return Job(new.job_id, new.name, data, 0, now_ms, self)
         _raise_conflicts(on_conflict, [new], [mark])
-        return self._job(new, data, now_ms, mark)
+        return Job(new.job_id, new.name, data, 0, now_ms, self, is_duplicate=True)
 
     async def add_unique(
         self,
@@ -158,9 +161,6 @@ class Adding(BulkPlans):
             return self._settings.unique_for_ms
         return duration_ms("unique_for_ms", unique_for_ms)
 
-    def _job(self, new: NewJob, data: Any, now_ms: int, mark: AddMark) -> Job:
-        return Job(new.job_id, new.name, data, 0, now_ms, self, mark is not AddMark.ADDED)
-
 
 def _spell_all(
     jobs: Sequence[JobSpec], places: Sequence[int], spell: Spell[T], now_ms: int
@@ -197,10 +197,10 @@ def _check_on_conflict(on_conflict: OnConflict) -> None:
 
 
 def _tell_duplicates(jobs: Sequence[Job], marks: Sequence[AddMark]) -> None:
-    if marks.count(AddMark.ADDED) == len(marks):
+    if marks.count(ADDED) == len(marks):
         return
     for job, mark in zip(jobs, marks, strict=True):
-        job.is_duplicate = mark is not AddMark.ADDED
+        job.is_duplicate = mark is not ADDED
 
 
 def _raise_conflicts(

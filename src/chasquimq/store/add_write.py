@@ -38,6 +38,10 @@ class AddMark(IntEnum):
     CONFLICT = 2
 
 
+# An attribute of an enum costs more than the comparison it is for.
+ADDED = AddMark.ADDED
+
+
 class AddWrite(Protocol):
     """A write that can be sent again."""
 
@@ -89,15 +93,17 @@ class PlainWrite:
         return b"".join([spell(job.job_id, job.name, job.envelope) for job in jobs])
 
     def marks(self, replies: list[Reply]) -> list[AddMark] | None:
-        for at, reply in enumerate(replies):
-            if isinstance(reply, StoreError):
-                reply.job_ids = [
-                    job.job_id
-                    for job, answer in zip(self.jobs[at:], replies[at:], strict=True)
-                    if isinstance(answer, StoreError)
-                ]
-                raise reply
-        return [AddMark.ADDED] * len(replies)
+        if set(map(type, replies)) != {bytes}:
+            self._raise_refusal(replies)
+        return [ADDED] * len(replies)
+
+    def _raise_refusal(self, replies: list[Reply]) -> None:
+        """The first error reply, about all jobs that have one."""
+        refused = [at for at, reply in enumerate(replies) if isinstance(reply, StoreError)]
+        if refused:
+            error: StoreError = replies[refused[0]]
+            error.job_ids = [self.jobs[at].job_id for at in refused]
+            raise error
 
 
 class RememberedWrite:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import hiredis
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 Reply = Any  # whatever RESP2 can say: bytes, int, None, a list of these, or a StoreError
 Part = bytes | str | int
+# All replies to a request, or why there will be none.
+End = list[Reply] | ConnectionLost
+OnEnd = Callable[[End], None]
 
 _WATCH_MS_MAX = 1_000
 _WRITE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
@@ -51,13 +56,14 @@ class Connection(asyncio.Protocol):
         self._timeout_s = command_timeout_ms / 1000
         self._reader = hiredis.Reader(replyError=error_from_reply)
         self._waiting: deque[_Waiter] = deque()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         self._lost: ConnectionLost | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self.closed = self._loop.create_future()
+        self.closed = self.loop.create_future()
         self._stream, self._transport = _take_over(owner, self)
-        self._watch = self._loop.call_later(self._watch_s, self._check_deadline)
+        self._watch = self.loop.call_later(self._watch_s, self._check_deadline)
 
     @property
     def is_open(self) -> bool:
@@ -71,16 +77,22 @@ class Connection(asyncio.Protocol):
         self, request: bytes, reply_count: int = 1, *, block_ms: int = 0
     ) -> asyncio.Future[list[Reply]]:
         """Write the request now; the future holds its replies, error replies included."""
-        self.check_caller()
-        future: asyncio.Future[list[Reply]] = self._loop.create_future()
-        if self._lost is not None:
-            future.set_exception(self._not_sent())
-            future.exception()  # an abandoned call is no reason for a warning
-            return future
-        deadline = self._loop.time() + self._timeout_s + block_ms / 1000
-        self._waiting.append(_Waiter(reply_count, future, deadline))
-        self._transport.write(request)
+        future: asyncio.Future[list[Reply]] = self.loop.create_future()
+        self.post(request, reply_count, partial(_settle, future), block_ms=block_ms)
         return future
+
+    def post(self, request: bytes, reply_count: int, on_end: OnEnd, *, block_ms: int = 0) -> None:
+        """Write the request now; `on_end` hears of its end at once, not a round of the loop later.
+
+        It must not raise: the others who wait for answers would not get theirs.
+        """
+        self.check_caller()
+        if self._lost is not None:
+            on_end(self._not_sent())
+            return
+        deadline = self.loop.time() + self._timeout_s + block_ms / 1000
+        self._waiting.append(_Waiter(reply_count, on_end, deadline))
+        self._transport.write(request)
 
     async def call(self, *parts: Part, block_ms: int = 0) -> Reply:
         """One command, one reply; an error reply is raised."""
@@ -96,7 +108,11 @@ class Connection(asyncio.Protocol):
                 "a connection must be used by the process that opened it; "
                 "open a new Queue or Worker after a fork"
             )
-        if self._loop is not asyncio.get_running_loop():
+        # What runs in the loop's thread while it runs is called by it; the other way to know
+        # asks the kernel.
+        if self.loop.is_running() and threading.get_ident() == self._thread_id:
+            return
+        if self.loop is not asyncio.get_running_loop():
             raise StoreError(
                 "a connection must be used in the event loop that opened it; open a new Queue in "
                 "each loop, or use chasquimq.blocking.Queue outside of loops"
@@ -140,8 +156,7 @@ class Connection(asyncio.Protocol):
                     return
                 replies.append(reply)
             waiting.popleft()
-            if not waiter.future.done():
-                waiter.future.set_result(replies)
+            waiter.on_end(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(str(exc) if exc else "the server closed the connection")
@@ -164,10 +179,10 @@ class Connection(asyncio.Protocol):
     def _check_deadline(self) -> None:
         if self._lost is not None:
             return
-        if self._waiting and self._waiting[0].deadline <= self._loop.time():
+        if self._waiting and self._waiting[0].deadline <= self.loop.time():
             self.abort(f"the server gave no answer within {self._timeout_s:g} s")
             return
-        self._watch = self._loop.call_later(self._watch_s, self._check_deadline)
+        self._watch = self.loop.call_later(self._watch_s, self._check_deadline)
 
     def _fail(self, reason: str) -> None:
         if self._lost is not None:
@@ -176,25 +191,37 @@ class Connection(asyncio.Protocol):
         self._watch.cancel()
         self._writable.set()
         while self._waiting:
-            future = self._waiting.popleft().future
-            if not future.done():
-                future.set_exception(ConnectionLost(str(self._lost)))
-                future.exception()  # an abandoned call is no reason for a warning
+            self._waiting.popleft().on_end(ConnectionLost(str(self._lost)))
 
     def _not_sent(self) -> ConnectionLost:
         return ConnectionLost(str(self._lost), outcome="not_done")
 
 
 class _Waiter:
-    __slots__ = ("deadline", "future", "replies", "reply_count")
+    __slots__ = ("deadline", "on_end", "replies", "reply_count")
 
-    def __init__(
-        self, reply_count: int, future: asyncio.Future[list[Reply]], deadline: float
-    ) -> None:
+    def __init__(self, reply_count: int, on_end: OnEnd, deadline: float) -> None:
         self.reply_count = reply_count
         self.replies: list[Reply] = []
-        self.future = future
+        self.on_end = on_end
         self.deadline = deadline
+
+
+def replies_of(end: End) -> list[Reply]:
+    """The replies; a loss is raised."""
+    if isinstance(end, ConnectionLost):
+        raise end
+    return end
+
+
+def _settle(future: asyncio.Future[list[Reply]], end: End) -> None:
+    if future.done():
+        return
+    if isinstance(end, ConnectionLost):
+        future.set_exception(end)
+        future.exception()  # an abandoned call is no reason for a warning
+    else:
+        future.set_result(end)
 
 
 async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Connection:

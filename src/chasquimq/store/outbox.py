@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import StoreError
-from chasquimq.store.add_write import AddMark, AddWrite, Answers, chunks, send_pieces
+from chasquimq.store.add_write import AddMark, AddWrite, chunks
+from chasquimq.store.connection import End, replies_of
 from chasquimq.store.server_errors import about
 from chasquimq.wire.new_job import NewJob
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 _Waiter = asyncio.Future[AddMark]
 # Jobs with ids of their own, which have a window, do not come through here.
 _UNUSED_MS = 1
+# The callers of one part are told, and add again, while the server works on the next.
+_PART_MIN = 32
 
 
 class _Writer(Protocol):
@@ -38,25 +42,39 @@ class Outbox:
         self._writer = writer
         self._jobs: list[NewJob] = []
         self._waiters: list[_Waiter] = []
+        self._on_its_way = 0
         self._troubled: set[asyncio.Task[list[AddMark]]] = set()
 
-    def put(self, job: NewJob) -> _Waiter:
-        """Leave with the others of this tick; the future holds what became of the job."""
-        loop = asyncio.get_running_loop()
-        if not self._jobs:
-            loop.call_soon(self._flush)
+    def put(self, job: NewJob, loop: asyncio.AbstractEventLoop) -> _Waiter:
+        """Leave at once, or with the others of this tick; the future holds what became of it."""
         waiter: _Waiter = loop.create_future()
         self._jobs.append(job)
         self._waiters.append(waiter)
+        if len(self._jobs) == 1:
+            self._set_out(loop)
         return waiter
+
+    def _set_out(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._on_its_way or self._writer.confirmation is not None:
+            loop.call_soon(self._flush)
+        else:
+            # Nobody else is about: to wait for company would cost a round of the loop.
+            self._flush()
 
     def _flush(self) -> None:
         jobs, waiters = self._jobs, self._waiters
         self._jobs, self._waiters = [], []
         at = 0
-        for chunk in chunks(jobs):
-            self._send(chunk, waiters[at : at + len(chunk)])
-            at += len(chunk)
+        for part in self._parts(jobs):
+            self._send(part, waiters[at : at + len(part)])
+            at += len(part)
+
+    def _parts(self, jobs: Sequence[NewJob]) -> Sequence[Sequence[NewJob]]:
+        # Copies are waited for, and one wait is enough for all.
+        if len(jobs) < 2 * _PART_MIN or self._writer.confirmation is not None:
+            return chunks(jobs)
+        size = -(-len(jobs) // (len(jobs) // _PART_MIN))
+        return [chunk for at in range(0, len(jobs), size) for chunk in chunks(jobs[at : at + size])]
 
     def _send(self, jobs: Sequence[NewJob], waiters: Sequence[_Waiter]) -> None:
         write = self._writer.spell(jobs, _UNUSED_MS)
@@ -65,19 +83,19 @@ class Outbox:
         if connection is None or must_ask or not self._writer.window.try_enter(len(jobs)):
             self._follow(write, waiters, self._enter_and_confirm(write))
             return
+        self._on_its_way += 1
         try:
-            answers = send_pieces(connection, write.pieces())
+            ((request, reply_count),) = write.pieces()
+            connection.post(request, reply_count, partial(self._answered, write, waiters))
         except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
+            self._on_its_way -= 1
             self._writer.window.leave(len(jobs))
             _tell(waiters, [error] * len(waiters))
-            return
-        # Replies come in order: with the last piece all are answered.
-        answers[-1].add_done_callback(lambda _: self._answered(write, waiters, answers))
 
-    def _answered(self, write: AddWrite, waiters: Sequence[_Waiter], answers: Answers) -> None:
+    def _answered(self, write: AddWrite, waiters: Sequence[_Waiter], end: End) -> None:
+        self._on_its_way -= 1
         try:
-            replies = [reply for answer in answers for reply in answer.result()]
-            marks = self._writer.sender.accept(write, replies)
+            marks = self._writer.sender.accept(write, replies_of(end))
         except StoreError as trouble:
             # It stays in the window: what may be sent again must be among the remembered ids.
             self._follow(write, waiters, self._confirm(write, trouble))

@@ -66,6 +66,8 @@ class ProducerStore:
         self.sender = AddSender(queue, settings, self.link, self.confirmation, self._connection)
         self.queue = queue
         self._settings = settings
+        # Under a cap each job is judged alone, so that one too many refuses only itself.
+        self._is_capped = settings.max_stream_len is not None
         self._wanted = abilities
         self._abilities: Abilities | None = None
         self._plain = XaddTemplate(self.keys.stream, producer_id=None)
@@ -83,14 +85,14 @@ class ProducerStore:
         assert self._abilities is not None, "a connection probes the server before it is used"
         return self._abilities
 
-    async def add(self, job: NewJob, unique_ms: int) -> AddMark:
-        """Add one job; calls of the same loop tick leave in one write."""
-        # Under a cap each job is judged alone, so that one too many refuses only itself.
-        is_capped = self._settings.max_stream_len is not None
-        is_alone = is_capped or bool(job.digest) or job.wait is not None
-        if is_alone or self._prepared is None or self.link.current is not self._prepared:
-            return (await self._add_all([job], unique_ms))[0]
-        return await self._outbox.put(job)
+    def add(self, job: NewJob, unique_ms: int) -> Awaitable[AddMark]:
+        """Add one job; it leaves at once, or with the others of this loop tick."""
+        connection = self._prepared
+        is_alone = self._is_capped or job.digest or job.wait is not None
+        if is_alone or connection is None or not connection.is_open:
+            return self._add_alone(job, unique_ms)
+        connection.check_caller()
+        return self._outbox.put(job, connection.loop)
 
     def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> Awaitable[list[AddMark]]:
         """Add jobs in writes of at most a thousand; the marks come in the same order.
@@ -110,6 +112,9 @@ class ProducerStore:
         for at in range(0, len(job_ids), _CANCELS_PER_CALL_MAX):
             marks += await self._cancel_some(job_ids[at : at + _CANCELS_PER_CALL_MAX])
         return [mark == 1 for mark in marks]
+
+    async def _add_alone(self, job: NewJob, unique_ms: int) -> AddMark:
+        return (await self._add_all([job], unique_ms))[0]
 
     async def _add_all(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
         await self._connect(jobs)

@@ -64,7 +64,7 @@ _pool: list[str] = []
 
 def _refill() -> None:
     noise = os.urandom(_POOLED * _RANDOM_CHARS).translate(_CHAR_OF_BYTE).decode("ascii")
-    _pool.extend(noise[at : at + _RANDOM_CHARS] for at in range(0, len(noise), _RANDOM_CHARS))
+    _pool.extend([noise[at : at + _RANDOM_CHARS] for at in range(0, len(noise), _RANDOM_CHARS)])
 
 
 # A forked child must not hand out the ids that its parent will.

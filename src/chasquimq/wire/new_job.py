@@ -66,7 +66,7 @@ class JobSpeller:
         """One job from a mapping of at least name and data; KeyError names what is missing."""
         # Nearly every bulk is made of plain names and data.
         if len(spec) == 2:
-            return self._plain(spec["name"], spec["data"], fresh_id, now_ms)
+            return self.plain(spec["name"], spec["data"], fresh_id, now_ms)
         check_keys(spec)
         name, payload = check_job_name(spec["name"]), self.payload(spec["data"])
         own_id = spec.get("job_id")
@@ -76,7 +76,8 @@ class JobSpeller:
         digest = job_digest(name, payload) if own_id else ""
         return NewJob(job_id, name, payload, now_ms, retry, _extras(spec), digest, wait)
 
-    def _plain(self, name: str, data: Any, job_id: str, now_ms: int) -> NewJob:
+    def plain(self, name: str, data: Any, job_id: str, now_ms: int) -> NewJob:
+        """One job without options."""
         payload = self._encode(data)
         if len(payload) > self._payload_bytes_max:
             raise PayloadTooLarge(len(payload), self._payload_bytes_max)
