@@ -115,6 +115,20 @@ MUTANTS = (
         "test_a_full_queue_refuses_by_name_and_takes_more_as_it_drains[valkey]",
     ),
     Mutant(
+        "promotion trims the stream", f"{_LUA}/promote_due.lua",
+        "try('XADD', stream, '*', 'd', sub(member, from), 'n', name, 'due', due[i + 1])",
+        "try('XADD', stream, 'MAXLEN', 3, '*', 'd', sub(member, from), 'n', name, 'due', due[i + 1])",
+        "tests/store/test_script_promote.py::"
+        "test_jobs_of_one_page_keep_their_own_names_ids_and_times[valkey]",
+    ),
+    Mutant(
+        "a retry trims the stream", f"{_LUA}/retry.lua",
+        "redis.pcall('XADD', stream, '*', 'd', envelope, 'n', name, 'due', now_text)",
+        "redis.pcall('XADD', stream, 'MAXLEN', 1, '*', 'd', envelope, 'n', name, 'due', now_text)",
+        "tests/store/test_script_retry.py::"
+        "test_entries_that_wait_and_that_do_not_travel_together[valkey]",
+    ),
+    Mutant(
         "the producer's clock decides a delay", f"{_STORE}/delay_write.py",
         "job.wait.ms, how)",
         "*((job.wait.ms, how) if how == 'at' else "
@@ -246,10 +260,11 @@ MUTANTS = (
     ),
     Mutant(
         "an add without an answer counts as done", f"{_STORE}/add_sending.py",
-        "            except StoreError as error:\n                trouble = error\n",
-        "            except StoreError:\n                return [AddMark.ADDED] * len(write.jobs)\n",
-        "tests/faults/test_restarts.py::"
-        "test_a_killed_server_keeps_what_its_class_of_durability_promises[valkey-always]",
+        "        except StoreError as error:\n            trouble = error\n        return",
+        "        except StoreError:\n            return [AddMark.ADDED] * len(sent.write.jobs)\n"
+        "        return",
+        "tests/store/test_resending.py::"
+        "test_a_write_that_reached_the_server_in_part_is_added_once[valkey]",
     ),
     Mutant(
         "a connection is used after a fork", f"{_STORE}/connection.py",

@@ -86,7 +86,7 @@ Life = tuple[str, int]
 def read_journals(folder: Path) -> list[Line]:
     """Every line of every journal in the folder, in order of time."""
     lines = [
-        _line(text) for path in folder.glob("*.journal") for text in path.read_text().splitlines()
+        as_line(text) for path in folder.glob("*.journal") for text in path.read_text().splitlines()
     ]
     return sorted(lines, key=lambda line: line.t_s)
 
@@ -111,7 +111,8 @@ def _begun(line: Line, died_s: float) -> Run:
     )  # fmt: skip
 
 
-def _line(text: str) -> Line:
+def as_line(text: str) -> Line:
+    """What a line of a journal tells."""
     t_s, pid, event, job_id, generation, attempt, delivery, extra = text.split("\t", 7)
     # A million jobs have few words, and each id four times.
     event, job_id = intern(event), intern(job_id)
