@@ -1,6 +1,7 @@
 """The bytes of the original, both ways: what it wrote we read, what we write it would have."""
 
 import ast
+from types import SimpleNamespace
 
 import pytest
 
@@ -211,8 +212,7 @@ def test_an_add_is_the_traced_command_without_its_trim(traced):
     parts = [bytes.fromhex(part["hex"]) if isinstance(part, dict) else part for part in untrimmed]
     fields = dict(zip(parts[6::2], parts[7::2], strict=True))
 
-    spelled = XaddTemplate(key, producer_id=producer_id).spell(
-        job_id, fields.get("n", ""), fields["d"]
-    )
+    job = SimpleNamespace(job_id=job_id, name=fields.get("n", ""), envelope=fields["d"])
+    spelled = XaddTemplate(key, producer_id=producer_id).spell([job])
 
     assert spelled == command(*parts)

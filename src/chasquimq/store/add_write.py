@@ -83,14 +83,10 @@ class PlainWrite:
         size = max(_PIECE_MIN, -(-len(self.jobs) // _PIECES_MAX))
         for at in range(0, len(self.jobs), size):
             piece = self.jobs[at : at + size]
-            yield self._spell(piece), len(piece)
+            yield self._template.spell(piece), len(piece)
 
     def request_with_text(self) -> bytes:
-        return self._spell(self.jobs)
-
-    def _spell(self, jobs: Sequence[NewJob]) -> bytes:
-        spell = self._template.spell
-        return b"".join([spell(job.job_id, job.name, job.envelope) for job in jobs])
+        return self._template.spell(self.jobs)
 
     def marks(self, replies: list[Reply]) -> list[AddMark] | None:
         if set(map(type, replies)) != {bytes}:

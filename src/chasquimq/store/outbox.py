@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import StoreError
 from chasquimq.store.add_write import AddMark, AddWrite, chunks
-from chasquimq.store.connection import End, replies_of
+from chasquimq.store.connection import Connection, End, replies_of
 from chasquimq.store.server_errors import about
 from chasquimq.wire.new_job import NewJob
 
@@ -42,21 +42,20 @@ class Outbox:
         self._writer = writer
         self._jobs: list[NewJob] = []
         self._waiters: list[_Waiter] = []
-        self._on_its_way = 0
         self._troubled: set[asyncio.Task[list[AddMark]]] = set()
 
-    def put(self, job: NewJob, loop: asyncio.AbstractEventLoop) -> _Waiter:
+    def put(self, job: NewJob, connection: Connection) -> _Waiter:
         """Leave at once, or with the others of this tick; the future holds what became of it."""
-        waiter: _Waiter = loop.create_future()
+        waiter: _Waiter = connection.loop.create_future()
         self._jobs.append(job)
         self._waiters.append(waiter)
         if len(self._jobs) == 1:
-            self._set_out(loop)
+            self._set_out(connection)
         return waiter
 
-    def _set_out(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._on_its_way or self._writer.confirmation is not None:
-            loop.call_soon(self._flush)
+    def _set_out(self, connection: Connection) -> None:
+        if connection.has_unanswered or self._writer.confirmation is not None:
+            connection.loop.call_soon(self._flush)
         else:
             # Nobody else is about: to wait for company would cost a round of the loop.
             self._flush()
@@ -83,17 +82,14 @@ class Outbox:
         if connection is None or must_ask or not self._writer.window.try_enter(len(jobs)):
             self._follow(write, waiters, self._enter_and_confirm(write))
             return
-        self._on_its_way += 1
         try:
             ((request, reply_count),) = write.pieces()
             connection.post(request, reply_count, partial(self._answered, write, waiters))
         except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
-            self._on_its_way -= 1
             self._writer.window.leave(len(jobs))
             _tell(waiters, [error] * len(waiters))
 
     def _answered(self, write: AddWrite, waiters: Sequence[_Waiter], end: End) -> None:
-        self._on_its_way -= 1
         try:
             marks = self._writer.sender.accept(write, replies_of(end))
         except StoreError as trouble:

@@ -92,7 +92,7 @@ class ProducerStore:
         if is_alone or connection is None or not connection.is_open:
             return self._add_alone(job, unique_ms)
         connection.check_caller()
-        return self._outbox.put(job, connection.loop)
+        return self._outbox.put(job, connection)
 
     def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> Awaitable[list[AddMark]]:
         """Add jobs in writes of at most a thousand; the marks come in the same order.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
 
 import msgspec
 import ormsgpack
@@ -105,6 +106,10 @@ def encode_envelope(
     else:
         envelope = _encode((id, payload, created_at_ms, attempt, retry))
     return envelope + _encode(extras) if extras else envelope
+
+
+# Id, payload, time and attempt of a job without an override and without extras.
+encode_plain_envelope = cast("Callable[[tuple[str, bytes, int, int]], bytes]", _encode)
 
 
 def decode_envelope(buf: bytes) -> Envelope:

@@ -11,7 +11,7 @@ import msgspec
 from chasquimq.errors import PayloadTooLarge, SettingsError
 from chasquimq.model.backoff import RetryOverride
 from chasquimq.model.options import Wait, optional_ms, retry_override, wait_of
-from chasquimq.wire.codec import encode_envelope, encode_payload
+from chasquimq.wire.codec import encode_envelope, encode_payload, encode_plain_envelope
 from chasquimq.wire.names import check_job_id, check_job_name
 
 JobSpec = Mapping[str, Any]
@@ -43,6 +43,8 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def envelope(self) -> bytes:
+        if self.retry is None and self.extras is None:
+            return encode_plain_envelope((self.job_id, self.payload, self.created_at_ms, 0))
         return encode_envelope(
             self.job_id, self.payload, self.created_at_ms, 0, self.retry, self.extras
         )

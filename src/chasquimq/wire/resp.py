@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 NAMES_CACHED_MAX = 256
 
 
@@ -15,6 +18,17 @@ def command(*parts: bytes | str | int) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join([bulk(_to_bytes(part)) for part in parts])
 
 
+class Entry(Protocol):
+    """What a stream gets of a job."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def envelope(self) -> bytes: ...
+
+
 class XaddTemplate:
     """Spells `XADD key [IDMP producer_id job_id] * d <envelope> [n <name>]` for one stream."""
 
@@ -26,13 +40,19 @@ class XaddTemplate:
         self._head = (b"XADD", key, *gate)
         self._templates: dict[str, bytes] = {}
 
-    def spell(self, job_id: str, name: str, envelope: bytes) -> bytes:
-        """Return the command that adds one job; an empty name leaves `n` out."""
-        template = self._templates.get(name) or self._learn(name)
-        if self._is_gated:
-            raw_id = job_id.encode()
-            return template % (len(raw_id), raw_id, len(envelope), envelope)
-        return template % (len(envelope), envelope)
+    def spell(self, jobs: Iterable[Entry]) -> bytes:
+        """Return one command a job; an empty name leaves `n` out."""
+        templates, is_gated = self._templates, self._is_gated
+        spelled: list[bytes] = []
+        for job in jobs:
+            template = templates.get(job.name) or self._learn(job.name)
+            envelope = job.envelope
+            if is_gated:
+                job_id = job.job_id.encode()
+                spelled.append(template % (len(job_id), job_id, len(envelope), envelope))
+            else:
+                spelled.append(template % (len(envelope), envelope))
+        return b"".join(spelled)
 
     def _learn(self, name: str) -> bytes:
         # Names made up per job must not fill the memory; forgetting costs a microsecond each.
