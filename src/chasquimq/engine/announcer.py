@@ -15,38 +15,40 @@ if TYPE_CHECKING:
 
 
 class Announcer(Listener):
-    """Writes `active` for handlers that wait at once, for the others along with their end."""
+    """Writes `active` for handlers that wait at once, for the others along with their end.
+
+    All is told a tick later, in its order: by then the next ack has left, and the server has
+    something to do while events are spelled.
+    """
 
     def __init__(self, store: EventStore, *, tells_starts: bool) -> None:
         self._store = store
         self._tells_starts = tells_starts
         self._starting: list[Delivery] = []
-        self._loop = asyncio.get_running_loop()
+        self._soon = asyncio.get_running_loop().call_soon
 
     def started(self, delivery: Delivery) -> None:
         if not self._tells_starts:
             return
         if not self._starting:
-            self._loop.call_soon(self._tell_starts)
+            self._soon(self._tell_starts)
         self._starting.append(delivery)
         delivery.is_announced = True
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
-        self._tell_starts()
-        self._store.completed(deliveries, self._untold(deliveries))
+        self._soon(self._store.completed, deliveries, self._untold(deliveries))
 
     def retried(self, moves: Sequence[Retrying]) -> None:
-        self._tell_starts()
-        self._store.retried(moves, self._untold([move.delivery for move in moves]))
+        untold = self._untold([move.delivery for move in moves])
+        self._soon(self._store.retried, moves, untold)
 
     def buried(self, moves: Sequence[Burying]) -> None:
-        self._tell_starts()
         entries = [move.entry for move in moves if isinstance(move.entry, Delivery)]
-        self._store.buried(moves, self._untold(entries))
+        self._soon(self._store.buried, moves, self._untold(entries))
 
     def drained(self) -> None:
         if self._tells_starts:
-            self._store.drained()
+            self._soon(self._store.drained)
 
     def _untold(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         if not self._tells_starts:
@@ -55,5 +57,4 @@ class Announcer(Listener):
 
     def _tell_starts(self) -> None:
         starting, self._starting = self._starting, []
-        if starting:
-            self._store.started(starting)
+        self._store.started(starting)
