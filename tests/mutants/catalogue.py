@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         "a forged id takes another job out of the index", f"{_LUA}/promote_due.lua",
-        "return not due_ms or due_ms <= now_ms", "return true",
+        "return ids_at[due][id]", "return false",
         f"{_FORGED}[valkey-a fresh id]",
     ),
     Mutant(

@@ -121,16 +121,18 @@ async def test_a_promoted_job_leaves_the_index_of_delayed_jobs(promote, delay, r
     assert await raw("HKEYS", raw.keys.dix) == [b"b"]
 
 
-async def test_a_page_forgets_what_came_and_names_what_the_index_did_not_know(promote, delay, raw):
-    due_ms = [await delay(member(job_id)) for job_id in ("known", "late", "broken", "own")]
-    await raw("HSET", raw.keys.dix, "known", due_ms[0], "late", due_ms[1] + 60_000)
-    await raw("HSET", raw.keys.dix, "broken", "no number", "other", due_ms[0])
+async def test_a_page_forgets_its_own_jobs_and_leaves_those_that_wait(promote, delay, raw):
+    due_ms = [await delay(member(job_id)) for job_id in ("known", "moved", "broken", "own")]
+    later_ms = await delay(member("waiting"), due_in_ms=60_000)
+    await delay(member("waiting", name="forged"))
+    await raw("HSET", raw.keys.dix, "known", due_ms[0], "waiting", later_ms)
+    # Somebody gave it another time than the one that is known.
+    await raw("HSET", raw.keys.dix, "moved", later_ms, "broken", "no number")
 
     answer = await promote()
 
-    assert (answer[0], answer[4]) == (4, [b"own"])
-    # By the index, a job of this id is still to come.
-    assert sorted(await raw("HKEYS", raw.keys.dix)) == [b"late", b"other"]
+    assert (answer[0], answer[4]) == (5, [b"own"])
+    assert await raw("HKEYS", raw.keys.dix) == [b"waiting"]
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 255, 256], ids=lambda size: f"{size} bytes")

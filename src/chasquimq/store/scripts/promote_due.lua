@@ -1,7 +1,7 @@
 -- Move due jobs from the delayed set to the stream; what cannot be read goes to the DLQ.
 -- KEYS     1 delayed (zset)   2 stream   3 dlq   4 dix (hash: job id -> due ms)   5 events
 -- ARGV     1 page_max   2 bytes_max   3 events_max (0: no events)
--- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs that dix did not know, ...},
+-- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs that dix may not have known, ...},
 --          untold}; untold counts events that the server refused.
 -- SETTLES  two promoters at once: whoever removes a member moves it.
 local byte, sub, call, try = string.byte, string.sub, redis.call, redis.pcall
@@ -10,7 +10,8 @@ local delayed, stream, dlq, dix, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KE
 -- Targets of the wrong type must fail before the first write.
 call('XLEN', stream)
 call('XLEN', dlq)
-call('HLEN', dix)
+-- Where every member has its entry in dix, none carries the id of another job.
+local is_paired = call('HLEN', dix) == call('ZCARD', delayed)
 local time = call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now_ms)
@@ -61,32 +62,39 @@ local function announce(id, name)
   if type(told) == 'table' and told.err then untold = untold + 1 end
 end
 
--- Whom dix gives a later time is another job, which still waits: a member may carry any id.
-local function has_come(due)
-  local due_ms = tonumber(due)
-  return not due_ms or due_ms <= now_ms
+-- Ids of the jobs that wait for a time; jobs of one bulk share theirs, so each is looked at once.
+local ids_at = {}
+local function waits(id, due)
+  if not tonumber(due) then return false end
+  if not ids_at[due] then
+    ids_at[due] = {}
+    for _, member in ipairs(call('ZRANGEBYSCORE', delayed, due, due)) do
+      local _, _, _, id_first, id_last = read_head(member)
+      if id_first then ids_at[due][sub(member, id_first, id_last)] = true end
+    end
+  end
+  return ids_at[due][id]
 end
 
-local function forget_some(ids, known)
-  local gone = {}
+-- A member may carry any id: what dix says of a job that still waits is left.
+local function forget_each(ids, dues)
+  local known, gone = call('HMGET', dix, unpack(ids)), {}
   for i = 1, #ids do
     if not known[i] then
       unknown[#unknown + 1] = ids[i]
-    elseif has_come(known[i]) then
+    elseif known[i] == dues[i] or not waits(ids[i], known[i]) then
       gone[#gone + 1] = ids[i]
     end
   end
   if #gone > 0 then call('HDEL', dix, unpack(gone)) end
 end
 
--- A page of jobs that dix knows by their times is only compared.
+-- A page whose members all are in dix costs one command.
 local function forget(ids, dues)
   if #ids == 0 then return end
-  local known = call('HMGET', dix, unpack(ids))
-  for i = 1, #ids do
-    if known[i] ~= dues[i] then return forget_some(ids, known) end
-  end
-  call('HDEL', dix, unpack(ids))
+  if not is_paired then return forget_each(ids, dues) end
+  if call('HDEL', dix, unpack(ids)) == #ids then return end
+  for i = 1, #ids do unknown[#unknown + 1] = ids[i] end
 end
 
 -- Jobs that wait together mostly begin alike, so a head is read once and then only compared.
