@@ -26,6 +26,10 @@
     │  ├─ JobTimeout                    a handler ran past its `timeout_ms`
     │  ├─ ResultExpired                 the result was stored and is gone
     │  └─ RetryLater                    raised by handlers: run again later, no attempt spent
+    ├─ SparkFailed(RuntimeError)        Spark could not do what was asked
+    │  ├─ ProcessLate                   a Python process of Spark did not start in time
+    │  ├─ RowsRefused                   rows of a table cannot become jobs
+    │  └─ WriteFailed                   rows of a table were not all added
     ├─ EditRefused                      raised by the edit of a replay: leave this job
     ├─ NotSupportedError(RuntimeError)  asked for something this version does not do
     └─ UnrecoverableError(RuntimeError) raised by handlers: no retry, bury now
@@ -35,7 +39,7 @@ Messages follow one formula: what must hold, what was found, what to try.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 Outcome = Literal["unknown", "not_done"]
@@ -228,6 +232,39 @@ class RetryLater(JobError):
     def __init__(self, delay_ms: int, reason: str = "") -> None:
         self.delay_ms = delay_ms
         super().__init__(reason or f"run again in {delay_ms} ms")
+
+
+class SparkFailed(ChasquiError, RuntimeError):
+    """Read what Spark said; its own log says more."""
+
+
+class ProcessLate(SparkFailed):
+    """Start the query again: a Python process of Spark did not start in time."""
+
+
+class RowsRefused(SparkFailed):
+    """Correct the rows, or leave them out; none was added.
+
+    `faults` says what is wrong with how many, of `rows`.
+    """
+
+    def __init__(self, message: str, *, faults: Mapping[str, int], rows: int) -> None:
+        self.faults = dict(faults)
+        self.rows = rows
+        super().__init__(message)
+
+
+class WriteFailed(SparkFailed):
+    """Put right what the message names, then write again; rows with ids are not added twice.
+
+    `kind` is the name of the error that ended a task, empty where it is none of ours. `run` is
+    what a second write takes as its `run_id` to add only rows that are missing.
+    """
+
+    def __init__(self, message: str, *, kind: str, run: str) -> None:
+        self.kind = kind
+        self.run = run
+        super().__init__(message)
 
 
 class NotSupportedError(ChasquiError, RuntimeError):

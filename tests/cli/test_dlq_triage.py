@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from support.command import ESCAPES
 from support.made_lake import append
 from support.waiting import eventually
 
@@ -32,6 +33,31 @@ async def test_triage_groups_all_dead_jobs_by_what_went_wrong(chasqui, queue_nam
     assert kinds[0]["error"].startswith("UnrecoverableError")
     assert kinds[0]["first_seen"] <= kinds[0]["last_seen"]
     assert kinds[0]["burnt_s"] is None
+
+
+async def test_a_narrow_terminal_shows_whole_errors_below_the_kinds(terminal, queue_name, grave):
+    await grave(("charge", {"card": "4242", "order": 1_000_017}), ("mail", "x"))
+
+    said = await terminal("dlq", "triage", queue_name, columns=80)
+
+    lines = [line.rstrip() for line in ESCAPES.sub("", said.out).splitlines()]
+    told = " ".join(line.strip() for line in lines[lines.index("an error of each:") :])
+    error = "UnrecoverableError: card {'card': '4242', 'order': 1000017} refused"
+    assert error in told
+    assert ": ValueError: no answer from mail" in told
+    # A command to be copied stays in one piece.
+    assert max(len(line) for line in lines if "dlq replay" not in line) <= 80
+    for title in ("fingerprint", "jobs", "burnt", "first seen", "last seen", "names"):
+        assert title in said.out
+
+
+async def test_a_wide_terminal_shows_errors_beside_the_kinds(terminal, queue_name, grave):
+    await grave(("mail", "x"))
+
+    said = await terminal("dlq", "triage", queue_name, columns=180)
+
+    assert "an error of it" in said.out
+    assert "an error of each" not in said.out
 
 
 async def test_triage_takes_what_attempts_burnt_from_the_tables(
@@ -175,7 +201,7 @@ async def test_a_queue_without_a_replay_in_the_lake_is_told_what_to_do(chasqui, 
 
     said = await chasqui("dlq", "outcome", "q", "--lake", "lake")
 
-    assert said.code == 2
+    assert said.code == 1
     assert "replay with the same --lake" in said.err
 
 

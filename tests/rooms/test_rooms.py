@@ -46,6 +46,18 @@ def own_imports(path: Path) -> set[str]:
     return {name.split(".")[1] for name in named if name.startswith("chasquimq.")}
 
 
+def bare_errors(path: Path) -> list[int]:
+    """The lines that make an error which says nothing about its kind."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if ast.unparse(call.func).endswith("ChasquiError")]
+
+
+def test_every_error_has_a_name_of_its_own():
+    found = {str(path.relative_to(PACKAGE)): bare_errors(path) for path in modules()}
+
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
 def test_every_room_imports_only_what_it_may():
     answer = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"],

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_sql_that_is_cut_says_so_beside_the_answer(pipeline, lake):
 def test_bad_sql_is_one_sentence(pipeline, lake, question, words):
     said = pipeline("sql", question, "--lake", lake)
 
-    assert said.code == 1
+    assert said.code == 2
     assert said.out == ""
     assert said.err.startswith(f"error: {words}")
     assert said.err.count("\n") == 1
@@ -207,11 +208,13 @@ def test_a_wrong_password_is_one_sentence_and_makes_no_lake(pipeline, url, feed,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", [["once"], ["run"], ["backfill", "2026-11-14"], ["compact"]])
 def test_a_lake_that_another_pipeline_holds_is_refused_before_spark_is_started(
-    pipeline, url, tmp_path
+    pipeline, url, tmp_path, command
 ):
+    append(tmp_path / "lake", "bronze_attempts", {"event_date": date(2026, 11, 14)})
     with only_pipeline(Lake(tmp_path / "lake")):
-        said = pipeline("once", "--lake", "lake", CHASQUI_REDIS_URL=url)
+        said = pipeline(*command, "--lake", "lake", CHASQUI_REDIS_URL=url)
 
     assert said.code == 1
     assert "the lake of one pipeline at a time" in said.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chasquimq.cli.cells import terminal_columns, wrapped
 from chasquimq.cli.dlq_peek import Filters, pages
 from chasquimq.cli.progress import progress_bar
-from chasquimq.cli.render import emit_json, emit_table, mask_secrets, talk
+from chasquimq.cli.render import clean, emit_json, emit_table, mask_secrets, talk
 from chasquimq.cli.visit import visit
 from chasquimq.errors import ChasquiError
 from chasquimq.model.fingerprint import fingerprint
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from chasquimq.queue.dead_letters import DeadLetter
 
 NAMES_SHOWN_MAX = 3
+# Where a table has room for errors, too.
+_WIDE_COLUMNS = 160
 # What a replay sends back where it is not told how many.
 REPLAYED_MAX = 100
 
@@ -75,12 +79,30 @@ def show(kinds: list[Kind], queue: str, limit: int, as_json: bool) -> None:
     if as_json:
         emit_json({"queue": queue, "kinds": [_facts(kind) for kind in kinds[:limit]]})
         return
-    rows = [_row(kind) for kind in kinds[:limit]] if kinds else [{"fingerprint": "(no dead jobs)"}]
-    emit_table(rows, text=("names", "an error of it"), optional=("attempts", "reason"))
+    _show_kinds(kinds[:limit])
     if len(kinds) > limit:
         talk(f"and {len(kinds) - limit:,} kinds more; --limit shows them")
     if kinds and kinds[0].is_written:
         click.echo(f"\nsend a kind back: chasqui dlq replay {queue}{_choice(kinds[0])}")
+
+
+def _show_kinds(kinds: list[Kind]) -> None:
+    if not kinds:
+        emit_table([{"fingerprint": "(no dead jobs)"}])
+        return
+    is_narrow = sys.stdout.isatty() and terminal_columns() < _WIDE_COLUMNS
+    rows = [_short_row(kind) if is_narrow else _row(kind) for kind in kinds]
+    emit_table(rows, text=("names", "an error of it"), optional=("reason", "attempts"))
+    if is_narrow:
+        _show_errors(kinds)
+
+
+def _show_errors(kinds: list[Kind]) -> None:
+    """What says most needs most room: a line each, below the table."""
+    click.echo("\nan error of each:")
+    for kind in kinds:
+        told = f"{kind.fingerprint if kind.is_written else '-'}: {_error(kind) or '-'}"
+        click.echo("\n".join(wrapped(clean(told), terminal_columns())))
 
 
 def _choice(kind: Kind) -> str:
@@ -124,8 +146,13 @@ def _facts(kind: Kind) -> dict[str, Any]:
         "last_seen": _moment(kind.last_ms).isoformat(),
         "names": dict(kind.names.most_common()),
         "reasons": dict(kind.reasons.most_common()),
-        "error": kind.error and mask_secrets(kind.error),
+        "error": _error(kind),
     }
+
+
+def _short_row(kind: Kind) -> dict[str, Any]:
+    moments = {"first seen": _short(kind.first_ms), "last seen": _short(kind.last_ms)}
+    return {key: cell for key, cell in (_row(kind) | moments).items() if key != "an error of it"}
 
 
 def _row(kind: Kind) -> dict[str, Any]:
@@ -138,8 +165,20 @@ def _row(kind: Kind) -> dict[str, Any]:
         "last seen": f"{_moment(kind.last_ms):%Y-%m-%d %H:%M:%S}",
         "reason": ", ".join(kind.reasons),
         "names": ", ".join(name for name, _ in kind.names.most_common(NAMES_SHOWN_MAX)),
-        "an error of it": kind.error and mask_secrets(kind.error),
+        "an error of it": _error(kind),
     }
+
+
+def _error(kind: Kind) -> str | None:
+    return kind.error and mask_secrets(kind.error)
+
+
+def _short(ms: int) -> str:
+    """A moment without what is the same as now."""
+    moment, now = _moment(ms), datetime.now(UTC)
+    if moment.date() == now.date():
+        return f"{moment:%H:%M:%S}"
+    return f"{moment:%m-%d %H:%M}" if moment.year == now.year else f"{moment:%Y-%m-%d}"
 
 
 def _burnt_text(seconds: float) -> str:

@@ -26,7 +26,7 @@ COMPLETION_VARIABLE = "_CHASQUI_COMPLETE"
 # Refused for what was found here, not for how it was written: the same words may do tomorrow.
 FOUND_WANTING = frozenset({
     "CHASQUI_SERVER_BIN", "channel", "connection", "day", "java", "key", "lake", "output", "port",
-    "queue", "sql", "table", "the socket directory",
+    "queue", "replay", "table", "the socket directory",
 })  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.Abort:
         return _fail("aborted")
     except ChasquiError as failed:
-        return _fail(str(failed), _code_of(failed))
+        return _fail(str(failed), code_of(failed))
     return exit_code
 
 
@@ -178,7 +178,8 @@ def _refuse(refused: click.ClickException) -> int:
     return refused.exit_code
 
 
-def _code_of(failed: ChasquiError) -> int:
+def code_of(failed: ChasquiError) -> int:
+    """1 where something was found wanting, 2 where it could never be right."""
     if not isinstance(failed, SettingsError):
         return EXIT_FAILED
     what, _, _path = failed.name.partition(" /")

@@ -17,7 +17,7 @@ from chasquimq.cli.pipeline_options import conf_option, master_option
 from chasquimq.cli.progress import progress_bar
 from chasquimq.cli.render import emit_json, talk
 from chasquimq.cli.server_choice import any_server
-from chasquimq.errors import ChasquiError, StoreError
+from chasquimq.errors import ChasquiError, SettingsError, SparkFailed, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +29,7 @@ _SOURCES = ("table", "parquet", "csv", "json", "sql")
 _VIEW = "input"
 _OUR_WORDS = {
     "onError=skip": "--on-error skip",
+    "runId=": "--run-id ",
     **{
         f"{what}Column": f"--{what}-column"
         for what in ("id", "name", "payload", "delay", "attempts")
@@ -37,7 +38,7 @@ _OUR_WORDS = {
 
 
 @click.command(epilog="Exit codes: 0 every row is in the queue, or was skipped as asked; 1 not so; "
-               "2 wrong usage.")  # fmt: skip
+               "2 wrong usage, or SQL that Spark cannot answer.")  # fmt: skip
 @click.option("--queue", required=True, help="The queue to fill.")
 @click.option("--table", help="A table that Spark knows.")
 @click.option("--parquet", metavar="PATH", help="Parquet files, or a folder of them.")
@@ -99,7 +100,7 @@ def enqueue(
     unknown_queues(url, [queue])
     with spark_session(master, conf) as session:
         options["check_first"] = _is_checked_first(options) and not unchecked
-        done = _enqueue(_frame(session, sources), queue, url, options)
+        done = _enqueue(read_rows(session, sources), queue, url, options)
     return _tell(done, queue, options, as_json=as_json)
 
 
@@ -133,11 +134,17 @@ def _check_options(queue: str, given: Mapping[str, Any]) -> None:
     parse_options({name: text for name, text in words.items() if text is not None})
 
 
-def _frame(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame:
+def read_rows(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame:
+    """The rows of a table, of files or of a query.
+
+    Raises:
+        SettingsError: the query is none that Spark can answer.
+        SparkFailed: there is nothing to read.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from chasquimq.spark.workers.probe import first_line
+    from chasquimq.spark.complaint import first_line
 
     try:
         frame = _read(session, sources)
@@ -147,9 +154,24 @@ def _frame(session: SparkSession, sources: Mapping[str, str | None]) -> DataFram
             return frame
         if frame is not None:
             frame.createOrReplaceTempView(_VIEW)
-        return session.sql(query)
+        return _asked(session, query)
     except (PySparkException, Py4JError) as error:
-        raise StoreError(f"Spark cannot read it: {first_line(error)}") from error
+        raise SparkFailed(
+            f"what to read must be readable, but Spark said: {first_line(error)}; look at the path "
+            "or the table"
+        ) from error
+
+
+def _asked(session: SparkSession, query: str) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    from chasquimq.spark.complaint import first_line
+
+    try:
+        return session.sql(query)
+    except AnalysisException as wrong:
+        rule = "a query that Spark can answer"
+        raise SettingsError("sql", query, rule, hint=first_line(wrong)) from None
 
 
 def _read(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame | None:

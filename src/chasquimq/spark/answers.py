@@ -82,13 +82,16 @@ class Answers:
         """Answer one SELECT of anybody's.
 
         Raises:
-            SettingsError: it is not one SELECT, or names what is not there.
+            SettingsError: it is not one SELECT, names what is not there, or the files of a table
+                cannot be read.
         """
         if _SHOW_TABLES.fullmatch(question):
             return Answer(["table"], [(name,) for name in ASKED_TABLES])
         try:
             self._refuse_writes(question)
             return self._answer(question, {}, rows_max)
+        except duckdb.IOException as torn:
+            raise unreadable(self._lake, torn) from None
         except (duckdb.Error, UnicodeEncodeError) as wrong:
             raise _refusal(question, "SQL that the tables can answer", _why(wrong)) from None
 

@@ -7,9 +7,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import ProcessLate, StoreError
 from chasquimq.spark.channels import by_channel
-from chasquimq.spark.queries import LATE_MAX, ProcessLate
+from chasquimq.spark.lateness import Lateness
 from chasquimq.store.server_errors import Action, action_for
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ class Following:
         self._work = work
         self._stop = stop
         self.channels: dict[str, str] = {}
-        # In a row: where all queries go on, it begins anew.
-        self._late_count = 0
+        self._lateness = Lateness()
 
     def run(self) -> None:
         """Return when told to stop; a server that goes away is waited for."""
@@ -55,9 +54,7 @@ class Following:
                 )
                 self._stop.wait(pause_s)
             except ProcessLate as late:
-                self._late_count += 1
-                if self._late_count >= LATE_MAX:
-                    raise
+                self._lateness.bear(late)
                 logger.warning("the pipeline begins again", extra={"error": str(late)})
             was_long = time.monotonic() - began_s > _PAUSE_S_MAX
             pause_s = _PAUSE_S if was_long else min(_PAUSE_S_MAX, pause_s * 2)
@@ -82,8 +79,8 @@ class Following:
         while not self._stop.wait(self._work.settings.trigger_s):
             for query, stream in running:
                 query.check(stream)
-            if self._late_count and all(stream.lastProgress for _, stream in running):
-                self._late_count = 0
+            if self._lateness.count and all(stream.lastProgress for _, stream in running):
+                self._lateness.forget()
             self._sample()
             self._work.tidy_if_due()
             self._work.audit_if_due(self.channels)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from chasquimq.errors import ChasquiError, ConnectionLost, SettingsError, StoreError
+from chasquimq.errors import (
+    ConnectionLost,
+    ProcessLate,
+    SettingsError,
+    SparkFailed,
+    StoreError,
+)
 from chasquimq.spark.bronze_extent import last_ids
 from chasquimq.spark.channels import BRONZE
 from chasquimq.spark.complaint import complaint, complaint_kind, is_late_process
 from chasquimq.spark.landing import FORMAT, LandingSource
+from chasquimq.spark.lateness import Lateness
 from chasquimq.store.address import normal_url
 from chasquimq.store.server_errors import error_from_reply
 
@@ -26,11 +33,6 @@ if TYPE_CHECKING:
     from chasquimq.spark.pipeline_settings import PipelineSettings
 
 logger = logging.getLogger(__name__)
-LATE_MAX: Final = 6
-
-
-class ProcessLate(ChasquiError):
-    """A Python process of Spark did not start in time; the query may be started again."""
 
 
 class ChannelQuery:
@@ -53,12 +55,12 @@ class ChannelQuery:
 
     def read_all(self, queues: Sequence[str]) -> None:
         """Read what is there now, and return; a process that was late gets more chances."""
-        for chances in reversed(range(LATE_MAX)):
+        lateness = Lateness()
+        while True:
             try:
                 self.wait(self._writer(queues).trigger(availableNow=True).start())
             except ProcessLate as late:
-                if not chances:
-                    raise
+                lateness.bear(late)
                 logger.warning("the query begins again", extra={"error": str(late)})
             else:
                 return
@@ -72,7 +74,7 @@ class ChannelQuery:
         """Wait for the end of a query.
 
         Raises:
-            ChasquiError: the query failed.
+            StoreError, SparkFailed: the query failed.
         """
         from pyspark.errors import StreamingQueryException
 
@@ -85,7 +87,7 @@ class ChannelQuery:
         """Look whether a query that should go on does.
 
         Raises:
-            ChasquiError: the query failed.
+            StoreError, SparkFailed: the query failed.
         """
         if not query.isActive:
             self.wait(query)
@@ -102,8 +104,9 @@ class ChannelQuery:
                 "start within Spark's ten seconds; this machine is busy, or its Python is broken"
             )
         why = " ".join(str(error).split())[:500]
-        return ChasquiError(
-            f"the query of the {self._batches.channel} must go on, but failed: {why}"
+        return SparkFailed(
+            f"the query of the {self._batches.channel} must go on, but failed: {why}; start it "
+            "again, it goes on where it was"
         )
 
     def _resumed(self, queues: Sequence[str]) -> dict[str, str]:

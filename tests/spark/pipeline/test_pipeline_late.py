@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
+from chasquimq.errors import ProcessLate
 from chasquimq.spark.complaint import is_late_process
-from chasquimq.spark.queries import LATE_MAX, ProcessLate
+from chasquimq.spark.lateness import LATE_MAX, Lateness
 from support.waiting import eventually
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
@@ -51,6 +52,24 @@ def test_what_spark_says_of_a_late_process_is_known():
     assert not is_late_process(RuntimeError("Python worker exited unexpectedly (crashed)"))
 
 
+def test_processes_that_are_late_in_a_row_are_borne_only_so_often():
+    lateness, late = Lateness(), ProcessLate("late")
+    for _ in range(LATE_MAX - 1):
+        lateness.bear(late)
+
+    with pytest.raises(ProcessLate):
+        lateness.bear(late)
+
+
+def test_one_that_came_in_time_begins_a_new_row():
+    lateness, late = Lateness(), ProcessLate("late")
+    for _ in range(LATE_MAX * 2):
+        lateness.bear(late)
+        lateness.forget()
+
+    assert lateness.count == 0
+
+
 @big
 def test_a_read_with_a_late_process_begins_again(feed, pipeline, counts, late):
     feed.attempts(30, 20)
@@ -84,11 +103,14 @@ async def test_a_pipeline_with_a_late_process_begins_again(feed, pipeline, count
 
 
 @big
-def test_processes_that_never_come_are_told_of(feed, pipeline, late):
+@pytest.mark.parametrize("way", ["once", "run"])
+def test_processes_that_never_come_are_told_of(feed, pipeline, late, way):
     feed.attempts(5)
-    late(LATE_MAX)
+    late(LATE_MAX + 1)
+    begin = {"once": lambda: pipeline().once(), "run": lambda: pipeline().run(threading.Event())}
 
     with pytest.raises(ProcessLate, match="did not start within Spark's ten seconds"):
-        pipeline().once()
+        begin[way]()
 
-    assert late.left() == 0
+    # Neither one more nor one less was waited for.
+    assert late.left() == 1

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
-from chasquimq.errors import ChasquiError
+from chasquimq.errors import RowsRefused, WriteFailed
 from chasquimq.spark.complaint import complaint
 from chasquimq.store.row_write import bucket_keys
 from chasquimq.wire.codec import decode_envelope
@@ -132,12 +132,29 @@ def test_the_same_run_adds_what_is_missing_however_it_is_shared_out(add, spark, 
 def test_rows_that_cannot_be_jobs_end_the_write_with_their_number(add, spark, ready):
     frame = spark.range(0, 100, 1, 1).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
 
-    with pytest.raises(ChasquiError) as failed:
-        add(frame, id_column="id")
+    with pytest.raises(WriteFailed) as failed:
+        add(frame, id_column="id", run_id="nightly")
 
     assert "rows must be rows that can become jobs, got '10 with no id'" in str(failed.value)
     assert "onError=skip" in str(failed.value)
+    assert (failed.value.kind, failed.value.run) == ("SettingsError", "nightly")
     assert ready() == []
+
+
+@one_kind
+def test_what_spark_cannot_do_is_told_with_the_run_that_adds_the_rest(add, spark, ready):
+    frame = spark.range(0, 100, 1, 1)
+
+    with pytest.raises(WriteFailed) as failed:
+        add(frame.selectExpr("if(id = 70, raise_error('no such row'), id) id"), pipeline_size=10)
+    before = len(ready())
+    done = add(frame, run_id=failed.value.run)
+
+    assert str(failed.value).startswith("Spark must write every row, but said: ")
+    assert f"runId={failed.value.run} adds only rows that are missing" in str(failed.value)
+    assert failed.value.kind == ""
+    assert done.added == 100 - before
+    assert len(ready()) == 100
 
 
 @one_kind
@@ -147,11 +164,13 @@ def test_rows_are_all_checked_before_the_first_is_added(add, spark, ready):
     )
     wrong = {"id_column": "id", "max_payload_bytes": 2_000}
 
-    with pytest.raises(ChasquiError) as failed:
+    with pytest.raises(RowsRefused) as failed:
         add(frame, check_first=True, **wrong)
 
     assert "9 with no id, 1 with a payload over 2000 bytes among 3,000" in str(failed.value)
     assert "none was added" in str(failed.value)
+    assert failed.value.faults == {"no id": 9, "a payload over 2000 bytes": 1}
+    assert failed.value.rows == 3_000
     assert ready() == []
     done = add(frame, check_first=True, on_error="skip", **wrong)
     assert (done.rows, done.added, done.skipped) == (3_000, 2_990, 10)
@@ -186,13 +205,14 @@ def test_a_queue_is_only_added_to(spark, at):
 def test_a_full_queue_holds_the_write_up_until_there_is_room(add, spark, feed, ready):
     frame = spark.range(0, 40, 1, 2)
 
-    with pytest.raises(ChasquiError) as full:
+    with pytest.raises(WriteFailed) as full:
         add(frame, max_stream_len=20, queue_full_timeout_ms=50, run_id="r")
     held = len(ready())
     feed.call("DEL", feed.keys.stream)
     done = add(frame, max_stream_len=40, run_id="r")
 
     assert "may hold at most 20 jobs" in str(full.value)
+    assert full.value.kind == "QueueFull"
     assert held == 20
     assert (done.added, done.duplicates) == (20, 20)
 

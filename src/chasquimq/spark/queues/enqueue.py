@@ -11,9 +11,9 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from chasquimq.errors import ChasquiError, StoreError
+from chasquimq.errors import RowsRefused, StoreError, WriteFailed
 from chasquimq.settings import DEFAULT_URL
-from chasquimq.spark.complaint import complaint
+from chasquimq.spark.complaint import complaint, complaint_kind, first_line
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.report import Summary, faults_text
 from chasquimq.spark.queues.sink import FORGET_AFTER_MS, SUMMARY_FIELD
@@ -43,8 +43,10 @@ def enqueue(
     become a job, none is added, unless `on_error="skip"` leaves such rows out.
 
     Raises:
-        ChasquiError: columns, rows or the server were not as they must be. Rows that were added
+        RowsRefused: `check_first` found rows that cannot become jobs; none was added.
+        WriteFailed: columns, rows or the server were not as they must be. Rows that were added
             stay; a second write of the same run adds the others.
+        StoreError: the server does not answer.
     """
     if check_first and options.get("on_error") != "skip":
         _refuse_faults(frame, queue, redis_url, options)
@@ -73,9 +75,11 @@ def _refuse_faults(frame: DataFrame, queue: str, url: str, options: dict[str, An
     looking: dict[str, Any] = {**options, "dry_run": True, "run_id": ""}
     found = enqueue(frame, queue, redis_url=url, **looking)
     if found.faults:
-        raise ChasquiError(
+        raise RowsRefused(
             f"rows must be rows that can become jobs, found {faults_text(found.faults)} among "
-            f"{found.rows:,}; none was added: correct them, or let onError=skip leave them out"
+            f"{found.rows:,}; none was added: correct them, or let onError=skip leave them out",
+            faults=found.faults,
+            rows=found.rows,
         )
 
 
@@ -90,7 +94,15 @@ def _save(frame: DataFrame, options: dict[str, str]) -> None:
     try:
         frame.write.format("chasqui").options(**options).mode("append").save()
     except (PySparkException, Py4JError) as error:
-        raise ChasquiError(complaint(error) or _first_line(error)) from error
+        raise _failure(error, options["runId"]) from error
+
+
+def _failure(error: Exception, run: str) -> WriteFailed:
+    told = complaint(error) or (
+        f"Spark must write every row, but said: {first_line(error)}; put that right and write "
+        f"again, where runId={run} adds only rows that are missing"
+    )
+    return WriteFailed(told, kind=complaint_kind(error), run=run)
 
 
 def _make_active(session: Any) -> None:
@@ -98,11 +110,6 @@ def _make_active(session: Any) -> None:
     jvm = getattr(session, "_jvm", None)
     if jvm is not None:
         jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001  the one way
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip(": ") for line in str(error).strip().splitlines()]
-    return next((line for line in lines if not line.startswith("An error occurred")), lines[0])
 
 
 def _spelled(name: str) -> str:

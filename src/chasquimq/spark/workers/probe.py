@@ -7,7 +7,14 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import ChasquiError, NotSupportedError, SettingsError, StoreError
+from chasquimq.errors import (
+    ChasquiError,
+    NotSupportedError,
+    SettingsError,
+    SparkFailed,
+    StoreError,
+)
+from chasquimq.spark.complaint import first_line
 from chasquimq.spark.workers.board import Board
 from chasquimq.spark.workers.target import new_worker
 
@@ -38,14 +45,10 @@ def not_hosted(error: Exception) -> ChasquiError:
             f"executors must be able to import chasquimq and what it needs: {found[-1].strip()}; "
             "install chasquimq-py for their Python, or name one that has it by PYSPARK_PYTHON"
         )
-    return ChasquiError(f"Spark could not run a first task: {first_line(error)}")
-
-
-def first_line(error: Exception) -> str:
-    """What Spark says of a failure, without its stack."""
-    lines = [line.strip(": ") for line in str(error).strip().splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("An error occurred")]
-    return (told or ["no reason was given"])[0][:300]
+    return SparkFailed(
+        f"Spark must be able to run a first task, but said: {first_line(error)}; look at its "
+        "master and the logs of its executors"
+    )
 
 
 def _handler_trouble(settings: HostSettings) -> str | None:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from chasquimq.errors import ChasquiError, StoreError
+from chasquimq.errors import SparkFailed, StoreError
+from chasquimq.spark.complaint import first_line
 from chasquimq.spark.workers.beside import JobBeside
 from chasquimq.spark.workers.board import Board, Record
 from chasquimq.spark.workers.hosting import host_worker
-from chasquimq.spark.workers.probe import first_line, look_around, not_hosted, refuse_troubles
+from chasquimq.spark.workers.probe import look_around, not_hosted, refuse_troubles
 from chasquimq.spark.workers.tally import Progress, Tally
 
 if TYPE_CHECKING:
@@ -172,7 +173,10 @@ class WorkerRun:
 
     def _pause(self, error: Exception, failures: int) -> None:
         if _is_gone(self._context):
-            raise ChasquiError(f"Spark is gone, and its tasks with it: {first_line(error)}")
+            raise SparkFailed(
+                "Spark must live as long as its workers, but it is gone, and its tasks with it: "
+                f"{first_line(error)}; start them again, what they ran comes back by itself"
+            )
         pause_ms = resubmit_ms(failures) * random.uniform(0.5, 1)
         logger.warning(
             "the job of Spark failed, submitting it again",
