@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import StoreError
+from chasquimq.settings import AbilitySettings
+from chasquimq.store import script
+from chasquimq.store.abilities import has_many_set, many_set_question, probe
+from support.older import without_many_set
 
 GROUP = "default"
 UNKNOWN_ID = "1-1"
@@ -72,16 +76,26 @@ async def test_an_ack_on_a_key_of_the_wrong_type_changes_nothing(run, raw, snaps
     assert await snapshot() == before
 
 
+@pytest.fixture(params=["natively", "step by step"])
+async def means(request, run, raw):
+    """What a call says of the server: that it has XACKDEL and MSETEX, or neither."""
+    if request.param == "step by step":
+        return 0, 0
+    abilities = await probe(raw.connection, raw.keys, AbilitySettings())
+    replies = await raw.connection.send(many_set_question(raw.keys), 2)
+    return int(abilities.ack_delete), int(has_many_set(replies))
+
+
 @pytest.fixture
-def complete(run, raw):
+def complete(run, raw, means):
     """One call: entries are (entry id, job id, result)."""
 
     async def call(*entries, result_ttl_s=60, outcome_ttl_s=120):
-        keys, args = [raw.keys.stream], [GROUP, result_ttl_s, outcome_ttl_s]
-        for entry_id, job_id, result in entries:
-            keys += (raw.keys.result(job_id), raw.keys.outcome(job_id))
-            args += (entry_id, result, "outcome")
-        return await run("complete", keys, *args)
+        entry_ids, job_ids, results = zip(*entries, strict=True)
+        keys = [raw.keys.stream, *map(raw.keys.result, job_ids), *map(raw.keys.outcome, job_ids)]
+        head = [GROUP, result_ttl_s, outcome_ttl_s, *means]
+        outcomes = ["outcome"] * len(entries)
+        return await run("complete", keys, *head, *entry_ids, *results, *outcomes)
 
     return call
 
@@ -125,6 +139,47 @@ async def test_a_result_key_of_the_wrong_type_is_overwritten(complete, raw, deli
     assert await raw("GET", raw.keys.result("id")) == b"result"
 
 
+async def test_completions_are_answered_in_order_and_strangers_leave_nothing(
+    complete, raw, deliver
+):
+    first, second, third = await deliver("me", 3)
+    rows = [(third, "c", "3"), (UNKNOWN_ID, "x", "?"), (first, "a", ""), (second, "b", "2")]
+    await raw("SET", raw.keys.result("a"), "of an earlier job")
+
+    assert await complete(*rows) == [1, 0, 1, 1]
+
+    results = [await raw("GET", raw.keys.result(job_id)) for job_id in "cxab"]
+    assert results == [b"3", None, None, b"2"]
+    kept = [await raw("EXISTS", raw.keys.outcome(job_id)) for job_id in "cxab"]
+    assert kept == [1, 0, 1, 1]
+    assert await raw.pending() == []
+    assert await raw("XLEN", raw.keys.stream) == 0
+
+
+async def test_an_entry_twice_in_one_call_completes_once(complete, raw, deliver):
+    (entry_id,) = await deliver("me")
+
+    assert await complete((entry_id, "id", "first"), (entry_id, "id", "second")) == [1, 0]
+    assert await raw("GET", raw.keys.result("id")) == b"first"
+
+
+async def test_a_server_that_lost_a_command_still_keeps_results(kind):
+    async with without_many_set(kind) as (_, raw):
+        entry_id = await raw("XADD", raw.keys.stream, "*", "d", "job")
+        await raw("XGROUP", "CREATE", raw.keys.stream, GROUP, "0")
+        await raw("XREADGROUP", "GROUP", GROUP, "me", "STREAMS", raw.keys.stream, ">")
+        keys = [raw.keys.stream, raw.keys.result("id"), raw.keys.outcome("id")]
+
+        head = (GROUP, 60, 120, 0, 1)
+        marks = await script.run(
+            raw.connection, "complete", keys, *head, entry_id, "result", "outcome"
+        )
+
+        assert marks == [1]
+        assert await raw("GET", raw.keys.result("id")) == b"result"
+        assert 115 <= await raw("TTL", raw.keys.outcome("id")) <= 120
+
+
 @pytest.mark.parametrize("ttls", [(0, 120), (60, "never")], ids=["result", "outcome"])
 async def test_a_time_to_live_that_is_none_is_refused_before_the_ack(
     complete, deliver, snapshot, ttls
@@ -143,11 +198,13 @@ async def test_a_missing_key_is_refused_before_the_ack(run, raw, deliver, snapsh
     before = await snapshot()
 
     with pytest.raises(StoreError):
-        await run("complete", [raw.keys.stream], GROUP, 60, 120, entry_id, "result", "outcome")
+        await run(
+            "complete", [raw.keys.stream], GROUP, 60, 120, 0, 0, entry_id, "result", "outcome"
+        )
 
     assert await snapshot() == before
 
 
 async def test_completions_that_do_not_come_in_threes_are_refused(run, raw):
     with pytest.raises(StoreError, match="threes"):
-        await run("complete", [raw.keys.stream], GROUP, 60, 120, "1-1", "result")
+        await run("complete", [raw.keys.stream], GROUP, 60, 120, 0, 0, "1-1", "result")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chasquimq.errors import ServerOutOfMemory, ServerRefused, StoreError
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
-from chasquimq.store.abilities import Abilities, probe
+from chasquimq.store.abilities import Abilities, has_many_set, many_set_question, probe
 from chasquimq.store.arrivals import EMPTY, ArrivalReader, Batch
 from chasquimq.store.link import Link
 from chasquimq.store.moves import MoveSpeller, flat
@@ -52,6 +52,7 @@ class ConsumerStore:
         self.consumer = consumer
         self.clock = ServerClock()
         self.abilities = Abilities(ack_delete=False, claim_on_read=False, idempotent_add=False)
+        self._has_many_set = False
         self._wanted = abilities
         self._lease_ms = lease_ms
         self._spell = MoveSpeller(self.keys, self.group, consumer, results)
@@ -133,7 +134,12 @@ class ConsumerStore:
 
     async def complete(self, moves: Sequence[Completing]) -> list[Door]:
         """Complete entries and keep what their handlers returned, in one step."""
-        return await pass_moves(self._writes, "complete", self._spell.completions(moves))
+        calls = self._spell.completions(
+            moves,
+            has_ack_delete=self.abilities.ack_delete,
+            has_many_set=self._has_many_set,
+        )
+        return await pass_moves(self._writes, "complete", calls)
 
     async def retry(self, moves: Sequence[Retrying]) -> list[Door]:
         """Move failed deliveries to where they wait for their next run, as their owner."""
@@ -195,6 +201,7 @@ class ConsumerStore:
 
     async def _prepare_writes(self, connection: Connection) -> None:
         self.abilities = await probe(connection, self.keys, self._wanted)
+        self._has_many_set = has_many_set(await connection.send(many_set_question(self.keys), 2))
         await self.clock.learn(connection)
         await self._create_group(connection)
         self.has_gap = True

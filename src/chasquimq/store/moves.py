@@ -31,8 +31,12 @@ class MoveSpeller:
         self._consumer = consumer
         self._results = results
 
-    def completions(self, moves: Sequence[Completing]) -> list[Call]:
-        return [self._complete_call(chunk) for chunk in _result_chunks(moves)]
+    def completions(
+        self, moves: Sequence[Completing], *, has_ack_delete: bool, has_many_set: bool
+    ) -> list[Call]:
+        ttls_s = (self._results.ttl_s, self._results.outcome_ttl_s)
+        head = (self._group, *ttls_s, int(has_ack_delete), int(has_many_set))
+        return [self._complete_call(head, chunk) for chunk in _result_chunks(moves)]
 
     def retries(self, moves: Sequence[Retrying]) -> list[Call]:
         keys = (self._keys.stream, self._keys.delayed, self._keys.dix)
@@ -50,15 +54,18 @@ class MoveSpeller:
         sizes = [sum(map(_size_bytes, row)) for row in spelled]
         return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled, sizes)]
 
-    def _complete_call(self, moves: Sequence[Completing]) -> Call:
-        keys: list[str] = [self._keys.stream]
-        args: list[Part] = [self._group, self._results.ttl_s, self._results.outcome_ttl_s]
-        for move in moves:
-            job_id = move.delivery.job_id
-            keys += (self._keys.result(job_id), self._keys.outcome(job_id))
-            outcome = COMPLETED_WITHOUT_RESULT if move.result is None else COMPLETED_WITH_RESULT
-            args += (move.entry_id, move.result or b"", outcome)
-        return Call(keys, args, len(moves))
+    def _complete_call(self, head: Sequence[Part], moves: Sequence[Completing]) -> Call:
+        job_ids = [move.delivery.job_id for move in moves]
+        results = [move.result for move in moves]
+        entry_ids = [move.delivery.entry_id for move in moves]
+        kept = [result or b"" for result in results]
+        outcomes = [_completed(result) for result in results]
+        keys = self._keys
+        return Call(
+            [keys.stream, *map(keys.result, job_ids), *map(keys.outcome, job_ids)],
+            [*head, *entry_ids, *kept, *outcomes],
+            len(moves),
+        )
 
     def _bury_call(self, move: Burying) -> Call:
         keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer)
@@ -72,6 +79,10 @@ class MoveSpeller:
 def flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
     """The arguments of many rows, one after the other."""
     return [part for row in rows for part in row]
+
+
+def _completed(result: bytes | None) -> bytes:
+    return COMPLETED_WITHOUT_RESULT if result is None else COMPLETED_WITH_RESULT
 
 
 def _spell_retry(move: Retrying) -> list[Part]:
