@@ -52,6 +52,7 @@ class ConsumerStore:
         self.consumer = consumer
         self.clock = ServerClock()
         self.abilities = Abilities(ack_delete=False, claim_on_read=False, idempotent_add=False)
+        self._keeps_results = results.is_stored
         self._has_many_set = False
         self._wanted = abilities
         self._lease_ms = lease_ms
@@ -201,7 +202,9 @@ class ConsumerStore:
 
     async def _prepare_writes(self, connection: Connection) -> None:
         self.abilities = await probe(connection, self.keys, self._wanted)
-        self._has_many_set = has_many_set(await connection.send(many_set_question(self.keys), 2))
+        if self._keeps_results:
+            replies = await connection.send(many_set_question(self.keys), 2)
+            self._has_many_set = has_many_set(replies)
         await self.clock.learn(connection)
         await self._create_group(connection)
         self.has_gap = True
