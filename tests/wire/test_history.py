@@ -11,6 +11,7 @@ from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.reason import DlqReason
 from chasquimq.model.verdict import Failure
 from chasquimq.wire.history import HistoryEntry, decode_history, encode_history
+from chasquimq.wire.history_block import HistoryBlock
 from chasquimq.wire.history_columns import ERROR_CHARS_MAX
 from chasquimq.wire.history_rows import HistoryRows
 from chasquimq.wire.job_id import new_job_ids
@@ -227,6 +228,59 @@ def test_an_error_is_cut_and_always_encodable():
     assert row.error.startswith("\\udcffx")
     assert len(row.error) == ERROR_CHARS_MAX + len("\\udcff") - 1
     assert len(row.error_type) == 256
+
+
+USUAL = st.builds(
+    delivery,
+    job_id=TEXTS,
+    name=st.sampled_from(["mail", "ping", ""]),
+    entry_id=st.integers(1, 10**14 + 10).map(lambda ms: b"%d-3" % ms),
+    created_at_ms=st.integers(0, 10**14 + 10),
+    spent=st.sampled_from([0] * 9 + [2]),
+    earlier=st.sampled_from([0] * 9 + [1]),
+    due_ms=st.sampled_from([None] * 9 + [5]),
+    started_ns=st.integers(1, 10**16),
+    duration_us=COUNTS,
+)
+BATCHES = st.lists(st.lists(USUAL, min_size=1, max_size=4).map(lambda some: some * 12), max_size=5)
+
+
+@given(BATCHES)
+def test_jobs_that_are_spelled_as_they_come_read_like_rows_that_waited(batches):
+    block, rows = HistoryBlock(), HistoryRows()
+    for batch in batches:
+        block.add_completed(batch, OFFSET_US)
+        rows.add_completed(batch, OFFSET_US)
+
+    assert encoded(block) == encoded(rows)
+
+
+def test_rows_of_all_kinds_keep_their_order_in_an_entry():
+    block, failure = HistoryBlock(), Failure("ValueError", "no")
+    usual = [delivery(f"usual-{at}", spent=0, earlier=0) for at in range(50)]
+    block.rows.add(delivery("dead"), AttemptOutcome.DEAD, OFFSET_US, failure=failure)
+    block.add_completed(usual, OFFSET_US)
+    block.rows.add_arrival(Arrival(b"7-0", DlqReason.MALFORMED, "no d", "ping", b""), failure)
+    block.add_completed([delivery("again", name="ping")], OFFSET_US)
+
+    rows = decode_history(encoded(block)).rows()
+
+    assert len(block) == len(rows) == 53
+    assert [row.job_id for row in rows] == ["dead", *[one.job_id for one in usual], "", "again"]
+    assert [row.name for row in rows] == ["mail"] * 51 + ["ping"] * 2
+    assert [row.error for row in rows] == ["no", *[None] * 50, "no", None]
+
+
+def test_a_batch_that_is_refused_costs_none_of_the_others():
+    block = HistoryBlock()
+    many = [delivery(f"{at}", spent=0, earlier=0) for at in range(50)]
+    block.add_completed(many, OFFSET_US)
+
+    with pytest.raises(EncodeError, match="rows of the history"):
+        block.add_completed([delivery(spent=0, earlier=0, duration_us=2**66)] * 50, OFFSET_US)
+
+    rows = decode_history(encoded(block)).rows()
+    assert [row.job_id for row in rows] == [one.job_id for one in many]
 
 
 def test_an_entry_without_rows_can_say_that_it_is_the_last():

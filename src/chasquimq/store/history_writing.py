@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from chasquimq.store import script
 from chasquimq.store.connection import pack
 from chasquimq.store.history_cap import HistoryCap
 from chasquimq.wire.history import encode_history
-from chasquimq.wire.history_rows import HistoryRows
+from chasquimq.wire.history_block import HistoryBlock
 from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class HistoryStore:
         self._cap = HistoryCap(max_bytes)
         self._run = secrets.token_hex(6)
         self._is_ended = False
-        self._rows = HistoryRows()
+        self._full: deque[HistoryBlock] = deque()
+        self._block = HistoryBlock()
+        self._failure_count = 0
         self._seq = 0
         self._lost = 0
         # Packed and perhaps sent: it keeps its number until the server has answered.
@@ -56,23 +59,27 @@ class HistoryStore:
 
     @property
     def row_count(self) -> int:
-        """Rows that have not been packed yet."""
-        return len(self._rows)
+        """Rows that are in no entry yet."""
+        return sum(map(len, self._full)) + len(self._block)
 
     @property
     def is_full(self) -> bool:
         """Whether there are rows for a whole entry."""
-        return len(self._rows) >= _ROWS_PER_ENTRY
+        return self.row_count >= _ROWS_PER_ENTRY
 
     @property
     def is_untouched(self) -> bool:
         """Whether this run has nothing to say and has said nothing."""
-        return not (self._seq or self._lost or len(self._rows))
+        return not (self._seq or self._lost or self.row_count)
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
         """Jobs that are done."""
-        if self._has_room(len(deliveries)):
-            self._rows.add_completed(deliveries, self._offset_us())
+        if not self._has_room(len(deliveries)):
+            return
+        while deliveries:
+            room = _ROWS_PER_ENTRY - len(self._block)
+            self._add_completed(deliveries[:room])
+            deliveries = deliveries[room:]
 
     def retried(self, moves: Sequence[Retrying]) -> None:
         """Attempts that failed and will be run again, and those that only wait."""
@@ -105,16 +112,27 @@ class HistoryStore:
         if self._is_ended:
             return
         is_busy = self.is_full
-        while self.is_full:
-            await self._pack_and_write()
+        while self._full:
+            await self._pack_and_write(self._full.popleft())
         # On a busy queue the rest is a whole entry soon.
-        if is_last or (not is_busy and (len(self._rows) or self._lost)):
-            await self._write_rest(is_last=is_last)
+        if is_last or (not is_busy and (len(self._block) or self._lost)):
+            await self._pack_and_write(self._take_block(), is_last=is_last)
 
     def give_up(self) -> None:
         """Count rows that the server did not confirm as dropped; nobody will send them now."""
-        self._drop(len(self._rows) + self._under_way_rows)
-        self._rows, self._under_way, self._under_way_rows = HistoryRows(), [], 0
+        self._drop(self.row_count + self._under_way_rows)
+        self._take_block()
+        self._full.clear()
+        self._under_way, self._under_way_rows = [], 0
+
+    def _add_completed(self, batch: Sequence[Delivery]) -> None:
+        block = self._block
+        count = len(block) + len(batch)
+        try:
+            block.add_completed(batch, self._offset_us())
+        except EncodeError:
+            self._drop(count - len(block))
+        self._seal_when_full()
 
     def _add(
         self,
@@ -125,13 +143,26 @@ class HistoryStore:
     ) -> None:
         if not self._has_room(1):
             return
+        rows = self._block.rows
         if isinstance(entry, Arrival):
-            self._rows.add_arrival(entry, failure)
-            return
-        self._rows.add(entry, outcome, self._offset_us(), backoff_ms=backoff_ms, failure=failure)
+            rows.add_arrival(entry, failure)
+        else:
+            rows.add(entry, outcome, self._offset_us(), backoff_ms=backoff_ms, failure=failure)
+        self._failure_count += failure is not None
+        self._seal_when_full()
+
+    def _seal_when_full(self) -> None:
+        """Begin a new entry where this one has its rows, or all the errors that fit into one."""
+        has_all_errors = self._failure_count >= _FAILURES_PER_ENTRY
+        if has_all_errors or len(self._block) >= _ROWS_PER_ENTRY:
+            self._full.append(self._take_block())
+
+    def _take_block(self) -> HistoryBlock:
+        block, self._block, self._failure_count = self._block, HistoryBlock(), 0
+        return block
 
     def _has_room(self, count: int) -> bool:
-        if len(self._rows) + count <= _ROWS_MAX:
+        if self.row_count + count <= _ROWS_MAX:
             return True
         self._drop(count)
         return False
@@ -140,33 +171,21 @@ class HistoryStore:
         self._lost += count
         self.dropped_count += count
 
-    async def _write_rest(self, *, is_last: bool) -> None:
-        while self._rows_of_entry() < len(self._rows):
-            await self._pack_and_write()
-        await self._pack_and_write(is_last=is_last)
-
-    async def _pack_and_write(self, *, is_last: bool = False) -> None:
-        rows = self._rows.take(self._rows_of_entry())
+    async def _pack_and_write(self, block: HistoryBlock, *, is_last: bool = False) -> None:
         self._seq += 1
         self._is_ended = is_last
+        count = len(block)
         try:
-            self._under_way = self._spell(rows, is_last=is_last)
+            self._under_way = self._spell(block, is_last=is_last)
         except EncodeError:
-            self._drop(len(rows))
-            self._under_way = self._spell(HistoryRows(), is_last=is_last)
-        self._lost, self._under_way_rows = 0, len(rows)
+            self._drop(count - len(block))
+            self._under_way = self._spell(block, is_last=is_last)
+        self._lost, self._under_way_rows = 0, len(block)
         await self._write()
 
-    def _rows_of_entry(self) -> int:
-        """A whole entry, or as many as bring along all the errors that fit into one."""
-        failures = self._rows.failures[:_ROWS_PER_ENTRY]
-        if len(failures) - failures.count(None) <= _FAILURES_PER_ENTRY:
-            return _ROWS_PER_ENTRY
-        return [at for at, one in enumerate(failures) if one is not None][_FAILURES_PER_ENTRY]
-
-    def _spell(self, rows: HistoryRows, *, is_last: bool) -> list[bytes]:
+    def _spell(self, block: HistoryBlock, *, is_last: bool) -> list[bytes]:
         return encode_history(
-            rows,
+            block,
             worker=self._worker, run=self._run, seq=self._seq, lost=self._lost, is_last=is_last,
         )  # fmt: skip
 

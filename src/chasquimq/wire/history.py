@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chasquimq.errors import DecodeError
-from chasquimq.wire.history_columns import HistoryColumns, pack_rows, read_columns
+from chasquimq.wire.history_block import HistoryBlock
+from chasquimq.wire.history_columns import HistoryColumns, read_columns
+from chasquimq.wire.history_rows import HistoryRows
 from chasquimq.wire.stream_entry import first_values, read_text, read_uint
 
 if TYPE_CHECKING:
     from chasquimq.model.attempt_row import AttemptRow
-    from chasquimq.wire.history_rows import HistoryRows
 
 VERSION = 1
 ATTEMPTS = "attempts"
@@ -42,20 +43,28 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_history(
-    rows: HistoryRows, *, worker: str, run: str, seq: int, lost: int = 0, is_last: bool = False
+    rows: HistoryRows | HistoryBlock,
+    *,
+    worker: str,
+    run: str,
+    seq: int,
+    lost: int = 0,
+    is_last: bool = False,
 ) -> list[bytes]:
     """Spell an entry as a flat list of fields and values; no rows at all may still say the end.
 
     Raises:
         EncodeError: a number does not fit into 64 bits.
     """
+    block = HistoryBlock(rows) if isinstance(rows, HistoryRows) else rows
+    packed = block.pack()
     fields = [b"v", b"%d" % VERSION, b"w", worker.encode(), b"r", run.encode(), b"s", b"%d" % seq]
     if is_last:
         fields += (b"end", b"1")
-    fields += (b"t", ATTEMPTS.encode(), b"n", b"%d" % len(rows))
+    fields += (b"t", ATTEMPTS.encode(), b"n", b"%d" % len(block))
     if lost > 0:
         fields += (b"lost", b"%d" % lost)
-    fields += (b"b", pack_rows(rows))
+    fields += (b"b", packed)
     return fields
 
 

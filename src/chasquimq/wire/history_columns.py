@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from chasquimq.errors import DecodeError, EncodeError
+from chasquimq.errors import DecodeError
 from chasquimq.model.attempt_row import AttemptRow
 from chasquimq.wire.stream_entry import safe_text
 
 if TYPE_CHECKING:
     from chasquimq.model.verdict import Failure
-    from chasquimq.wire.history_rows import HistoryRows
 
 ERROR_CHARS_MAX = 512
 _ERROR_TYPE_CHARS_MAX = 256
@@ -77,29 +76,16 @@ class HistoryColumns(msgspec.Struct, array_like=True):
             )
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(HistoryColumns).decode
 
 
-def pack_rows(rows: HistoryRows) -> bytes:
-    """Spell rows as columns; names and errors become dictionaries, times become offsets.
-
-    Raises:
-        EncodeError: a count does not fit into 64 bits.
-    """
-    base_ms = _base_ms(rows)
-    names, name_index = _indexed(rows.names)
-    errors, error_index = _indexed_errors(rows.failures)
-    columns = HistoryColumns(
-        base_ms, rows.job_ids, names, name_index, rows.attempts, rows.outcomes,
-        _offsets(rows.enqueued_ms, base_ms), _offsets(rows.ready_ms, base_ms),
-        _offsets(rows.due_ms, base_ms), _offsets(rows.started_us, base_ms * 1_000),
-        rows.durations_us, rows.deliveries, rows.backoffs_ms, errors, error_index,
-    )  # fmt: skip
-    try:
-        return _encode(columns)
-    except (OverflowError, ValueError) as error:
-        raise EncodeError(f"rows of the history must have a MessagePack form: {error}") from error
+def error_note(failure: Failure) -> ErrorNote:
+    """An error as it goes into the dictionary: cut, and always encodable."""
+    return ErrorNote(
+        safe_text(failure.error_type, _ERROR_TYPE_CHARS_MAX),
+        safe_text(failure.message, ERROR_CHARS_MAX),
+        failure.fingerprint,
+    )
 
 
 def read_columns(packed: bytes) -> HistoryColumns:
@@ -118,54 +104,8 @@ def read_columns(packed: bytes) -> HistoryColumns:
     return columns
 
 
-def _base_ms(rows: HistoryRows) -> int:
-    """The first start, or where nothing started the first that became ready."""
-    starts_us = (us for us in rows.started_us if us is not None)
-    first_us = next(starts_us, None)
-    if first_us is not None:
-        return first_us // 1_000
-    return min([ms for ms in rows.ready_ms if ms is not None], default=0)
-
-
-# Nearly all rows of a busy queue are alike: the short ways take half the time of the long ones.
-def _offsets(moments: list[int | None], base: int) -> list[int | None]:
-    try:
-        return [moment - base for moment in cast("list[int]", moments)]
-    except TypeError:  # some are unknown
-        return [None if moment is None else moment - base for moment in moments]
-
-
 def _since(base: int, offset: int | None) -> int | None:
     return None if offset is None else base + offset
-
-
-def _indexed(texts: list[str]) -> tuple[list[str], list[int]]:
-    distinct = list(dict.fromkeys(texts))
-    if len(distinct) == 1:
-        return distinct, [0] * len(texts)
-    place = {text: at for at, text in enumerate(distinct)}
-    return distinct, [place[text] for text in texts]
-
-
-def _indexed_errors(
-    failures: list[Failure | None],
-) -> tuple[list[ErrorNote], list[int | None]]:
-    if failures.count(None) == len(failures):
-        return [], cast("list[int | None]", failures)
-    distinct = dict.fromkeys(failures)
-    distinct.pop(None, None)
-    place: dict[Failure | None, int | None] = {None: None}
-    place.update({failure: at for at, failure in enumerate(distinct)})
-    notes = [_note(failure) for failure in distinct if failure is not None]
-    return notes, [place[failure] for failure in failures]
-
-
-def _note(failure: Failure) -> ErrorNote:
-    return ErrorNote(
-        safe_text(failure.error_type, _ERROR_TYPE_CHARS_MAX),
-        safe_text(failure.message, ERROR_CHARS_MAX),
-        failure.fingerprint,
-    )
 
 
 def _check_lengths(columns: HistoryColumns) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from chasquimq.model.attempt_row import AttemptOutcome
 from chasquimq.model.delivery import ready_times_ms
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 # In the year 5138; clocks and calendars of readers go further, but not by much.
-_TIME_MS_MAX = 10**14
+TIME_MS_MAX = 10**14
 
 
 class HistoryRows:
@@ -42,14 +42,13 @@ class HistoryRows:
     def __len__(self) -> int:
         return len(self.job_ids)
 
-    def take(self, count: int) -> HistoryRows:
-        """The first rows, which are no longer here."""
-        taken = HistoryRows()
-        for column in self.__slots__:
-            values: list[Any] = getattr(self, column)
-            setattr(taken, column, values[:count])
-            del values[:count]
-        return taken
+    @property
+    def base_ms(self) -> int:
+        """The first start, or where nothing started the first that became ready."""
+        first_us = next((us for us in self.started_us if us is not None), None)
+        if first_us is not None:
+            return first_us // 1_000
+        return min([ms for ms in self.ready_ms if ms is not None], default=0)
 
     def add_completed(self, batch: Sequence[Delivery], offset_us: int) -> None:
         """Add jobs that are done; `offset_us` is the server's clock minus our monotonic one."""
@@ -113,14 +112,23 @@ class HistoryRows:
         self.durations_us += [one.duration_us for one in batch]
 
 
+# Nearly all rows of a busy queue are alike: the short ways take half the time of the long ones.
+def offsets(moments: list[int | None], base: int) -> list[int | None]:
+    """How far each is from the base; what is unknown stays so."""
+    try:
+        return [moment - base for moment in cast("list[int]", moments)]
+    except TypeError:  # some are unknown
+        return [None if moment is None else moment - base for moment in moments]
+
+
 def _sane(times_ms: list[int]) -> list[int | None]:
     """A time that no clock shows is unknown: it must not cost the rows beside it."""
-    if max(times_ms) <= _TIME_MS_MAX:
+    if max(times_ms) <= TIME_MS_MAX:
         return cast("list[int | None]", times_ms)
-    return [ms if ms <= _TIME_MS_MAX else None for ms in times_ms]
+    return [ms if ms <= TIME_MS_MAX else None for ms in times_ms]
 
 
 def _sane_dues(times_ms: list[int | None]) -> list[int | None]:
     if times_ms.count(None) == len(times_ms):
         return times_ms
-    return [ms if ms is not None and ms <= _TIME_MS_MAX else None for ms in times_ms]
+    return [ms if ms is not None and ms <= TIME_MS_MAX else None for ms in times_ms]
