@@ -36,8 +36,21 @@ def test_a_large_batch_repeats_no_id():
     assert len(set(new_job_ids(50_000, 5))) == 50_000
 
 
+def test_the_ids_of_a_batch_are_in_order_a_thousand_and_twenty_four_at_a_time():
+    job_ids = new_job_ids(2_000, 5)
+
+    assert job_ids[:1_024] == sorted(job_ids[:1_024])
+    assert job_ids[1_024:] == sorted(job_ids[1_024:])
+
+
+def test_batches_of_one_millisecond_share_no_id():
+    batches = [new_job_ids(2, 5) for _ in range(10_000)]
+
+    assert len({job_id for batch in batches for job_id in batch}) == 20_000
+
+
 def test_random_characters_use_the_whole_alphabet_evenly():
-    tails = "".join(job_id[10:] for job_id in new_job_ids(20_000, 5))
+    tails = "".join(new_job_id(5)[10:] for _ in range(20_000))
 
     shares = [tails.count(char) / len(tails) for char in "0123456789ABCDEFGHJKMNPQRSTVWXYZ"]
 

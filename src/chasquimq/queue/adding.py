@@ -75,11 +75,14 @@ class Adding(BulkPlans):
         else:
             spec = dict(zip(_OPTIONS, options, strict=True), name=name, data=data)
             new = self._speller().spell(spec, new_job_id(now_ms), now_ms)
-        mark = await self._store(durability).add(new, unique_ms)
-        if mark is ADDED:
-            return Job(new.job_id, new.name, data, 0, now_ms, self)
-        _raise_conflicts(on_conflict, [new], [mark])
-        return Job(new.job_id, new.name, data, 0, now_ms, self, is_duplicate=True)
+        adding = self._store(durability).add(new, unique_ms)
+        # The server is at work now, which is the time to make what the caller gets.
+        job = Job(new.job_id, new.name, data, 0, now_ms, self)
+        mark = await adding
+        if mark is not ADDED:
+            _raise_conflicts(on_conflict, [new], [mark])
+            job.is_duplicate = True
+        return job
 
     async def add_unique(
         self,
@@ -140,10 +143,9 @@ class Adding(BulkPlans):
         repeating = plans_in(jobs)
         plain = plain_in(jobs, repeating)
         plans = _spell_all(jobs, repeating, self._spell_plan, now_ms)
-        new = _spell_all(jobs, plain, self._speller().spell, now_ms)
+        new = self._spell_jobs(jobs, plain, now_ms)
         data = [jobs[at]["data"] for at in plain]
         adding = self._store(durability).add_many(new, unique_ms) if new else None
-        # The server is at work now, which is the time to make what the caller gets.
         done = [
             Job(one.job_id, one.name, value, 0, now_ms, self)
             for one, value in zip(new, data, strict=True)
@@ -155,6 +157,13 @@ class Adding(BulkPlans):
             return done
         planned = await self._write_plans(plans, [jobs[at] for at in repeating], now_ms)
         return in_order(zip(plain, done, strict=True), zip(repeating, planned, strict=True))
+
+    def _spell_jobs(
+        self, jobs: Sequence[JobSpec], places: Sequence[int], now_ms: int
+    ) -> list[NewJob]:
+        # Nearly every bulk is made of plain names and data; the slow way finds who is not.
+        new = self._speller().all_plain(jobs, now_ms) if len(places) == len(jobs) else None
+        return _spell_all(jobs, places, self._speller().spell, now_ms) if new is None else new
 
     def _unique_ms(self, unique_for_ms: int | None) -> int:
         if unique_for_ms is None:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from chasquimq.errors import StoreError
@@ -78,7 +79,12 @@ class PlainWrite:
         self.jobs = jobs
         self._template = template
 
-    def pieces(self) -> Iterator[tuple[bytes, int]]:
+    def pieces(self) -> Pieces:
+        if len(self.jobs) <= _PIECE_MIN:
+            return ((self._template.spell(self.jobs), len(self.jobs)),)
+        return self._many_pieces()
+
+    def _many_pieces(self) -> Iterator[tuple[bytes, int]]:
         """Spelled when asked for: the server works on the first while the next is made."""
         size = max(_PIECE_MIN, -(-len(self.jobs) // _PIECES_MAX))
         for at in range(0, len(self.jobs), size):
@@ -153,9 +159,12 @@ def leftovers(keys: QueueKeys, job_ids: Iterable[str]) -> list[str]:
     return [key for one in job_ids for key in (keys.outcome(one), keys.result(one))]
 
 
+_payload_of = attrgetter("payload")
+
+
 def chunks(jobs: Sequence[NewJob]) -> Sequence[Sequence[NewJob]]:
     """The jobs in slices that respect both ceilings of a write."""
-    is_small = sum([len(job.payload) for job in jobs]) <= BYTES_PER_WRITE_MAX
+    is_small = sum(map(len, map(_payload_of, jobs))) <= BYTES_PER_WRITE_MAX
     if is_small and len(jobs) <= JOBS_PER_WRITE_MAX:
         return [jobs] if jobs else []
     return list(_cut(jobs))

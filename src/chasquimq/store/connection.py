@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
         self, request: bytes, reply_count: int = 1, *, block_ms: int = 0
     ) -> asyncio.Future[list[Reply]]:
         """Write the request now; the future holds its replies, error replies included."""
+        self.check_caller()
         future: asyncio.Future[list[Reply]] = self.loop.create_future()
         self.post(request, reply_count, partial(_settle, future), block_ms=block_ms)
         return future
@@ -84,15 +85,16 @@ class Connection(asyncio.Protocol):
     def post(self, request: bytes, reply_count: int, on_end: OnEnd, *, block_ms: int = 0) -> None:
         """Write the request now; `on_end` hears of its end at once, not a round of the loop later.
 
-        It must not raise: the others who wait for answers would not get theirs.
+        It must not raise: the others who wait for answers would not get theirs. The caller is one
+        that `check_caller` lets pass.
         """
-        self.check_caller()
         if self._lost is not None:
             on_end(self._not_sent())
             return
+        # The server is at work while the books are kept.
+        self._transport.write(request)
         deadline = self.loop.time() + self._timeout_s + block_ms / 1000
         self._waiting.append(_Waiter(reply_count, on_end, deadline))
-        self._transport.write(request)
 
     async def call(self, *parts: Part, block_ms: int = 0) -> Reply:
         """One command, one reply; an error reply is raised."""

@@ -9,30 +9,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import StoreError
 from chasquimq.store.add_write import AddMark, AddWrite, chunks
-from chasquimq.store.connection import Connection, End, replies_of
+from chasquimq.store.connection import End, replies_of
 from chasquimq.store.server_errors import about
 from chasquimq.wire.new_job import NewJob
 
 if TYPE_CHECKING:
     from chasquimq.store.add_sending import AddSender
     from chasquimq.store.confirming import Confirmation
-    from chasquimq.store.link import Link
+    from chasquimq.store.connection import Connection
     from chasquimq.store.window import Window
 
 _Waiter = asyncio.Future[AddMark]
-# Jobs with ids of their own, which have a window, do not come through here.
-_UNUSED_MS = 1
 # The callers of one part are told, and add again, while the server works on the next.
 _PART_MIN = 32
 
 
 class _Writer(Protocol):
-    link: Link
     window: Window
     confirmation: Confirmation | None
     sender: AddSender
 
-    def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite: ...
+    def spell_ready(self, jobs: Sequence[NewJob]) -> AddWrite: ...
 
 
 class Outbox:
@@ -47,25 +44,26 @@ class Outbox:
     def put(self, job: NewJob, connection: Connection) -> _Waiter:
         """Leave at once, or with the others of this tick; the future holds what became of it."""
         waiter: _Waiter = connection.loop.create_future()
-        self._jobs.append(job)
-        self._waiters.append(waiter)
-        if len(self._jobs) == 1:
-            self._set_out(connection)
+        has_company = self._jobs or connection.has_unanswered
+        if has_company or self._writer.confirmation is not None:
+            self._gather(job, waiter, connection)
+        else:
+            # To wait for others who may come would cost a round of the loop.
+            self._send([job], [waiter], connection)
         return waiter
 
-    def _set_out(self, connection: Connection) -> None:
-        if connection.has_unanswered or self._writer.confirmation is not None:
-            connection.loop.call_soon(self._flush)
-        else:
-            # Nobody else is about: to wait for company would cost a round of the loop.
-            self._flush()
+    def _gather(self, job: NewJob, waiter: _Waiter, connection: Connection) -> None:
+        if not self._jobs:
+            connection.loop.call_soon(self._flush, connection)
+        self._jobs.append(job)
+        self._waiters.append(waiter)
 
-    def _flush(self) -> None:
+    def _flush(self, connection: Connection) -> None:
         jobs, waiters = self._jobs, self._waiters
         self._jobs, self._waiters = [], []
         at = 0
         for part in self._parts(jobs):
-            self._send(part, waiters[at : at + len(part)])
+            self._send(part, waiters[at : at + len(part)], connection)
             at += len(part)
 
     def _parts(self, jobs: Sequence[NewJob]) -> Sequence[Sequence[NewJob]]:
@@ -75,11 +73,12 @@ class Outbox:
         size = -(-len(jobs) // (len(jobs) // _PART_MIN))
         return [chunk for at in range(0, len(jobs), size) for chunk in chunks(jobs[at : at + size])]
 
-    def _send(self, jobs: Sequence[NewJob], waiters: Sequence[_Waiter]) -> None:
-        write = self._writer.spell(jobs, _UNUSED_MS)
-        connection = self._writer.link.current
-        must_ask = self._writer.confirmation is not None
-        if connection is None or must_ask or not self._writer.window.try_enter(len(jobs)):
+    def _send(
+        self, jobs: Sequence[NewJob], waiters: Sequence[_Waiter], connection: Connection
+    ) -> None:
+        write = self._writer.spell_ready(jobs)
+        must_ask = self._writer.confirmation is not None or not connection.is_open
+        if must_ask or not self._writer.window.try_enter(len(jobs)):
             self._follow(write, waiters, self._enter_and_confirm(write))
             return
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -44,6 +45,9 @@ _GROUP = "default"
 # How long a request's answer is remembered for a resend.
 _REQUEST_TTL_S = 60
 _CANCELS_PER_CALL_MAX = 300
+# Only ids of callers have a window.
+_UNUSED_MS = 1
+_wait_of, _digest_of = attrgetter("wait"), attrgetter("digest")
 
 
 class ProducerStore:
@@ -150,7 +154,7 @@ class ProducerStore:
         connection = self.link.current
         if connection is None or connection is not self._prepared or self.confirmation is not None:
             return None
-        if len(parts) != 1 or any(job.wait is not None for job in parts[0]):
+        if len(parts) != 1 or any(map(_wait_of, parts[0])):
             return None
         write = self.spell(parts[0], unique_ms)
         if not self.window.try_enter(len(parts[0])):
@@ -198,13 +202,20 @@ class ProducerStore:
 
     def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite:
         """The cheapest spelling that keeps the promises these jobs ask for."""
-        assert self._abilities is not None, "a connection probes the server before it is used"
         if jobs[0].wait is not None:
             return DelayWrite(jobs, self.keys, self._settings, unique_ms)
-        needs_script = self._settings.max_stream_len is not None or any(j.digest for j in jobs)
-        if needs_script or (self._settings.resend and not self._abilities.idempotent_add):
+        if self._is_capped or any(map(_digest_of, jobs)):
             return ScriptWrite(jobs, self.keys, self._settings, unique_ms)
-        return PlainWrite(jobs, self._gated if self._settings.resend else self._plain)
+        return self.spell_ready(jobs)
+
+    def spell_ready(self, jobs: Sequence[NewJob]) -> AddWrite:
+        """The same for jobs that are ready now, under fresh ids and no cap."""
+        assert self._abilities is not None, "a connection probes the server before it is used"
+        if not self._settings.resend:
+            return PlainWrite(jobs, self._plain)
+        if self._abilities.idempotent_add:
+            return PlainWrite(jobs, self._gated)
+        return ScriptWrite(jobs, self.keys, self._settings, _UNUSED_MS)
 
     @property
     def events_dropped_count(self) -> int:

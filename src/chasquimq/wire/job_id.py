@@ -29,11 +29,16 @@ def new_job_id(now_ms: int) -> str:
 
 
 def new_job_ids(count: int, now_ms: int) -> list[str]:
-    """Return `count` fresh ids stamped with `now_ms`; within a millisecond they have no order."""
-    size = count * _RANDOM_CHARS
-    noise = os.urandom(size).translate(_CHAR_OF_BYTE).decode("ascii")
-    time = _spell_time(now_ms)
-    return [time + noise[at : at + _RANDOM_CHARS] for at in range(0, size, _RANDOM_CHARS)]
+    """Return `count` fresh ids stamped with `now_ms`.
+
+    A thousand and twenty-four share 70 bits of noise and are in order: those that one call adds
+    need only be told from those of other calls in the same millisecond.
+    """
+    job_ids: list[str] = []
+    while (left := count - len(job_ids)) > 0:
+        start = new_job_id(now_ms)[:-2]
+        job_ids += [start + pair for pair in _PAIRS[:left]]
+    return job_ids
 
 
 def stable_job_id(seed: bytes, at_ms: int) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from chasquimq.errors import PayloadTooLarge, SettingsError
+from chasquimq.errors import PayloadTooLarge, SettingsError, WireError
 from chasquimq.model.backoff import RetryOverride
 from chasquimq.model.options import Wait, optional_ms, retry_override, wait_of
 from chasquimq.wire.codec import encode_envelope, encode_payload, encode_plain_envelope
+from chasquimq.wire.job_id import new_job_ids
 from chasquimq.wire.names import check_job_id, check_job_name
 
 JobSpec = Mapping[str, Any]
@@ -87,6 +88,21 @@ class JobSpeller:
             name = self._check_name(name)
         return NewJob(job_id, name, payload, now_ms)
 
+    def all_plain(self, specs: Sequence[JobSpec], now_ms: int) -> list[NewJob] | None:
+        """Many jobs without options; None: one of them has to be looked at by itself."""
+        encode, good_names = self._encode, self._good_names
+        try:
+            names = [spec["name"] for spec in specs if len(spec) == 2]
+            if len(names) < len(specs) or not _are_all_in(good_names, names):
+                return None
+            payloads = [encode(spec["data"]) for spec in specs]
+        except (KeyError, WireError):
+            return None
+        if max(map(len, payloads), default=0) > self._payload_bytes_max:
+            return None
+        parts = zip(new_job_ids(len(specs), now_ms), names, payloads, strict=True)
+        return [NewJob(job_id, name, payload, now_ms) for job_id, name, payload in parts]
+
     def _check_name(self, name: str) -> str:
         name = check_job_name(name)
         if len(self._good_names) < _GOOD_NAMES_MAX:
@@ -99,6 +115,11 @@ class JobSpeller:
         if len(payload) > self._payload_bytes_max:
             raise PayloadTooLarge(len(payload), self._payload_bytes_max)
         return payload
+
+
+def _are_all_in(good_names: set[str], names: Sequence[Any]) -> bool:
+    # What is no text may equal one, or have no hash.
+    return set(map(type, names)) == {str} and good_names.issuperset(names)
 
 
 def raw_payload(data: Any) -> bytes:
