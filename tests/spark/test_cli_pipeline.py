@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 from datetime import date
 from pathlib import Path
@@ -17,7 +18,7 @@ from chasquimq.spark.checkpoints import only_pipeline
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.retention import Kept, peak_per_s
 from chasquimq.spark.retention_advice import advise
-from support.command import PROGRAM, Said, run_on_a_terminal
+from support.command import PROGRAM, RunningCommand, Said, run_on_a_terminal
 from support.made_lake import EVIL, append, make_example, minutes
 
 SOURCES = Path(__file__).parents[2] / "src"
@@ -219,6 +220,36 @@ def test_a_lake_that_another_pipeline_holds_is_refused_before_spark_is_started(
     assert said.code == 1
     assert "the lake of one pipeline at a time" in said.err
     assert "starting Spark" not in said.err
+
+
+@pytest.fixture
+def starting(environ, tmp_path, url):
+    """A pipeline whose Spark never comes up."""
+    java = tmp_path / "java"
+    (java / "bin").mkdir(parents=True)
+    (java / "release").write_text('JAVA_VERSION="17"')
+    # It leaves when whoever started it does.
+    (java / "bin" / "java").write_text("#!/bin/sh\nexec cat >/dev/null\n")
+    (java / "bin" / "java").chmod(0o755)
+    variables = environ | {"CHASQUI_REDIS_URL": url, "JAVA_HOME": str(java)}
+    command = RunningCommand(("pipeline", "once", "--lake", "lake"), variables, tmp_path)
+    yield command
+    command.kill()
+
+
+async def test_a_lake_for_which_another_starts_spark_is_refused_before_spark_is_started(
+    starting, pipeline, url, tmp_path
+):
+    await starting.until_said("starting Spark")
+
+    said = await asyncio.to_thread(pipeline, "once", "--lake", "lake", CHASQUI_REDIS_URL=url)
+    ended = await starting.ended(signal.SIGTERM)
+
+    assert said.code == 1
+    assert "the lake of one pipeline at a time" in said.err
+    assert "starting Spark" not in said.err
+    assert ended == 130
+    assert not (tmp_path / "lake").exists()
 
 
 @pytest.mark.parametrize("command", [["backfill", "2026-11-14"], ["compact"]])

@@ -40,8 +40,11 @@ def backfill(
     chosen = cast("date", day.date())
     _refuse_absent_day(lake, chosen)
     settings = _day_settings(lake, slo)
+    from chasquimq.spark.checkpoints import reserved
+
     with (
         ended_like_an_interrupt(),
+        reserved(lake),
         spark_session(master, conf) as session,
         working("making the day again"),
     ):

@@ -133,8 +133,11 @@ def once(
         fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
     refuse_unknown_queues(url, queues)
+    from chasquimq.spark.checkpoints import reserved
+
     with (
         ended_like_an_interrupt(),
+        reserved(settings.lake),
         spark_session(master, conf) as session,
         working("reading") as say,
     ):
@@ -150,9 +153,12 @@ def _follow(
     settings: PipelineSettings, master: str, conf: Mapping[str, str], *, as_json: bool
 ) -> tuple[PipelineRun, int | None]:
     """Batch after batch until a signal; what was done, and which signal it was."""
+    from chasquimq.spark.checkpoints import reserved
+
     # Spark hears Ctrl+C, too, and would drop the batch under way: whoever listens last is heard.
     with (
         ended_like_an_interrupt(),
+        reserved(settings.lake),
         spark_session(master, conf) as session,
         _until_signal() as stop,
         working("reading") as say,

@@ -6,7 +6,7 @@ import fcntl
 import secrets
 import shutil
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -92,6 +92,29 @@ def refuse_held(lake: Path) -> None:
     if path.is_file():
         with _opened(lake, path) as file:
             _lock(lake, file)
+
+
+@contextmanager
+def reserved(lake: Path) -> Generator[None]:
+    """Keep other commands off a lake from before Spark starts; what was made for it goes again.
+
+    Raises:
+        SettingsError: another pipeline has it, or starts, or the folder cannot be written to.
+    """
+    refuse_held(lake)
+    place = own_folder(lake)
+    made = [path for path in (place, lake, *lake.parents) if not path.exists()]
+    path = place / "reserved"
+    with _opened(lake, path) as file:
+        _lock(lake, file)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                # The first that holds anything by now ends it.
+                for folder in made:
+                    folder.rmdir()
 
 
 @contextmanager
