@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from support.command import PROGRAM
-from support.servers import server_kinds
 
 SOURCES = Path(__file__).parents[3] / "src"
 # A session of its own takes half a minute to start on a busy machine.
@@ -19,8 +18,8 @@ QUERY = "select id, concat('to ', id) text from input where id is null or id < '
 
 
 @pytest.mark.timeout(RUN_S_MAX + 30)
-@pytest.mark.parametrize("kind", server_kinds()[:1], ids=lambda kind: kind.label, indirect=True)
-def test_rows_of_a_query_over_files_become_jobs(kind, url, queue_name, ready, tmp_path):
+@pytest.mark.takes_turns
+def test_rows_of_a_query_over_files_become_jobs(url, queue_name, ready, tmp_path):
     lines = [json.dumps({"id": str(at)}) for at in range(10)] + ['{"id": null}']
     (tmp_path / "rows.json").write_text("\n".join(lines))
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.servers import server_kinds
-
 EXAMPLE = Path(__file__).parents[3] / "examples/spark/fill_queue.py"
 
 
-@pytest.mark.parametrize("kind", server_kinds()[:1], ids=["any"], indirect=True)
+@pytest.mark.takes_turns
 def test_the_example_fills_a_queue_once(spark, url, queue_name, tmp_path, capsys):
     spec = importlib.util.spec_from_file_location("fill_queue", EXAMPLE)
     example = importlib.util.module_from_spec(spec)

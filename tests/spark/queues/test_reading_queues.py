@@ -12,10 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from chasquimq import UnrecoverableError, Worker
 from chasquimq.spark.complaint import complaint
-from support.servers import server_kinds
-
-# What does not depend on the kind of server is seen on one.
-one_kind = pytest.mark.parametrize("kind", server_kinds()[:1], ids=["any"], indirect=True)
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ async def test_waiting_jobs_are_rows(table, queue, queue_name):
     assert [row.fault for row in rows] == [None, None]
 
 
-@one_kind
+@pytest.mark.takes_turns
 async def test_a_payload_may_have_a_schema(table, queue):
     await queue.add("n", {"order": 7, "tags": ["a"], "more": 1})
     await queue.add("n", {"order": "seven"})
@@ -121,7 +117,7 @@ async def test_results_are_rows_of_finished_jobs(table, queue, url, queue_name):
     assert "three is refused" in found[jobs[3].id].error
 
 
-@one_kind
+@pytest.mark.takes_turns
 def test_what_cannot_be_read_says_so(table, feed):
     feed.foreign(feed.keys.stream, "hello", "world")
     feed.foreign(feed.keys.stream, "d", b"\x94\xa1a\xc4\x01\xc1\x05\x00", "n", "odd")
@@ -137,13 +133,13 @@ def test_what_cannot_be_read_says_so(table, feed):
     assert member.fault == "envelope: not a job of this wire"
 
 
-@one_kind
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("place", ["stream", "delayed", "results"])
 def test_an_empty_queue_has_no_rows(table, place):
     assert table(read=place).count() == 0
 
 
-@one_kind
+@pytest.mark.takes_turns
 def test_a_wrong_option_is_refused(table):
     with pytest.raises(PySparkException) as refused:
         table(idColumn="id").count()
