@@ -11,7 +11,7 @@ import pytest
 from chasquimq import Queue, Worker
 from support.raw import Raw
 from support.scheduling import FewJvms, turn_of
-from support.servers import ServerKind, server_kinds
+from support.servers import ServerKind, knows, server_kinds
 from support.turns import left_to_another_kind
 from support.workers import RunningWorker
 
@@ -38,6 +38,14 @@ def url(kind, _sessions) -> str:
     if kind not in _sessions:
         _sessions[kind] = kind.session().start()
     return _sessions[kind].url
+
+
+@pytest.fixture(autouse=True)
+def _needed_command(request) -> None:
+    """Leave a test out where its server is older than the command that it is about."""
+    needs = request.node.get_closest_marker("needs")
+    if needs and not knows(request.getfixturevalue("url"), *needs.args):
+        pytest.skip(f"this server does not know {needs.args[0]}")
 
 
 @pytest.fixture

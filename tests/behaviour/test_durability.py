@@ -27,6 +27,7 @@ def pair(kind):
             yield primary, replica
 
 
+@pytest.mark.needs("WAITAOF")
 async def test_an_add_of_class_fsync_survives_a_kill_of_the_server(disk_server, queue_name):
     async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
         jobs = await queue.add_bulk([{"name": "a", "data": at} for at in range(500)])
@@ -36,6 +37,7 @@ async def test_an_add_of_class_fsync_survives_a_kill_of_the_server(disk_server, 
         assert (await queue.counts()).ready == len(jobs)
 
 
+@pytest.mark.needs("WAITAOF")
 async def test_single_adds_of_one_tick_share_one_wait(disk_server, queue_name):
     async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
         await queue.add("first", 0)
@@ -122,6 +124,7 @@ async def test_a_full_queue_is_told_as_that_even_without_replicas(url, queue_nam
             await queue.add("a", 2)
 
 
+@pytest.mark.needs("WAITAOF")
 async def test_one_who_gives_up_takes_nothing_from_the_others(disk_server, queue_name):
     async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
         await queue.add("first", 0)

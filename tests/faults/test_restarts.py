@@ -43,7 +43,11 @@ async def own_trial(own_server, queue_name, tmp_path, durability):
 @pytest.mark.timeout(3_600 if IS_BIG else 180)
 @pytest.mark.parametrize(
     ("aof", "durability", "may_lose"),
-    [("always", "server", False), ("everysec", "fsync", False), ("everysec", "server", True)],
+    [
+        ("always", "server", False),
+        pytest.param("everysec", "fsync", False, marks=pytest.mark.needs("WAITAOF")),
+        ("everysec", "server", True),
+    ],
     ids=["always", "everysec with fsync", "everysec"],
 )
 async def test_a_killed_server_keeps_what_its_class_of_durability_promises(

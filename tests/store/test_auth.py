@@ -99,7 +99,9 @@ async def test_a_user_without_the_right_to_add_is_told_which_right_is_missing(
 ):
     await raw("ACL", "SETUSER", user, "-xadd", "-eval", "-evalsha")
 
-    with pytest.raises(ServerRefused, match=rf"{user}' must be allowed to run (XADD|EVALSHA) and"):
+    with pytest.raises(
+        ServerRefused, match=rf"({user}'|this user) must be allowed to run (XADD|EVALSHA) and"
+    ):
         await add_at(with_credentials(url, f"{user}:{QUOTED}"))
 
 
@@ -119,7 +121,9 @@ async def test_a_right_that_only_a_script_needs_is_named(add_at, url, user, raw)
     await raw("ACL", "SETUSER", user, "-zadd")
     queue = await add_at(with_credentials(url, f"{user}:{QUOTED}"))
 
-    with pytest.raises(ServerRefused, match=f"'{user}' must be allowed to run ZADD"):
+    # Redis 7.0 tells neither whom nor what it refused.
+    told = f"'{user}' must be allowed to run ZADD|this user must be allowed to do this, the server"
+    with pytest.raises(ServerRefused, match=told):
         await queue.add("later", 1, delay_ms=60_000, job_id="own")
 
 

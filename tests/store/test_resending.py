@@ -306,6 +306,7 @@ async def test_a_native_server_remembers_ten_thousand_ids_before_the_first_add(
     assert facts[facts.index(b"idmp-maxsize") + 1] == 10_000
 
 
+@pytest.mark.needs("WAITAOF")
 @pytest.mark.parametrize("idempotent_add", [None, False], ids=["as probed", "by script"])
 async def test_a_resent_write_is_not_confirmed_by_a_wait_for_nothing(
     kind, queue_at, queue_name, idempotent_add, monkeypatch
@@ -332,6 +333,7 @@ async def test_a_resent_write_is_not_confirmed_by_a_wait_for_nothing(
             await raw.close()
 
 
+@pytest.mark.needs("WAITAOF")
 async def test_a_bulk_that_is_not_confirmed_is_written_whole_and_names_every_job(
     kind, queue_at, queue_name, monkeypatch
 ):

@@ -330,6 +330,7 @@ async def test_a_server_without_memory_has_the_command_all_the_same(writers, url
         await raw("CONFIG", "SET", "maxmemory", "0")
 
 
+@pytest.mark.needs("MSETEX")
 async def test_an_older_server_is_written_to_row_by_row(kind):
     async with without_many_set(kind) as (url, raw):
         marks: Counter[int] = Counter()

@@ -200,6 +200,7 @@ async def ran(raw):
     return count
 
 
+@pytest.mark.needs("MSETEX")
 async def test_markers_of_new_rows_are_set_with_one_command(add, at_once, ran):
     await add(*((f"e{at}", "", f"d{at}", f"id {at}") for at in range(100)))
 

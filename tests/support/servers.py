@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chasquimq.server.session import SessionServer
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.blocking import BlockingConnection
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,15 @@ def server_kinds() -> list[ServerKind]:
     named = os.environ.get("CHASQUI_TEST_SERVERS", "")
     binaries = [Path(text) for text in named.split(os.pathsep) if text]
     return [ServerKind("valkey", None), *(ServerKind(_label(b), b) for b in binaries)]
+
+
+def knows(url: str, command: str) -> bool:
+    """Whether the server at this address has a command."""
+    connection = BlockingConnection(ConnectionSettings(url=url))
+    try:
+        return connection.call("COMMAND", "INFO", command) != [None]
+    finally:
+        connection.close()
 
 
 def _label(binary: Path) -> str:
