@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq import Queue
+from chasquimq.errors import StoreError
 from support.checker import Fault
 from support.journal import START, Line, as_line
 from support.trial import Trial
@@ -19,6 +20,8 @@ IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
 RESTARTS = 300 if IS_BIG else 3
 # Hundreds of restarts need no more jobs each than a few do.
 PAUSE_S = 0.1 if IS_BIG else 0.02
+# More would still be waiting when the last restart is over.
+BACKLOG_MAX = 400
 LEASE_MS = 1000
 RESUME_S = 2.0
 # With everysec, a killed server forgets what it did since its last look at the disk.
@@ -87,7 +90,15 @@ async def add_all_the_time(trial):
     while True:
         jobs = [{"name": "n", "data": i} for i in range(20)]
         await asyncio.shield(asyncio.ensure_future(trial.add_bulk(jobs)))
+        await eventually(lambda: has_room(trial), within_s=60, what="room for more jobs")
         await asyncio.sleep(PAUSE_S)
+
+
+async def has_room(trial) -> bool:
+    try:
+        return (await trial.queue.counts()).backlog < BACKLOG_MAX
+    except StoreError:
+        return False
 
 
 class Starts:
