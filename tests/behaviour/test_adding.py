@@ -23,8 +23,8 @@ from support.raw import Raw
 from support.waiting import eventually
 
 SCRIPTS_ONLY = AbilitySettings(idempotent_add=False)
-# The first leaves at once, the others in parts of at least 32.
-WRITES_PER_HUNDRED_MAX = 4
+# The first leaves at once, the others in parts of at least 40.
+WRITES_PER_HUNDRED_MAX = 3
 
 
 @pytest.fixture(params=[AbilitySettings(), SCRIPTS_ONLY], ids=["as probed", "by script"])

@@ -1,4 +1,4 @@
-"""Gathers the single adds of one loop tick into one write."""
+"""Sends single adds: a lone one at once, those of one loop tick together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Waiter = asyncio.Future[AddMark]
 # The callers of one part are told, and add again, while the server works on the next.
-_PART_MIN = 32
+_PART_MIN = 40
 
 
 class _Writer(Protocol):
@@ -39,13 +39,13 @@ class Outbox:
         self._writer = writer
         self._jobs: list[NewJob] = []
         self._waiters: list[_Waiter] = []
+        self._is_company_due = writer.confirmation is not None
         self._troubled: set[asyncio.Task[list[AddMark]]] = set()
 
     def put(self, job: NewJob, connection: Connection) -> _Waiter:
         """Leave at once, or with the others of this tick; the future holds what became of it."""
         waiter: _Waiter = connection.loop.create_future()
-        has_company = self._jobs or connection.has_unanswered
-        if has_company or self._writer.confirmation is not None:
+        if self._is_company_due or connection.has_unanswered:
             self._gather(job, waiter, connection)
         else:
             # To wait for others who may come would cost a round of the loop.
@@ -54,6 +54,7 @@ class Outbox:
 
     def _gather(self, job: NewJob, waiter: _Waiter, connection: Connection) -> None:
         if not self._jobs:
+            self._is_company_due = True
             connection.loop.call_soon(self._flush, connection)
         self._jobs.append(job)
         self._waiters.append(waiter)
@@ -61,6 +62,8 @@ class Outbox:
     def _flush(self, connection: Connection) -> None:
         jobs, waiters = self._jobs, self._waiters
         self._jobs, self._waiters = [], []
+        # Who came together is told together, and often comes together again.
+        self._is_company_due = len(jobs) > 1 or self._writer.confirmation is not None
         at = 0
         for part in self._parts(jobs):
             self._send(part, waiters[at : at + len(part)], connection)
