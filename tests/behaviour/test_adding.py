@@ -162,6 +162,17 @@ async def test_a_hundred_concurrent_adds_are_few_script_calls(url, queue_name, r
         assert await tokens(raw) - before <= WRITES_PER_HUNDRED_MAX
 
 
+async def test_adds_that_came_together_leave_together_the_next_time(url, queue_name, raw):
+    async with Queue(queue_name, redis_url=url, abilities=SCRIPTS_ONLY) as queue:
+        await queue.add("warm", 0)
+        await asyncio.gather(*(queue.add("n", number) for number in range(10)))
+        before = await tokens(raw)
+
+        await asyncio.gather(*(queue.add("n", number) for number in range(10)))
+
+        assert await tokens(raw) - before == 1
+
+
 async def test_an_add_leaves_before_anything_is_waited_for(adding):
     await adding.add("warm", -1)
     store, new = adding._store(), adding._speller().plain("n", 1, "id-1", 1)
