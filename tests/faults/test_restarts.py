@@ -57,7 +57,8 @@ async def test_a_killed_server_keeps_what_its_class_of_durability_promises(
     own_server, own_trial, own_fleet, tmp_path, kind, aof, durability, may_lose
 ):
     await own_fleet.start("brief", concurrency=4, claim_min_idle_ms=LEASE_MS)
-    adding = asyncio.create_task(add_all_the_time(own_trial))
+    is_over = asyncio.Event()
+    adding = asyncio.create_task(add_until(is_over, own_trial))
     back_s, starts = [], Starts(tmp_path)
 
     for _ in range(RESTARTS):
@@ -69,7 +70,8 @@ async def test_a_killed_server_keeps_what_its_class_of_durability_promises(
         own_trial.faults.append(Fault("restart", died_s - FORGETS_S[aof], up_s))
         started = await eventually(lambda up_s=up_s: starts.first_after(up_s), within_s=15)
         back_s.append(started.t_s - up_s)
-    adding.cancel()
+    is_over.set()
+    await asyncio.wait_for(adding, 60)
     await own_trial.drain(within_s=40)
     await own_fleet.stop_all()
 
@@ -86,10 +88,9 @@ async def test_a_killed_server_keeps_what_its_class_of_durability_promises(
     assert max(back_s) <= RESUME_S * patience()
 
 
-async def add_all_the_time(trial):
-    while True:
-        jobs = [{"name": "n", "data": i} for i in range(20)]
-        await asyncio.shield(asyncio.ensure_future(trial.add_bulk(jobs)))
+async def add_until(is_over, trial):
+    while not is_over.is_set():
+        await trial.add_bulk([{"name": "n", "data": i} for i in range(20)])
         await eventually(lambda: has_room(trial), within_s=60, what="room for more jobs")
         await asyncio.sleep(PAUSE_S)
 
