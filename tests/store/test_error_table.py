@@ -142,3 +142,16 @@ async def test_a_probe_that_meets_trouble_finds_no_ability_missing(queue_name, t
             await asyncio.wait_for(queue.add("n", 1), 5)
 
         assert server.count("EVALSHA") == 0
+
+
+async def test_an_answer_that_nobody_understands_ends_its_own_add_only(queue_name):
+    nonsense = b"*1\r\n:7\r\n"
+    answers = OLD | {"EVALSHA": (MARKS, nonsense, MARKS), "EVAL": MARKS}
+    async with FakeServer(answers) as server, Queue(queue_name, redis_url=server.url) as queue:
+        await queue.add("n", 1)
+
+        with pytest.raises(ValueError, match="7"):
+            await asyncio.wait_for(queue.add("n", 2), 10)
+
+        await asyncio.wait_for(queue.add("n", 3), 10)
+        assert server.accept_count == 1

@@ -1,4 +1,4 @@
-"""Sends single adds: a lone one at once, those of one loop tick together."""
+"""Sends single adds: a lone one at once, those of one loop tick in a few writes."""
 
 from __future__ import annotations
 
@@ -88,8 +88,7 @@ class Outbox:
             ((request, reply_count),) = write.pieces()
             connection.post(request, reply_count, partial(self._answered, write, waiters))
         except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
-            self._writer.window.leave(len(jobs))
-            _tell(waiters, [error] * len(waiters))
+            self._give_up(waiters, error)
 
     def _answered(self, write: AddWrite, waiters: Sequence[_Waiter], end: End) -> None:
         try:
@@ -98,10 +97,17 @@ class Outbox:
             # It stays in the window: what may be sent again must be among the remembered ids.
             self._follow(write, waiters, self._confirm(write, trouble))
             return
+        except Exception as error:  # noqa: BLE001 - others wait behind us for their answers
+            self._give_up(waiters, error)
+            return
         self._writer.window.leave(len(waiters))
         for waiter, mark in zip(waiters, marks, strict=True):
             if not waiter.done():
                 waiter.set_result(mark)
+
+    def _give_up(self, waiters: Sequence[_Waiter], error: Exception) -> None:
+        self._writer.window.leave(len(waiters))
+        _tell(waiters, [error] * len(waiters))
 
     def _follow(
         self,
