@@ -28,7 +28,8 @@ from chasquimq.bench.machine import describe_machine, own_versions, quiet_text
 from chasquimq.bench.scenario import CONCURRENCY, QUEUE, STREAM
 from chasquimq.bench.target import Target, open_target
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.connection import Connection, open_connection
+from chasquimq.store.connection import Connection
+from chasquimq.store.opening import open_connection
 
 BARE = "bare"
 ROUND_S_MAX = 60

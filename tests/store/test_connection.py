@@ -8,7 +8,8 @@ import pytest
 
 from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.connection import open_connection, pack
+from chasquimq.store.connection import pack
+from chasquimq.store.opening import open_connection
 from store.fake_server import NEW, FakeServer
 from support.waiting import eventually, patience
 

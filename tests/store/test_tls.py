@@ -10,7 +10,7 @@ import pytest
 from chasquimq.errors import ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.connection import open_connection
+from chasquimq.store.opening import open_connection
 from store.certificates import Authority
 from support.adding import adding
 from support.faultproxy import FaultProxy

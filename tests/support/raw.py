@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.connection import Connection, open_connection
+from chasquimq.store.connection import Connection
+from chasquimq.store.opening import open_connection
 from chasquimq.wire.keys import QueueKeys
 
 

@@ -16,7 +16,7 @@ from chasquimq.server.address import free_port
 from chasquimq.server.binary import bundled_binary
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.connection import open_connection
+from chasquimq.store.opening import open_connection
 from chasquimq.store.route import SLOT_COUNT, slot_of
 from support.faultproxy import FaultProxy
 from support.servers import ServerKind

@@ -17,7 +17,8 @@ from chasquimq.bench.bare import BareConnection, End, Lane, open_as_recorded
 from chasquimq.bench.tape import Frame, Tape
 from chasquimq.bench.timing import Stopwatch, Stretch, until_empty
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.connection import Reply, open_connection
+from chasquimq.store.connection import Reply
+from chasquimq.store.opening import open_connection
 
 if TYPE_CHECKING:
     from chasquimq.bench.scenario import Plan

@@ -13,7 +13,7 @@ from chasquimq.bench.scenario import Plan
 from chasquimq.bench.timing import Stopwatch, Stretch, time_calls, until_empty
 from chasquimq.queue import Queue
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.connection import open_connection
+from chasquimq.store.opening import open_connection
 from chasquimq.worker import Worker
 
 if TYPE_CHECKING:

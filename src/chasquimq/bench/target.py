@@ -15,7 +15,7 @@ from chasquimq.server.command_line import AofMode
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.address import redact
-from chasquimq.store.connection import open_connection
+from chasquimq.store.opening import open_connection
 
 # To forget a million jobs takes a server seconds.
 _COMMAND_TIMEOUT_MS = 60_000

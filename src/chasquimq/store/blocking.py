@@ -12,7 +12,8 @@ import hiredis
 from chasquimq.errors import ConnectionLost, StoreError
 from chasquimq.model.dialing import dial_delay_ms
 from chasquimq.store.address import new_blocking_connection
-from chasquimq.store.connection import Part, Reply, client_errors_as_ours, pack
+from chasquimq.store.connection import Part, Reply, pack
+from chasquimq.store.opening import client_errors_as_ours
 from chasquimq.store.route import Route
 from chasquimq.store.script import is_forgotten, script
 from chasquimq.store.server_errors import Action, action_for, error_from_reply, without_errors

@@ -10,19 +10,14 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import hiredis
 
-from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
-from chasquimq.store.address import new_async_connection, normal_url, redact
+from chasquimq.errors import ConnectionLost, StoreError
 from chasquimq.store.server_errors import error_from_reply
-
-if TYPE_CHECKING:
-    from chasquimq.settings import ConnectionSettings
 
 Reply = Any  # whatever RESP2 can say: bytes, int, None, a list of these, or a StoreError
 Part = bytes | str | int
@@ -49,7 +44,7 @@ os.register_at_fork(after_in_child=_this_process.learn)
 
 
 class Connection(asyncio.Protocol):
-    """A taken-over transport; use `open_connection` to get one."""
+    """A taken-over transport; `opening.open_connection` gets one."""
 
     def __init__(self, owner: Any, command_timeout_ms: int) -> None:
         self._owner_pid = _this_process.pid
@@ -226,57 +221,6 @@ def _settle(future: asyncio.Future[list[Reply]], end: End) -> None:
         future.set_result(end)
 
 
-async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Connection:
-    """Dial once; raises ServerUnreachable or the server's own refusal."""
-    owner = new_async_connection(settings, name=name)
-    try:
-        with client_errors_as_ours(settings):
-            async with asyncio.timeout(settings.connect_timeout_ms / 1000):
-                await owner.connect()
-    except BaseException:
-        # Half a handshake is of no use to anyone.
-        await owner.disconnect(nowait=True)
-        raise
-    return Connection(owner, settings.command_timeout_ms)
-
-
-@contextmanager
-def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
-    """Turn whatever the client library raises into one of our errors."""
-    from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
-    from redis.exceptions import RedisError as ClientError
-
-    address = redact(normal_url(settings.url, tls=settings.tls))
-    try:
-        yield
-    except AuthenticationError as error:
-        raise _refused(address, error) from error
-    except NoPermissionError as error:
-        # The library takes the code off its messages.
-        raise error_from_reply(f"NOPERM {error}") from error
-    except ResponseError as error:
-        raise error_from_reply(str(error)) from error
-    except (ClientError, OSError, TimeoutError) as error:
-        # Over a unix socket the library wraps the refusal in a broken connection.
-        refusal = error.__cause__ or error.__context__
-        if isinstance(refusal, AuthenticationError):
-            raise _refused(address, refusal) from error
-        if isinstance(refusal, NoPermissionError):
-            raise error_from_reply(f"NOPERM {refusal}") from error
-        raise ServerUnreachable(
-            f"a server must answer at {address}, found none ({_cause(error)}); "
-            "start one with `chasqui server start`, or correct the URL"
-        ) from error
-
-
-def _refused(address: str, error: Exception) -> ServerRefused:
-    return ServerRefused(
-        f"the server at {address} must accept the credentials, it says: {str(error).rstrip('.')}; "
-        "correct user and password in the URL or the credential provider",
-        code="WRONGPASS",
-    )
-
-
 # One command as RESP bytes; the library types its tuple as if it had one element.
 pack = cast("Callable[[tuple[Part, ...]], bytes]", hiredis.pack_command)
 
@@ -290,9 +234,3 @@ def _take_over(owner: Any, protocol: Connection) -> tuple[Any, asyncio.Transport
     transport.set_protocol(protocol)
     transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
     return stream, transport
-
-
-def _cause(error: BaseException) -> str:
-    silence = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-    text = str(error).strip() or silence
-    return text.rstrip(".").splitlines()[0]

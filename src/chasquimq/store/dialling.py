@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import StoreError
-from chasquimq.store.connection import Connection, open_connection, pack
+from chasquimq.store.connection import Connection, pack
+from chasquimq.store.opening import open_connection
 
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
