@@ -163,6 +163,15 @@ async def test_an_entry_twice_in_one_call_completes_once(complete, raw, deliver)
     assert await raw("GET", raw.keys.result("id")) == b"first"
 
 
+async def test_a_result_is_kept_where_another_entry_of_its_job_had_none(complete, raw, deliver):
+    first, second = await deliver("me", 2)
+    await raw("SET", raw.keys.result("id"), "of an earlier job")
+
+    assert await complete((first, "id", ""), (second, "id", "result")) == [1, 1]
+
+    assert await raw("GET", raw.keys.result("id")) == b"result"
+
+
 async def test_a_server_that_lost_a_command_still_keeps_results(kind):
     async with without_many_set(kind) as (_, raw):
         entry_id = await raw("XADD", raw.keys.stream, "*", "d", "job")

@@ -135,6 +135,34 @@ async def test_a_page_forgets_its_own_jobs_and_leaves_those_that_wait(promote, d
     assert await raw("HKEYS", raw.keys.dix) == [b"waiting"]
 
 
+@pytest.mark.parametrize("due", ["nan", "12 ", "inf", "-inf", "(12", "0x10", ""])
+async def test_an_index_entry_that_is_no_time_goes_with_its_job(promote, delay, raw, due):
+    await delay(member("known"))
+    await delay(member("own"))
+    await raw("HSET", raw.keys.dix, "known", due)
+
+    answer = await promote()
+
+    assert answer == [2, 0, 0, 0, [b"own"], 0]
+    assert await raw("EXISTS", raw.keys.dix) == 0
+
+
+@pytest.mark.parametrize("crowd", [200, 300])
+async def test_an_index_entry_for_a_crowded_time_is_left_rather_than_all_looked_at(
+    promote, delay, raw, crowd
+):
+    later_ms = await server_ms(raw.connection) + 60_000
+    pairs = [part for at in range(crowd) for part in (later_ms, member(f"later-{at}"))]
+    await raw("ZADD", raw.keys.delayed, *pairs)
+    await delay(member("moved"))
+    await raw("HSET", raw.keys.dix, "moved", later_ms)
+
+    answer = await promote()
+
+    assert (answer[0], answer[4]) == (1, [])
+    assert await raw("HEXISTS", raw.keys.dix, "moved") == (crowd > 256)
+
+
 @pytest.mark.parametrize("size", [1, 31, 32, 255, 256], ids=lambda size: f"{size} bytes")
 async def test_ids_of_every_length_are_found_in_their_envelopes(promote, delay, size):
     await delay(member("i" * size))

@@ -64,7 +64,8 @@ for i = 1, count do
     marks[i] = 0
   end
 end
+-- First, because another entry of the same job may have a result.
+if #leftovers > 0 then redis.call('DEL', unpack(leftovers)) end
 set_all(results, ARGV[2])
 set_all(outcomes, ARGV[3])
-if #leftovers > 0 then redis.call('DEL', unpack(leftovers)) end
 return marks
