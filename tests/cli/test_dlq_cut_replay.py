@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chasquimq.cli.dlq_record import Recorder, records, sent_ids, state_of
+from chasquimq.cli.dlq_record import replays
 from chasquimq.wire.codec import decode_envelope
 from support.made_lake import append
 from support.waiting import eventually
@@ -59,7 +59,7 @@ async def test_a_replay_that_was_killed_is_told_of(chasqui, replaying, queue_nam
     assert (told["state"], told["meant"]) == ("cut", DEAD)
     assert len(sent) - CHUNK <= told["jobs"] == told["unseen"] <= len(sent)
     assert f"of {DEAD} jobs for sure and was cut" in shown.err
-    assert sent_ids(lake, records(lake)[0]) <= sent
+    assert replays(lake)[0].sent <= sent
 
 
 async def test_what_ran_was_sent_also_where_the_kill_came_before_the_note(
@@ -90,26 +90,6 @@ async def test_a_second_replay_after_a_kill_sends_the_rest_and_ends(
     second, first = await told_of(chasqui, queue_name)
     assert (second["state"], second["jobs"]) == ("ended", DEAD - sent)
     assert first["state"] == "cut"
-
-
-def test_jobs_are_written_down_before_the_first_of_them_moves(lake):
-    recorder = Recorder(lake, "q", datetime.now(UTC))
-    recorder.begin(["a", "b"])
-    (record,) = records(lake)
-
-    assert (record.job_ids, record.is_ended) == (["a", "b"], False)
-    assert (state_of(lake, record), sent_ids(lake, record)) == ("running", set())
-    recorder.note(["a"])
-    assert sent_ids(lake, record) == {"a"}
-    assert recorder.end(["a"]) == record.replay
-
-
-def test_a_replay_that_sent_nothing_leaves_nothing(lake):
-    recorder = Recorder(lake, "q", datetime.now(UTC))
-    recorder.begin(["a", "b"])
-
-    assert recorder.end([]) is None
-    assert list((lake / "_replays").iterdir()) == []
 
 
 async def told_of(chasqui, queue: str) -> list[dict]:

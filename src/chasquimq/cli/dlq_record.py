@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FOLDER: Final = "_replays"
 _RECORD: Final = ".json"
 _SENT: Final = ".sent"
+_DRAFT: Final = ".draft"
 
 State = Literal["ended", "running", "cut"]
 
@@ -33,6 +34,14 @@ class Record(msgspec.Struct, frozen=True):
     replayed_at: datetime
     job_ids: list[str]
     is_ended: bool = True
+
+
+class Seen(NamedTuple):
+    """A replay as it was at one moment; of one that was cut a few more may be sent than noted."""
+
+    record: Record
+    state: State
+    sent: set[str]
 
 
 class Recorder:
@@ -53,88 +62,116 @@ class Recorder:
         if self._path is None:
             return
         try:
-            self._write(self._path, job_ids, is_ended=False)
+            self._path.parent.mkdir(exist_ok=True)
             self._log = self._path.with_suffix(_SENT).open("wb", buffering=0)
-            # Held as long as this process lives, so that others see whether it does.
-            fcntl.flock(self._log, fcntl.LOCK_EX)
+            # Held as long as this process lives, and before there is a record to ask about.
+            fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write(self._path, job_ids, is_ended=False)
         except OSError as error:
-            self._give_up(error)
+            self._give_up(self._path, error)
 
     def note(self, job_ids: Sequence[str]) -> None:
         """Write down that these were sent."""
-        if self._log is None:
+        if self._path is None or self._log is None:
             return
         try:
             self._log.write(msgspec.json.encode(job_ids) + b"\n")
         except OSError as error:
-            self._give_up(error)
+            self._give_up(self._path, error)
 
     def end(self, job_ids: Sequence[str]) -> str | None:
         """Write down which jobs were sent in all; the answer is the name of the record."""
         if self._path is None or self._log is None:
             return None
-        try:
-            if job_ids:
-                self._write(self._path, job_ids, is_ended=True)
-            else:
-                self._path.unlink()
-            self._path.with_suffix(_SENT).unlink()
-        except OSError as error:
-            self._give_up(error)
+        if not job_ids:
+            self._forget(self._path)
             return None
-        self._log.close()
-        return self._record.replay if job_ids else None
+        try:
+            self._write(self._path, job_ids, is_ended=True)
+        except OSError as error:
+            self._give_up(self._path, error)
+            return None
+        with suppress(OSError):
+            # Nobody asks for the notes of a replay that ended.
+            self._path.with_suffix(_SENT).unlink()
+        self._close()
+        return self._record.replay
 
     def _write(self, path: Path, job_ids: Sequence[str], *, is_ended: bool) -> None:
         record = msgspec.structs.replace(self._record, job_ids=list(job_ids), is_ended=is_ended)
         write_durably(path, msgspec.json.encode(record))
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, path: Path, error: OSError) -> None:
         talk(f"the replay is not written down for `chasqui dlq outcome`: {error}")
+        self._forget(path)
+
+    def _forget(self, path: Path) -> None:
+        """Leave nothing, for a record that nobody ends would be told as that of a replay cut."""
+        for suffix in (_RECORD, _SENT, _DRAFT):
+            with suppress(OSError):
+                path.with_suffix(suffix).unlink()
+        self._close()
+
+    def _close(self) -> None:
+        """Let go of the lock, once the record is as it stays."""
         if self._log is not None:
             self._log.close()
         self._log = None
 
 
-def records(lake: Path) -> list[Record]:
-    """All replays of a lake, newest first.
+def replays(lake: Path) -> list[Seen]:
+    """All replays of a lake as they are now, newest first.
 
     Raises:
-        SettingsError: there is a file among them that is none.
+        SettingsError: there is a file among their records that is none.
     """
     paths = sorted(lake.glob(f"{FOLDER}/*{_RECORD}"), reverse=True)
     try:
-        return [msgspec.json.decode(path.read_bytes(), type=Record) for path in paths]
+        seen = [_seen(path) for path in paths]
     except msgspec.MsgspecError as error:
         hint = f"{error}; remove what is no record of a replay"
         raise SettingsError("lake", str(lake / FOLDER), "records of replays", hint=hint) from None
+    return [one for one in seen if one is not None]
 
 
-def state_of(lake: Path, record: Record) -> State:
-    """Whether a replay ended, goes on, or was cut by the end of its process."""
-    if record.is_ended:
-        return "ended"
+def _seen(path: Path) -> Seen | None:
+    record = _read(path)
+    if record is None or record.is_ended:
+        return _ended(record)
+    noted = set[str]()
+    with suppress(FileNotFoundError), path.with_suffix(_SENT).open("rb") as log:
+        is_running = _is_held(log)
+        noted.update(_noted(log.read()))
+        if is_running:
+            return Seen(record, "running", noted)
+    # Its process is gone: what it left is as it stays, and may be more than was read before.
+    last = _read(path)
+    if last is None or last.is_ended:
+        return _ended(last)
+    return Seen(last, "cut", noted)
+
+
+def _read(path: Path) -> Record | None:
+    """None: there is none any more, as of a replay that sent nothing."""
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    return None
+
+
+def _ended(record: Record | None) -> Seen | None:
+    return record and Seen(record, "ended", set(record.job_ids))
+
+
+def _is_held(log: BinaryIO) -> bool:
     try:
-        with _log_path(lake, record).open("rb") as log:
-            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return "running"
-    except FileNotFoundError:
-        pass
-    return "cut"
+        return True
+    return False
 
 
-def sent_ids(lake: Path, record: Record) -> set[str]:
-    """The jobs that a replay wrote down as sent; of one that was cut a few more may be."""
-    return set(record.job_ids if record.is_ended else _noted(_log_path(lake, record)))
-
-
-def _noted(path: Path) -> Iterator[str]:
-    with suppress(FileNotFoundError, msgspec.DecodeError):
+def _noted(lines: bytes) -> Iterator[str]:
+    with suppress(msgspec.DecodeError):
         # A last line that was cut is none.
-        for line in path.read_bytes().splitlines():
+        for line in lines.splitlines():
             yield from msgspec.json.decode(line, type=list[str])
-
-
-def _log_path(lake: Path, record: Record) -> Path:
-    return lake / FOLDER / f"{record.replay}{_SENT}"

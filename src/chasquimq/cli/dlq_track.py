@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from chasquimq.cli.dlq_record import Record, State, records, sent_ids, state_of
+from chasquimq.cli.dlq_record import Record, Seen, State, replays
 from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -44,19 +44,21 @@ def outcomes(lake: Path, queue: str, last: int) -> list[Outcome]:
     from chasquimq.spark.answers import Answers
 
     with Answers(lake) as answers:
-        found = [one for one in records(lake) if one.queue == queue]
+        # Before the tables are asked, so that a replay that ends meanwhile is told as it was.
+        found = [one for one in replays(lake) if one.record.queue == queue]
         if not found:
             hint = "replay with the same --lake, then let the pipeline run"
             raise SettingsError("replay", queue, "a queue with a replay in this lake", hint=hint)
         return [
-            _outcome(lake, record, _last_ends(answers, record, _later(found[:at])))
-            for at, record in enumerate(found[:last])
+            _outcome(seen, _last_ends(answers, seen.record, _later(found[:at])))
+            for at, seen in enumerate(found[:last])
         ]
 
 
-def _later(newer: Sequence[Record]) -> dict[str, datetime]:
+def _later(newer: Sequence[Seen]) -> dict[str, datetime]:
     """When each job was replayed next; the newest record comes first."""
-    return {job_id: record.replayed_at for record in newer for job_id in record.job_ids}
+    records = [seen.record for seen in newer]
+    return {job_id: record.replayed_at for record in records for job_id in record.job_ids}
 
 
 def _last_ends(answers: Any, record: Record, later: Mapping[str, datetime]) -> dict[str, str]:
@@ -78,14 +80,15 @@ def _last_ends(answers: Any, record: Record, later: Mapping[str, datetime]) -> d
     return {row["job_id"]: row["outcome"] for row in rows}
 
 
-def _outcome(lake: Path, record: Record, ends: Mapping[str, str]) -> Outcome:
+def _outcome(seen: Seen, ends: Mapping[str, str]) -> Outcome:
+    record = seen.record
     kinds = [_ENDED.get(end, "under way") for end in ends.values()]
     # A dead job that ran was sent, also where a kill came before that was written down.
-    jobs = len(sent_ids(lake, record) | ends.keys())
+    jobs = len(seen.sent | ends.keys())
     return Outcome(
         replay=record.replay,
         replayed_at=record.replayed_at,
-        state=state_of(lake, record),
+        state=seen.state,
         meant=len(record.job_ids),
         jobs=jobs,
         completed=kinds.count("completed"),
