@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from datetime import timedelta
@@ -12,7 +13,7 @@ import polars as pl
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.spark.checkpoints import Checkpoint, only_pipeline
+from chasquimq.spark.checkpoints import Checkpoint, only_pipeline, reserved
 from chasquimq.spark.lake import Change, Lake, Once
 from chasquimq.spark.lake_files import write_table
 from chasquimq.spark.manifest import Manifest, ManifestFile
@@ -225,6 +226,36 @@ def test_a_second_pipeline_on_a_lake_is_refused(tmp_path):
         pass
 
     with only_pipeline(Lake(tmp_path)):
+        pass
+
+
+def test_whoever_comes_after_another_leaves_the_lock_alone(tmp_path, monkeypatch):
+    with only_pipeline(Lake(tmp_path)):
+        pass
+    locked, lock = [], fcntl.flock
+
+    def note(file, how) -> None:
+        locked.append(Path(file.name).name)
+        lock(file, how)
+
+    refused = pytest.raises(SettingsError, match="one pipeline at a time")
+    with reserved(tmp_path):
+        monkeypatch.setattr(fcntl, "flock", note)
+        with refused, reserved(tmp_path):
+            pass
+        # A lock that is held for a look refuses the one who was first, once its Spark is up.
+        assert locked == ["reserved"]
+        with only_pipeline(Lake(tmp_path)):
+            pass
+
+
+def test_a_lake_that_a_program_holds_cannot_be_reserved(tmp_path):
+    refused = pytest.raises(SettingsError, match="one pipeline at a time")
+    with only_pipeline(Lake(tmp_path)), refused, reserved(tmp_path):
+        pass
+
+    assert not (tmp_path / "_pipeline" / "reserved").exists()
+    with reserved(tmp_path):
         pass
 
 

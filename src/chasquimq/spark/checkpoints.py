@@ -86,14 +86,6 @@ def only_pipeline(lake: Lake) -> Generator[None]:
         yield
 
 
-def refuse_held(lake: Path) -> None:
-    """Refuse a lake that a pipeline holds at this moment."""
-    path = _lock_path(lake)
-    if path.is_file():
-        with _opened(lake, path) as file:
-            _lock(lake, file)
-
-
 @contextmanager
 def reserved(lake: Path) -> Generator[None]:
     """Keep other commands off a lake from before Spark starts; what was made for it goes again.
@@ -101,13 +93,13 @@ def reserved(lake: Path) -> Generator[None]:
     Raises:
         SettingsError: another pipeline has it, or starts, or the folder cannot be written to.
     """
-    refuse_held(lake)
     place = own_folder(lake)
     made = [path for path in (place, lake, *lake.parents) if not path.exists()]
     path = place / "reserved"
     with _opened(lake, path) as file:
         _lock(lake, file)
         try:
+            _refuse_held(lake)
             yield
         finally:
             path.unlink(missing_ok=True)
@@ -115,6 +107,14 @@ def reserved(lake: Path) -> Generator[None]:
                 # The first that holds anything by now ends it.
                 for folder in made:
                     folder.rmdir()
+
+
+def _refuse_held(lake: Path) -> None:
+    """A look takes the lock for a moment: only who reserved a lake may, so that none is in the way."""
+    path = _lock_path(lake)
+    if path.is_file():
+        with _opened(lake, path) as file:
+            _lock(lake, file)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused
-from chasquimq.spark.checkpoints import refuse_held
 from chasquimq.spark.lake_files import unwritable
 from chasquimq.store.blocking import BlockingConnection
 
@@ -21,11 +20,10 @@ def refuse_early(settings: PipelineSettings) -> None:
 
     Raises:
         StoreError: the server does not answer, or not to this user.
-        SettingsError: the lake cannot be written to, or another pipeline has it.
+        SettingsError: the lake cannot be written to.
     """
     reach(settings.connection)
     refuse_unwritable(settings.lake)
-    refuse_held(settings.lake)
 
 
 def reach(settings: ConnectionSettings) -> None:
