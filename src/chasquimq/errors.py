@@ -258,7 +258,8 @@ class WriteFailed(SparkFailed):
     """Put right what the message names, then write again; rows with ids are not added twice.
 
     `kind` is the name of the error that ended a task, empty where it is none of ours. `run` is
-    what a second write takes as its `run_id` to add only rows that are missing.
+    what a second write takes as its `run_id` to add only rows that are missing: the caller's own
+    where there was one.
     """
 
     def __init__(self, message: str, *, kind: str, run: str) -> None:

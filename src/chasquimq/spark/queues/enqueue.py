@@ -48,10 +48,10 @@ def enqueue(
             stay; a second write of the same run adds the others.
         StoreError: the server does not answer.
     """
-    if check_first and options.get("on_error") != "skip":
-        _refuse_faults(frame, queue, redis_url, options)
     own_run = options.pop("run_id", "")
     run = own_run or uuid4().hex[:12]
+    if check_first and options.get("on_error") != "skip":
+        _refuse_faults(frame, queue, redis_url, options, run)
     named = {
         "chasqui.redis.url": redis_url, "queue": queue, "runId": run, "reportProgress": "true",
         **{_spelled(name): _told(value) for name, value in options.items() if value not in ("", None)},
@@ -71,9 +71,16 @@ def enqueue(
         writer.close()
 
 
-def _refuse_faults(frame: DataFrame, queue: str, url: str, options: dict[str, Any]) -> None:
-    looking: dict[str, Any] = {**options, "dry_run": True, "run_id": ""}
-    found = enqueue(frame, queue, redis_url=url, **looking)
+def _refuse_faults(
+    frame: DataFrame, queue: str, url: str, options: dict[str, Any], run: str
+) -> None:
+    looking: dict[str, Any] = {**options, "dry_run": True}
+    try:
+        found = enqueue(frame, queue, redis_url=url, **looking)
+    except WriteFailed as failed:
+        # A look is a run of its own; what was added before was added by the run of the caller.
+        failed.run = run
+        raise
     if found.faults:
         raise RowsRefused(
             f"rows must be rows that can become jobs, found {faults_text(found.faults)} among "
@@ -94,15 +101,23 @@ def _save(frame: DataFrame, options: dict[str, str]) -> None:
     try:
         frame.write.format("chasqui").options(**options).mode("append").save()
     except (PySparkException, Py4JError) as error:
-        raise _failure(error, options["runId"]) from error
+        run, is_look = options["runId"], options.get("dryRun") == "true"
+        told = complaint(error) or (_unread(error) if is_look else _unwritten(error, run))
+        raise WriteFailed(told, kind=complaint_kind(error), run=run) from error
 
 
-def _failure(error: Exception, run: str) -> WriteFailed:
-    told = complaint(error) or (
+def _unread(error: Exception) -> str:
+    return (
+        f"Spark must read every row before the first is added, but said: {first_line(error)}; "
+        "put that right and try again: none was added"
+    )
+
+
+def _unwritten(error: Exception, run: str) -> str:
+    return (
         f"Spark must write every row, but said: {first_line(error)}; put that right and write "
         f"again, where runId={run} adds only rows that are missing"
     )
-    return WriteFailed(told, kind=complaint_kind(error), run=run)
 
 
 def _make_active(session: Any) -> None:
