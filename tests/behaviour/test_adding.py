@@ -148,7 +148,7 @@ async def test_a_hundred_concurrent_adds_leave_in_few_writes(url, queue_name, ab
 
         await asyncio.gather(*(queue.add("n", number) for number in range(100)))
 
-        assert proxy.write_count - before <= WRITES_PER_HUNDRED_MAX
+        assert 1 <= proxy.write_count - before <= WRITES_PER_HUNDRED_MAX
     assert await payloads(raw) == list(range(-1, 100))
 
 
@@ -159,7 +159,7 @@ async def test_a_hundred_concurrent_adds_are_few_script_calls(url, queue_name, r
 
         await asyncio.gather(*(queue.add("n", number) for number in range(100)))
 
-        assert await tokens(raw) - before <= WRITES_PER_HUNDRED_MAX
+        assert 1 <= await tokens(raw) - before <= WRITES_PER_HUNDRED_MAX
 
 
 async def test_adds_that_came_together_leave_together_the_next_time(url, queue_name, raw):

@@ -26,6 +26,14 @@ async def user(raw, queue_name):
 
 
 @pytest.fixture
+async def is_terse(raw) -> bool:
+    """Whether the server is a Redis before 7.2, which does not say whom it refused."""
+    facts = (await raw("INFO", "server")).decode()
+    major, minor = facts.partition("redis_version:")[2].split(".")[:2]
+    return (int(major), int(minor)) < (7, 2)
+
+
+@pytest.fixture
 async def locked(kind):
     """A server of its own that asks everyone for SECRET."""
     with kind.session(port=0) as server:
@@ -95,13 +103,13 @@ async def test_a_thread_hears_the_same_about_a_wrong_password(locked):
 
 
 async def test_a_user_without_the_right_to_add_is_told_which_right_is_missing(
-    add_at, url, user, raw
+    add_at, url, user, raw, is_terse
 ):
     await raw("ACL", "SETUSER", user, "-xadd", "-eval", "-evalsha")
 
-    with pytest.raises(
-        ServerRefused, match=rf"({user}'|this user) must be allowed to run (XADD|EVALSHA) and"
-    ):
+    who = "this user" if is_terse else f"the user '{user}'"
+    told = f"^{who} must be allowed to run (XADD|EVALSHA) and"
+    with pytest.raises(ServerRefused, match=told):
         await add_at(with_credentials(url, f"{user}:{QUOTED}"))
 
 
@@ -117,12 +125,13 @@ async def test_a_right_that_the_handshake_lacks_is_not_told_as_a_wrong_password(
     assert caught.value.code == "NOPERM"
 
 
-async def test_a_right_that_only_a_script_needs_is_named(add_at, url, user, raw):
+async def test_a_right_that_only_a_script_needs_is_named(add_at, url, user, raw, is_terse):
     await raw("ACL", "SETUSER", user, "-zadd")
     queue = await add_at(with_credentials(url, f"{user}:{QUOTED}"))
 
-    # Redis 7.0 tells neither whom nor what it refused.
-    told = f"'{user}' must be allowed to run ZADD|this user must be allowed to do this, the server"
+    told = f"^the user '{user}' must be allowed to run ZADD"
+    if is_terse:  # inside a script such a server does not tell what it refused, either
+        told = "^this user must be allowed to do this, the server says"
     with pytest.raises(ServerRefused, match=told):
         await queue.add("later", 1, delay_ms=60_000, job_id="own")
 

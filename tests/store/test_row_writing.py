@@ -330,19 +330,26 @@ async def test_a_server_without_memory_has_the_command_all_the_same(writers, url
         await raw("CONFIG", "SET", "maxmemory", "0")
 
 
-@pytest.mark.needs("MSETEX")
 async def test_an_older_server_is_written_to_row_by_row(kind):
     async with without_many_set(kind) as (url, raw):
         marks: Counter[int] = Counter()
         writer = RowWriter("q", ConnectionSettings(url=url), lambda _, got: marks.update(got))
 
         assert not await asyncio.to_thread(writer.has_many_set)
-        await asyncio.to_thread(put_ids, writer, numbered(*range(300)))
+        # The first row brings a connection, whose greeting may hold unknown words, too.
+        await asyncio.to_thread(put_ids, writer, numbered(0))
+        refused = await refusals(raw)
+        await asyncio.to_thread(put_ids, writer, numbered(*range(1, 300)))
         await asyncio.to_thread(put_ids, writer, [*numbered(299, 300, 300), ("row-0", b"other")])
         writer.close()
 
         assert marks == {ord("1"): 301, ord("0"): 2, ord("2"): 1}
         assert await ids_of(raw) == [f"row-{at}" for at in range(301)]
-        # Nothing was tried in vain but the question.
-        errors = (await raw("INFO", "errorstats")).decode()
-        assert "errorstat_ERR:count=1\r\n" in errors
+        # Nothing was tried in vain after the question.
+        assert await refusals(raw) == refused
+
+
+async def refusals(raw) -> int:
+    """How often the server said ERR: of a command that it does not have, for one."""
+    errors = (await raw("INFO", "errorstats")).decode()
+    return int(errors.partition("errorstat_ERR:count=")[2].partition("\r\n")[0])
