@@ -34,7 +34,7 @@ from chasquimq.spark.session import SessionSettings, open_session
 from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.connection import pack
 from chasquimq.wire.history import encode_history
-from chasquimq.wire.history_rows import HistoryRows
+from chasquimq.wire.history_block import HistoryBlock
 from chasquimq.wire.job_id import new_job_ids
 from chasquimq.wire.keys import QueueKeys
 
@@ -152,8 +152,9 @@ def history_entries(rows: int) -> Iterator[list[bytes]]:
         )  # fmt: skip
 
 
-def attempts(rng: random.Random, failures: list[Failure], now_ms: int, count: int) -> HistoryRows:
-    rows = HistoryRows()
+def attempts(rng: random.Random, failures: list[Failure], now_ms: int, count: int) -> HistoryBlock:
+    block = HistoryBlock()
+    rows = block.rows
     rows.job_ids = new_job_ids(count, now_ms)
     rows.names = rng.choices(NAMES, k=count)
     dice = [rng.random() for _ in range(count)]
@@ -169,7 +170,7 @@ def attempts(rng: random.Random, failures: list[Failure], now_ms: int, count: in
     rows.durations_us = [int(rng.expovariate(1 / 5_000)) for _ in range(count)]
     rows.deliveries = [1] * count
     rows.backoffs_ms = [1_000 if outcome == 1 else 0 for outcome in rows.outcomes]
-    return rows
+    return block
 
 
 def event_entries(rows: int) -> Iterator[list[str]]:

@@ -24,11 +24,18 @@ def record(run, raw):
     return call
 
 
-def delivery(job_id):
+@pytest.fixture
+async def history(url, queue_name):
+    link = Link(ConnectionSettings(url=url))
+    yield HistoryStore(queue_name, "w", 1_000_000, link, ServerClock())
+    await link.close()
+
+
+def delivery(job_id, duration_us=5):
     return Delivery(
         entry_id=b"1794726955294-0", job_id=job_id, name="mail", payload=b"",
         created_at_ms=1_794_726_955_290, spent=0, earlier=0, retry=None, extras=None, due_ms=None,
-        envelope=b"", started_ns=1_000, duration_us=5,
+        envelope=b"", started_ns=1_000, duration_us=duration_us,
     )  # fmt: skip
 
 
@@ -89,3 +96,29 @@ async def test_a_lost_reply_doubles_no_entry(url, queue_name, raw):
         (3, ["c"]),
     ]
     assert [e.is_last for e in entries] == [False, False, True]
+
+
+@pytest.mark.parametrize("odd_count", [1, 50], ids=["when packed", "as it comes"])
+async def test_rows_that_cannot_be_spelled_are_told_as_lost_once(history, raw, odd_count):
+    history.completed([delivery(f"a{at}") for at in range(50)])
+    history.completed([delivery("odd", duration_us=2**66)] * odd_count)
+    await history.flush()
+    history.completed([delivery("b")])
+    await history.flush()
+
+    first, second = [decode_history(e[1]) for e in await raw("XRANGE", raw.keys.history, "-", "+")]
+    assert [row.job_id for row in first.rows()] == [f"a{at}" for at in range(50)]
+    assert [row.job_id for row in second.rows()] == ["b"]
+    assert (first.seq, first.lost, second.seq, second.lost) == (1, odd_count, 2, 0)
+    assert history.dropped_count == odd_count
+
+
+async def test_rows_that_waited_with_one_that_cannot_be_spelled_are_counted(history, raw):
+    history.completed([delivery("waited"), delivery("odd", duration_us=2**66)])
+    history.completed([delivery(f"a{at}") for at in range(50)])
+    history.completed([delivery("b")])
+    await history.flush()
+
+    (entry,) = [decode_history(e[1]) for e in await raw("XRANGE", raw.keys.history, "-", "+")]
+    assert [row.job_id for row in entry.rows()] == ["b"]
+    assert entry.lost == history.dropped_count == 52

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chasquimq.model.verdict import Failure
 from chasquimq.wire.history import encode_history
+from chasquimq.wire.history_block import HistoryBlock
 from chasquimq.wire.history_rows import HistoryRows
 
 BASE_MS = 1_800_000_000_000
@@ -31,12 +32,18 @@ def attempts(count: int, *, prefix: str = "job", **columns) -> HistoryRows:
     return rows
 
 
+def block_of(rows: HistoryRows) -> HistoryBlock:
+    """A block in which these rows wait to be spelled."""
+    block = HistoryBlock()
+    block.rows = rows
+    return block
+
+
 def failed(message: str = "no route") -> Failure:
     return Failure("OSError", message)
 
 
 def entry(count: int, *, seq: int = 0, run: str = "run-1", prefix: str = "job", **options):
     """An entry of the history: fields and values in turn."""
-    return encode_history(
-        attempts(count, prefix=f"{prefix}-{seq}"), worker="worker-1", run=run, seq=seq, **options
-    )
+    block = block_of(attempts(count, prefix=f"{prefix}-{seq}"))
+    return encode_history(block, worker="worker-1", run=run, seq=seq, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chasquimq.model.verdict import Failure
 from chasquimq.wire.history import encode_history
 from chasquimq.wire.history_rows import HistoryRows
-from support.attempts import attempts
+from support.attempts import attempts, block_of
 from support.feed import Feed
 
 # A job's id, its attempt, the number of its outcome, and its error.
@@ -30,7 +30,7 @@ class HistoryFeed(Feed):
 
     def packed(self, rows: HistoryRows) -> list[str]:
         """One entry with these rows, however odd they are."""
-        fields = encode_history(rows, worker="worker-1", run="run-1", seq=self._seq)
+        fields = encode_history(block_of(rows), worker="worker-1", run="run-1", seq=self._seq)
         self._seq += 1
         return self._add(self.keys.history, [fields])
 

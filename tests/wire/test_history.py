@@ -15,6 +15,7 @@ from chasquimq.wire.history_block import HistoryBlock
 from chasquimq.wire.history_columns import ERROR_CHARS_MAX
 from chasquimq.wire.history_rows import HistoryRows
 from chasquimq.wire.job_id import new_job_ids
+from support.attempts import block_of
 from wire.vectors import cases, flat, load
 
 GOLDEN = load("history")["entries"]
@@ -87,7 +88,8 @@ def delivery(job_id="job-1", **changes):
 
 
 def encoded(rows, **changes):
-    return encode_history(rows, **({"worker": "w1", "run": "r1", "seq": 7} | changes))
+    block = block_of(rows) if isinstance(rows, HistoryRows) else rows
+    return encode_history(block, **({"worker": "w1", "run": "r1", "seq": 7} | changes))
 
 
 def completed(count=1):
@@ -124,7 +126,7 @@ def test_rows_survive_the_wire(drawn):
     is_last=st.booleans(),
 )
 def test_what_an_entry_says_about_itself_survives_the_wire(**about):
-    entry = decode_history(encode_history(completed(2), **about))
+    entry = decode_history(encoded(completed(2), **about))
 
     assert {field: getattr(entry, field) for field in about} == about
     assert (entry.version, entry.kind, entry.row_count) == (1, "attempts", 2)
@@ -136,7 +138,7 @@ def test_an_entry_is_spelled_as_it_always_was(golden):
         [*row[:-1], Failure(*row[-1]) if row[-1] is not None else None] for row in golden["rows"]
     )
 
-    assert encode_history(rows, **golden["about"]) == flat(golden["fields"])
+    assert encoded(rows, **golden["about"]) == flat(golden["fields"])
 
 
 @pytest.mark.parametrize("golden", cases(GOLDEN))

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chasquimq.errors import DecodeError
-from chasquimq.wire.history_block import HistoryBlock
 from chasquimq.wire.history_columns import HistoryColumns, read_columns
-from chasquimq.wire.history_rows import HistoryRows
 from chasquimq.wire.stream_entry import first_values, read_text, read_uint
 
 if TYPE_CHECKING:
     from chasquimq.model.attempt_row import AttemptRow
+    from chasquimq.wire.history_block import HistoryBlock
 
 VERSION = 1
 ATTEMPTS = "attempts"
@@ -43,7 +42,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_history(
-    rows: HistoryRows | HistoryBlock,
+    block: HistoryBlock,
     *,
     worker: str,
     run: str,
@@ -54,9 +53,8 @@ def encode_history(
     """Spell an entry as a flat list of fields and values; no rows at all may still say the end.
 
     Raises:
-        EncodeError: a number does not fit into 64 bits.
+        EncodeError: a number does not fit into 64 bits; the rows beside it are no longer there.
     """
-    block = HistoryBlock(rows) if isinstance(rows, HistoryRows) else rows
     packed = block.pack()
     fields = [b"v", b"%d" % VERSION, b"w", worker.encode(), b"r", run.encode(), b"s", b"%d" % seq]
     if is_last:

@@ -34,9 +34,9 @@ class HistoryBlock:
     push those of the next jobs out of the caches. Others, and a few, wait as `rows` until then.
     """
 
-    def __init__(self, rows: HistoryRows | None = None) -> None:
-        self.rows = rows or HistoryRows()
-        self._base_ms: int | None = None
+    def __init__(self) -> None:
+        self.rows = HistoryRows()
+        self._chosen_base_ms: int | None = None
         self._names: dict[str, int] = {}
         self._errors: dict[Failure, int] = {}
         self._strips: list[_Strip] = []
@@ -49,7 +49,8 @@ class HistoryBlock:
         """Add jobs that are done; `offset_us` is the server's clock minus our monotonic one.
 
         Raises:
-            EncodeError: a count does not fit into 64 bits; its batch is no longer here.
+            EncodeError: a count does not fit into 64 bits. Where it is in the batch, that is not
+                added; where it is in rows that waited, they are gone, and so is the batch.
         """
         names = _usual_names(batch) if len(batch) >= _STRIP_ROWS_MIN else None
         columns = self._usual_columns(batch, offset_us) if names else None
@@ -63,24 +64,23 @@ class HistoryBlock:
         """The columns as one MessagePack array.
 
         Raises:
-            EncodeError: a count does not fit into 64 bits; its batch is no longer here.
+            EncodeError: a count does not fit into 64 bits; the rows that waited are gone, and what
+                was spelled before can be packed.
         """
         self._spell_rows()
         strips = zip(*self._strips, strict=True) if self._strips else [()] * _COLUMN_COUNT
         head = _array_head(self._spelled_count)
         job_ids, *numbers, error_index = [head + b"".join(pieces) for pieces in strips]
         errors: list[ErrorNote] = [error_note(one) for one in self._errors]
-        base, names = _encode(self._base_ms or 0), _encode(list(self._names))
+        base, names = _encode(self._chosen_base_ms or 0), _encode(list(self._names))
         parts = (_ENTRY_HEAD, base, job_ids, names, *numbers, _encode(errors), error_index)
         return b"".join(parts)
 
     def _spell_rows(self) -> None:
-        rows, self.rows = self.rows, HistoryRows()
-        if not len(rows):
+        if not len(self.rows):
             return
-        if self._base_ms is None:
-            self._base_ms = rows.base_ms
-        base_ms = self._base_ms
+        base_ms = self._base_ms()
+        rows, self.rows = self.rows, HistoryRows()
         columns: tuple[list[Any], ...] = (
             rows.job_ids, _places(self._names, rows.names), rows.attempts, rows.outcomes,
             offsets(rows.enqueued_ms, base_ms), offsets(rows.ready_ms, base_ms),
@@ -94,7 +94,7 @@ class HistoryBlock:
         self, batch: Sequence[Delivery], offset_us: int
     ) -> tuple[list[Any], ...] | None:
         """Those that differ from row to row; None: a time is none that a clock shows."""
-        base_ms = self._base_ms_of(batch[0], offset_us)
+        base_ms = self._base_ms((batch[0].started_ns // 1_000 + offset_us) // 1_000)
         # The base by our monotonic clock, so that a start is told from it in one step.
         base_ns = (base_ms * 1_000 - offset_us) * 1_000
         enqueued_ms = [one.created_at_ms - base_ms for one in batch]
@@ -106,12 +106,11 @@ class HistoryBlock:
         durations_us = [one.duration_us for one in batch]
         return [one.job_id for one in batch], enqueued_ms, ready_ms, started_us, durations_us
 
-    def _base_ms_of(self, first: Delivery, offset_us: int) -> int:
-        if self._base_ms is None:
-            is_first = not len(self.rows)
-            start_ms = (first.started_ns // 1_000 + offset_us) // 1_000
-            self._base_ms = start_ms if is_first else self.rows.base_ms
-        return self._base_ms
+    def _base_ms(self, start_ms: int = 0) -> int:
+        """The same for the whole entry: by the rows that wait, or without any, the next start."""
+        if self._chosen_base_ms is None:
+            self._chosen_base_ms = self.rows.base_ms if len(self.rows) else start_ms
+        return self._chosen_base_ms
 
     def _name_elements(self, batch: Sequence[Delivery], names: set[str]) -> bytes:
         if len(names) == 1:

@@ -14,7 +14,7 @@ from chasquimq.spark.history_arrow import attempt_batches, gap_batch
 from chasquimq.spark.moments import CENTURY_US, LAST_MS
 from chasquimq.spark.schema import ATTEMPTS_ARROW
 from chasquimq.wire.history import decode_history, encode_history
-from support.attempts import BASE_MS, attempts, entry, failed
+from support.attempts import BASE_MS, attempts, block_of, entry, failed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def rows_of(*entries: list[bytes]) -> list[dict]:
 
 
 def packed(rows, **options) -> list[bytes]:
-    return encode_history(rows, **({"worker": "w", "run": "r", "seq": 3} | options))
+    return encode_history(block_of(rows), **({"worker": "w", "run": "r", "seq": 3} | options))
 
 
 def moment(ms: float) -> datetime:
