@@ -115,9 +115,9 @@ class Starts:
         return min(late, key=lambda line: line.t_s, default=None)
 
     def _more_of(self, path: Path) -> list[Line]:
-        with path.open() as journal:
+        with path.open("rb") as journal:
             journal.seek(self._read_to.get(path, 0))
-            text = journal.read()
-        whole = text[: text.rfind("\n") + 1]
+            read = journal.read()
+        whole = read[: read.rfind(b"\n") + 1]
         self._read_to[path] = self._read_to.get(path, 0) + len(whole)
-        return [as_line(one) for one in whole.splitlines()]
+        return [as_line(one.decode()) for one in whole.splitlines()]
