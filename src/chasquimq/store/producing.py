@@ -1,4 +1,4 @@
-"""Adds jobs: in one write where possible, sent again after a lost reply, never twice."""
+"""Adds jobs: in one write where possible, sent again in a form that a server recognises."""
 
 from __future__ import annotations
 
