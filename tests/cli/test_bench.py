@@ -121,6 +121,26 @@ def test_a_result_without_a_directory_is_refused_before_measuring(capsys, tmp_pa
     assert "--json needs a directory that exists" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("below", ["", "sub"])
+def test_a_place_that_cannot_be_written_to_is_refused_before_measuring(capsys, tmp_path, below):
+    (tmp_path / "file").write_text("")
+    out = Path("/proc/nope") if not below else tmp_path / "file" / below
+    silent = f"unix://{tmp_path}/none.sock"
+
+    assert main(["bench", "add", "--redis-url", silent, "--out", str(out)]) == 2
+
+    (line,) = [said for said in capsys.readouterr().err.splitlines() if "--out" in said]
+    assert f"--out needs a directory that can be made and written to, got {out}: " in line
+
+
+def test_a_look_at_the_place_to_keep_things_leaves_nothing_in_it(capsys, tmp_path):
+    out = tmp_path / "new"
+
+    assert main(["bench", "add", "--redis-url", f"unix://{tmp_path}/x", "--out", str(out)]) == 1
+
+    assert list(out.iterdir()) == []
+
+
 def test_a_server_that_does_not_answer_ends_with_a_line(capsys, tmp_path):
     assert main(["bench", "add", "--redis-url", f"unix://{tmp_path}/none.sock"]) == 1
 

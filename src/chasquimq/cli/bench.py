@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -86,11 +87,13 @@ def bench(
     if redis_url and aof != "no":
         raise click.UsageError("--aof is for a server that is started, --redis-url names another")
     _refuse_unwritable(json_path)
+    kept_in = out or (RESULTS if RESULTS.is_dir() and json_path is None else None)
     choice = choose([*named, *scenarios], peers, rounds=rounds, jobs=jobs, is_quick=is_quick)
+    _refuse_unkept(kept_in)
     with ended_like_an_interrupt(), open_target(binary, redis_url, os.environ, aof) as target:
         document = _measure(choice, target)
     _show(document, json_path)
-    _keep(document, out or (RESULTS if RESULTS.is_dir() and json_path is None else None))
+    _keep(document, kept_in)
     if document["failed"]:
         raise BenchFailed(f"not all could be measured: {', '.join(document['failed'])}")
 
@@ -113,6 +116,20 @@ def _refuse_unwritable(json_path: Path | None) -> None:
     # Minutes of measuring must not end in a directory that is not there.
     if json_path is not None and not json_path.parent.is_dir():
         raise click.UsageError(f"--json needs a directory that exists, got {json_path.parent}")
+
+
+def _refuse_unkept(out: Path | None) -> None:
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # Rights alone do not tell: a disk may be full or read-only.
+        with TemporaryFile(dir=out) as trial:
+            trial.write(b"0")
+    except OSError as error:
+        raise click.UsageError(
+            f"--out needs a directory that can be made and written to, got {out}: {error.strerror}"
+        ) from None
 
 
 @contextmanager
