@@ -17,6 +17,7 @@ from chasquimq.cli.pipeline_options import conf_option, master_option
 from chasquimq.cli.progress import progress_bar
 from chasquimq.cli.render import emit_json, talk
 from chasquimq.cli.server_choice import any_server
+from chasquimq.cli.spark_json_lines import CORRUPT, JsonLines
 from chasquimq.errors import ChasquiError, SettingsError, SparkFailed, StoreError
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def read_rows(session: SparkSession, sources: Mapping[str, str | None]) -> DataF
     Raises:
         SettingsError: the query is none that Spark can answer.
         SparkFailed: there is nothing to read.
+        StoreError: no line of a JSON file is an object.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -147,19 +149,24 @@ def read_rows(session: SparkSession, sources: Mapping[str, str | None]) -> DataF
     from chasquimq.spark.complaint import first_line
 
     try:
-        frame = _read(session, sources)
-        query = sources["sql"]
-        if query is None:
-            assert frame is not None, "what to read was checked before"
-            return frame
-        if frame is not None:
-            frame.createOrReplaceTempView(_VIEW)
-        return _asked(session, query)
+        if sources["json"]:
+            lines = JsonLines(session, sources["json"])
+            return lines.beside(_chosen(session, lines.rows, sources["sql"]))
+        return _chosen(session, _read(session, sources), sources["sql"])
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(
             f"what to read must be readable, but Spark said: {first_line(error)}; look at the path "
             "or the table"
         ) from error
+
+
+def _chosen(session: SparkSession, frame: DataFrame | None, query: str | None) -> DataFrame:
+    if query is None:
+        assert frame is not None, "what to read was checked before"
+        return frame
+    if frame is not None:
+        frame.createOrReplaceTempView(_VIEW)
+    return _asked(session, query)
 
 
 def _asked(session: SparkSession, query: str) -> DataFrame:
@@ -179,14 +186,14 @@ def _read(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame
         return session.table(sources["table"])
     if sources["parquet"]:
         return session.read.parquet(sources["parquet"])
-    if sources["csv"]:
-        return session.read.csv(sources["csv"], header=True)
-    return session.read.json(sources["json"]) if sources["json"] else None
+    return session.read.csv(sources["csv"], header=True) if sources["csv"] else None
 
 
 def _enqueue(frame: DataFrame, queue: str, url: str, options: Mapping[str, Any]) -> Summary:
     from chasquimq.spark.queues.enqueue import enqueue as write
 
+    if CORRUPT in frame.columns:
+        options = {**options, "corrupt_column": CORRUPT}
     title = f"{'checking' if options.get('dry_run') else 'adding to'} {queue}"
     with progress_bar(title) as advance:
         try:

@@ -1,4 +1,4 @@
-"""`chasqui spark enqueue --sql`: what is wrong with a query is the mistake of whoever wrote it."""
+"""What `chasqui spark enqueue` reads: queries that make no sense, and files with corrupt lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from chasquimq.cli.main import code_of
 from chasquimq.cli.spark_enqueue import read_rows
-from chasquimq.errors import SettingsError, SparkFailed
+from chasquimq.cli.spark_json_lines import CORRUPT
+from chasquimq.errors import RowsRefused, SettingsError, SparkFailed, StoreError
 
 NOTHING = dict.fromkeys(("table", "parquet", "csv", "json", "sql"))
 
@@ -27,3 +28,34 @@ def test_a_table_that_is_not_there_is_no_wrong_usage(spark):
         read_rows(spark, NOTHING | {"table": "no_table"})
 
     assert code_of(missing.value) == 1
+
+
+@pytest.fixture
+def broken(tmp_path):
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"a": 1, "id": "x"}\n{oops\n\n{"a": 2, "id": "y"}\n')
+    return NOTHING | {"json": str(path)}
+
+
+@pytest.mark.parametrize("query", [None, "select id, a from input where a > 0"])
+@pytest.mark.takes_turns
+def test_a_corrupt_line_is_a_fault_and_good_rows_know_nothing_of_it(
+    spark, add, ready, broken, query
+):
+    frame = read_rows(spark, broken | {"sql": query})
+    options = {"corrupt_column": CORRUPT, "id_column": "id"}
+
+    with pytest.raises(RowsRefused) as refused:
+        add(frame, check_first=True, **options)
+    done = add(frame, on_error="skip", **options)
+
+    assert refused.value.faults == done.faults == {"a corrupt record": 1}
+    assert (done.rows, done.added) == (3, 2)
+    assert sorted(ready()) == [("x", "", {"a": 1}), ("y", "", {"a": 2})]
+
+
+def test_a_file_of_corrupt_lines_alone_is_no_file_of_json_lines(spark, tmp_path):
+    (tmp_path / "pretty.json").write_text('{\n"a": 1\n}\n')
+
+    with pytest.raises(StoreError, match="a JSON object on each line"):
+        read_rows(spark, NOTHING | {"json": str(tmp_path / "pretty.json")})

@@ -31,6 +31,7 @@ class Layout:
     payload_at: int | None
     delay_at: int | None
     attempts_at: int | None
+    corrupt_at: int | None = None
     rest: tuple[tuple[str, int], ...] = ()
     is_raw: bool = False
 
@@ -46,6 +47,7 @@ def layout_of(schema: T.StructType, options: QueueOptions) -> Layout:
     name_at = finder.find("nameColumn", options.name_column, _TEXT)
     delay_at = finder.find("delayColumn", options.delay_column, _MS)
     attempts_at = finder.find("attemptsColumn", options.attempts_column, _NUMBER)
+    corrupt_at = finder.find("corruptColumn", options.corrupt_column, _TEXT)
     payload_at, is_raw, rest = None, False, ()
     if options.payload_column:
         payload_at = finder.place("payloadColumn", options.payload_column)
@@ -53,10 +55,10 @@ def layout_of(schema: T.StructType, options: QueueOptions) -> Layout:
         check_type(options.payload_column, kind)
         is_raw = isinstance(kind, T.BinaryType)
     else:
-        rest = _rest(schema, {id_at, name_at, delay_at, attempts_at})
+        rest = _rest(schema, {id_at, name_at, delay_at, attempts_at, corrupt_at})
     return Layout(
         id_at=id_at, name_at=name_at, payload_at=payload_at, delay_at=delay_at,
-        attempts_at=attempts_at, rest=rest, is_raw=is_raw,
+        attempts_at=attempts_at, corrupt_at=corrupt_at, rest=rest, is_raw=is_raw,
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class QueueOptions:
     payload_column: str = ""
     delay_column: str = ""
     attempts_column: str = ""
+    corrupt_column: str = ""
     pipeline_size: int = ROWS_PER_WRITE_MAX
     max_rate: float | None = None
     max_stream_len: int = 0
@@ -187,6 +188,7 @@ _READERS: Final[dict[str, tuple[str, Any]]] = {
     "payloadColumn": ("payload_column", _text),
     "delayColumn": ("delay_column", _text),
     "attemptsColumn": ("attempts_column", _text),
+    "corruptColumn": ("corrupt_column", _text),
     "pipelineSize": ("pipeline_size", _whole(1, ROWS_PER_WRITE_MAX)),
     "maxRate": ("max_rate", _rate),
     "maxStreamLen": ("max_stream_len", _whole(1, _MS_MAX)),

@@ -72,7 +72,7 @@ class RowReader:
     def read(self, batch: pa.RecordBatch) -> Rows:
         """The good rows of a slice, in their order."""
         rows = self._columns(batch)
-        faults = self._faults(rows)
+        faults = self._faults(rows, _column(batch, self._layout.corrupt_at))
         if not faults:
             return _settled(rows)
         good = _settled(rows.only([at for at in range(len(rows)) if at not in faults]))
@@ -104,9 +104,12 @@ class RowReader:
             return encode_values(found)
         return [_NIL if one is None else one for one in found] if None in found else found
 
-    def _faults(self, rows: Rows) -> dict[int, str]:
+    def _faults(self, rows: Rows, corrupt: list[Any] | None) -> dict[int, str]:
         """What is wrong, by row; the first reason counts."""
         faults: dict[int, str] = {}
+        if corrupt is not None:
+            # All else of such a row is missing, which is no news.
+            _note(faults, corrupt, _corrupt_fault)
         if rows.ids is not None and not _are_good_texts(rows.ids, JOB_ID_BYTES_MAX):
             _note(faults, rows.ids, _id_fault)
         if self._layout.name_at is not None and not _are_good_texts(rows.names, JOB_NAME_BYTES_MAX):
@@ -149,6 +152,10 @@ def _note(faults: dict[int, str], column: list[Any], judge: _Judge) -> None:
         what = judge(value)
         if what:
             faults.setdefault(at, what)
+
+
+def _corrupt_fault(value: str | None) -> str:
+    return "" if value is None else "a corrupt record"
 
 
 def _id_fault(value: str | None) -> str:
