@@ -1,9 +1,11 @@
 """Names become parts of a run, and an unknown one is refused with those that are known."""
 
+from pathlib import Path
+
 import pytest
 
-from chasquimq.bench.choice import GROWTH, PEER_NAMES, choose
-from chasquimq.bench.scenario import SCENARIOS
+from chasquimq.bench.choice import GROWTH, PEER_NAMES, SCENARIO_NAMES, choose
+from chasquimq.bench.scenario import SCENARIOS, WHATS
 from chasquimq.errors import SettingsError
 
 
@@ -45,3 +47,10 @@ def test_what_is_named_is_measured_even_quickly():
 def test_an_unknown_name_is_refused_in_a_sentence(scenarios, peers, said):
     with pytest.raises(SettingsError, match=said):
         choose(scenarios, peers)
+
+
+def test_the_page_says_of_each_what_the_program_says():
+    page = (Path(__file__).parents[2] / "benchmarks/README.md").read_text()
+
+    assert tuple(WHATS) == SCENARIO_NAMES
+    assert [name for name, what in WHATS.items() if f"| `{name}` | {what} |" not in page] == []

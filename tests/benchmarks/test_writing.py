@@ -10,7 +10,7 @@ from chasquimq.bench.latency import Waited
 from chasquimq.bench.report import make_document
 from chasquimq.bench.rounds import BenchSettings, Measured
 from chasquimq.bench.scenario import SCENARIOS, Figures
-from chasquimq.bench.tables import notes, tables
+from chasquimq.bench.tables import notes, tables, what_rows
 from chasquimq.bench.target import Target
 from chasquimq.bench.whole import Outcome
 from chasquimq.bench.writing import keep, markdown
@@ -45,6 +45,14 @@ def test_every_part_has_a_table(document):
     assert [row["server CPU"] for row in scenarios] == ["97%", "97%"]
     assert latency[0]["p99.9 ms"] == "2.50"
     assert (growth[0]["what grows"], growth[0]["bound by"]) == ("backlog 10,000", "server")
+
+
+def test_every_part_is_said_what_it_measures(document):
+    assert [row["scenario"] for row in what_rows(document)] == [
+        "consume-100",
+        "latency",
+        "growth-backlog",
+    ]
 
 
 def test_where_the_server_is_the_limit_is_said(document):

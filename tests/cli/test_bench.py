@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq.bench import target
+from chasquimq.bench.scenario import WHATS
 from chasquimq.cli.main import main
 from support.waiting import eventually
 
@@ -66,6 +67,21 @@ def test_the_table_shows_each_side_once_and_the_bars(tiny_run):
     lines = done.stdout.splitlines()
     assert sum(line.split()[:1] == ["limit"] for line in lines) == 3
     assert sum(line.startswith("bar ") for line in lines) == 3
+
+
+def test_the_screen_says_what_was_measured_what_the_limit_is_and_who_wants(tiny_run):
+    done, _ = tiny_run
+
+    assert "100 callers side by side, one job a call" in done.stdout
+    assert "limit: a bare client that replays the commands of our own run" in done.stdout
+    assert "wanted: aims that this project set itself" in done.stdout
+
+
+def test_the_help_says_of_each_scenario_what_it_measures(capsys):
+    assert main(["bench", "--help"]) == 0
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert [name for name, what in WHATS.items() if f"{name} {what}" not in shown] == []
 
 
 def test_how_busy_the_machine_is_comes_first_and_aside(tiny_run):

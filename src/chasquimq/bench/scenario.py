@@ -55,6 +55,8 @@ class Scenario:
     """`in_flight` callers add side by side, `batch` jobs a call; or a worker empties the queue."""
 
     name: str
+    # What it measures, in words for screens and pages.
+    what: str
     act: Act
     jobs: int
     quick_jobs: int
@@ -69,12 +71,13 @@ class Scenario:
     is_quick: bool = False
 
 
-def _add(name: str, jobs: int, quick_jobs: int, **rest: int | bool) -> Scenario:
-    return Scenario(name=name, act="add", jobs=jobs, quick_jobs=quick_jobs, **rest)  # pyright: ignore[reportArgumentType]
+def _add(name: str, what: str, jobs: int, quick_jobs: int, **rest: int | bool) -> Scenario:
+    return Scenario(name=name, what=what, act="add", jobs=jobs, quick_jobs=quick_jobs, **rest)  # pyright: ignore[reportArgumentType]
 
 
 def _consume(
     name: str,
+    what: str,
     jobs: int,
     quick_jobs: int,
     work: Work = RUN_ONCE,
@@ -82,7 +85,7 @@ def _consume(
     **rest: bool,
 ) -> Scenario:
     return Scenario(
-        name=name, act="consume", jobs=jobs, quick_jobs=quick_jobs, work=work,
+        name=name, what=what, act="consume", jobs=jobs, quick_jobs=quick_jobs, work=work,
         payload_bytes=payload_bytes, **rest,
     )  # fmt: skip
 
@@ -90,22 +93,46 @@ def _consume(
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        _add("add", 10_000, 2_000, has_peers=True),
-        _add("add-concurrent", 40_000, 10_000, in_flight=100, has_redis_py=True, has_peers=True, is_quick=True),
-        _add("add-bulk-50", 100_000, 30_000, batch=50, has_peers=True, is_quick=True),
-        _add("add-bulk-50x8", 100_000, 40_000, batch=50, in_flight=8),
-        _add("add-bulk-1000", 200_000, 40_000, batch=1_000),
-        _consume("consume-100", 100_000, 20_000, has_peers=True, is_quick=True),
-        _consume("consume-100-terminal", 50_000, 10_000, Work(events="terminal")),
-        _consume("consume-100-events", 30_000, 6_000, Work(events="full"), is_quick=True),
-        _consume("consume-100-history", 100_000, 20_000, Work(has_history=True)),
-        _consume("consume-100-all", 30_000, 6_000, Work(events="full", has_history=True)),
-        _consume("consume-results", 30_000, 6_000, Work(result="done"), has_peers=True),
-        _consume("consume-1KiB", 50_000, 10_000, payload_bytes=KIB, has_peers=True),
-        _consume("delayed-end-to-end", 50_000, 10_000, Work(delay_ms=1), has_peers=True, is_quick=True),
-        _consume("retry-throughput", 20_000, 3_000, Work(fails_once=True), has_peers=True, is_quick=True),
+        _add("add", "one caller, one job a call",
+             10_000, 2_000, has_peers=True),
+        _add("add-concurrent", "100 callers side by side, one job a call",
+             40_000, 10_000, in_flight=100, has_redis_py=True, has_peers=True, is_quick=True),
+        _add("add-bulk-50", "one caller, 50 jobs a call",
+             100_000, 30_000, batch=50, has_peers=True, is_quick=True),
+        _add("add-bulk-50x8", "8 callers side by side, 50 jobs a call",
+             100_000, 40_000, batch=50, in_flight=8),
+        _add("add-bulk-1000", "one caller, 1,000 jobs a call",
+             200_000, 40_000, batch=1_000),
+        _consume("consume-100", "a handler that only looks at its payload, 100 jobs at once",
+                 100_000, 20_000, has_peers=True, is_quick=True),
+        _consume("consume-100-terminal", "consume-100 with events of ends only",
+                 50_000, 10_000, Work(events="terminal")),
+        _consume("consume-100-events", "consume-100 with all events",
+                 30_000, 6_000, Work(events="full"), is_quick=True),
+        _consume("consume-100-history", "consume-100 with a record of every attempt",
+                 100_000, 20_000, Work(has_history=True)),
+        _consume("consume-100-all", "consume-100 with all events and a record of every attempt",
+                 30_000, 6_000, Work(events="full", has_history=True)),
+        _consume("consume-results", "consume-100 with a short text returned, which is kept",
+                 30_000, 6_000, Work(result="done"), has_peers=True),
+        _consume("consume-1KiB", "consume-100 with a payload of 1 KiB",
+                 50_000, 10_000, payload_bytes=KIB, has_peers=True),
+        _consume("delayed-end-to-end", "jobs delayed by 1 ms: promoted, then run",
+                 50_000, 10_000, Work(delay_ms=1), has_peers=True, is_quick=True),
+        _consume("retry-throughput", "jobs that fail once and then succeed, with no wait between",
+                 20_000, 3_000, Work(fails_once=True), has_peers=True, is_quick=True),
     )
 }  # fmt: skip
+# What is measured beyond the rate of a scenario.
+_BEYOND = {
+    "latency": "the wait from add to start, at 10 %, 50 % and 90 % of what a side can do",
+    "growth-backlog": "rate and memory while the queue holds 10,000 to a million jobs",
+    "growth-delayed": "due jobs beside as many that are not due",
+    "growth-payload": "payloads of 100 B, 1 KiB and 64 KiB",
+    "growth-processes": "1, 2 and 4 worker processes on one queue",
+    "growth-leases": "what it costs to renew leases",
+}
+WHATS = {name: one.what for name, one in SCENARIOS.items()} | _BEYOND
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

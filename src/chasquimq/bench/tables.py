@@ -8,9 +8,18 @@ from chasquimq.bench.growth_report import growth_rows, server_limits
 from chasquimq.bench.latency_report import capacity_text, latency_rows
 from chasquimq.bench.machine import quiet_text
 from chasquimq.bench.rounds import LIMIT, OURS
+from chasquimq.bench.scenario import WHATS
 from chasquimq.bench.spread import SERVER
 
 Row = dict[str, Any]
+LIMIT_TEXT = (
+    "limit: a bare client that replays the commands of our own run; how it can be passed is in "
+    "benchmarks/README.md"
+)
+WANTED_TEXT = (
+    "wanted: aims that this project set itself, in src/chasquimq/bench/bars.py; met or not met "
+    "where all rounds agree"
+)
 
 
 def tables(document: Row) -> list[list[Row]]:
@@ -26,6 +35,14 @@ def table_rows(document: Row) -> list[Row]:
         for scenario in document["scenarios"]
         for at, side in enumerate(scenario["sides"])
     ]
+
+
+def what_rows(document: Row) -> list[Row]:
+    """What each part of the run measures."""
+    names = [one["name"] for one in document["scenarios"]]
+    names += ["latency"] if document["latency"] else []
+    names += dict.fromkeys(f"growth-{one['dimension']}" for one in document["growth"])
+    return [{"scenario": name, "what it measures": WHATS[name]} for name in names]
 
 
 def raw_rows(document: Row) -> list[Row]:
@@ -52,10 +69,12 @@ def notes(document: Row) -> list[str]:
         quiet_text(machine),
         f"medians of {document['settings']['rounds']} rounds; ratios are paired round by round",
     ]
+    lines += [LIMIT_TEXT] if document["scenarios"] else []
     lines += [line for line in (capacity_text(document), _sides_text(document)) if line]
     lines += [f"{side}: {note}" for side, note in document["settings"]["notes"].items()]
     lines += [*_bound_by_server(document), *server_limits(document), *_missing(document)]
-    return [*lines, *map(_bar_line, document["bars"]), _took_text(document)]
+    bars = [WANTED_TEXT, *map(_bar_line, document["bars"])] if document["bars"] else []
+    return [*lines, *bars, _took_text(document)]
 
 
 def ratio_text(ratio: float, side: str) -> str:

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 RESULTS = Path("benchmarks/results")
 
 
-@click.command()
+class BenchCommand(click.Command):
+    """Its help ends with every scenario and what that measures."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from chasquimq.bench.scenario import WHATS
+
+        with formatter.section("Scenarios"):
+            formatter.write_dl(list(WHATS.items()))
+
+
+@click.command(cls=BenchCommand)
 @click.argument("named", nargs=-1, metavar="[SCENARIO]...")
 @click.option("--scenario", "scenarios", multiple=True, help="Only this one; may be repeated.")
 @click.option(
@@ -70,13 +80,9 @@ def bench(
 ) -> None:
     """Measure this queue beside its peers, and beside the limit.
 
-    Scenarios: add, add-concurrent, add-bulk-50, add-bulk-50x8, add-bulk-1000, consume-100,
-    consume-100-terminal, consume-100-events, consume-100-history, consume-100-all,
-    consume-results, consume-1KiB, delayed-end-to-end, retry-throughput, latency, growth-backlog,
-    growth-delayed, growth-payload, growth-processes, growth-leases; all of them when none is
-    named. Peers: original, original+uvloop, taskiq, arq, streaq, saq, dramatiq, rq, celery,
-    bullmq; each is installed once, in an environment of its own. The limit is a bare client that
-    replays the commands of our own run.
+    All scenarios run when none is named. Peers: original, original+uvloop, taskiq, arq, streaq,
+    saq, dramatiq, rq, celery, bullmq; each is installed once, in an environment of its own. The
+    limit is a bare client that replays the commands of our own run.
     """
     from chasquimq.bench.child import BenchFailed
     from chasquimq.bench.choice import choose
@@ -148,7 +154,7 @@ def _progress(whole: Whole) -> Generator[Callable[[str], None]]:
 
 
 def _show(document: dict[str, Any], json_path: Path | None) -> None:
-    from chasquimq.bench.tables import notes, tables
+    from chasquimq.bench.tables import notes, tables, what_rows
     from chasquimq.bench.writing import json_text
 
     if json_path == Path("-"):
@@ -156,8 +162,8 @@ def _show(document: dict[str, Any], json_path: Path | None) -> None:
         return
     if json_path is not None:
         json_path.write_text(json_text(document), "utf-8")
-    for rows in tables(document):
-        emit_table(rows)
+    for rows in (*tables(document), what_rows(document)):
+        emit_table(rows, text=["what it measures"])
         click.echo()
     for line in notes(document):
         click.echo(clean(line))
