@@ -53,6 +53,7 @@ class Mails:
 
 mails = Mails()
 ready_made = Worker(os.environ.get("QUEUE", "q"), send, redis_url=os.environ["CHASQUI_REDIS_URL"])
+unnamed = Worker(os.environ.get("QUEUE", "q"), send, store_results=True)
 """
 
 TRACED = """
@@ -105,6 +106,47 @@ async def test_a_ready_made_worker_brings_its_settings(running, queue, queue_nam
 
     await eventually(lambda: _is_done(queue), within_s=10)
     assert await worker.ended(signal.SIGINT) == 130
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_worker_that_names_no_server_takes_the_one_that_is_found(
+    running, queue, queue_name, processes
+):
+    worker = running("worker", "tasks:unnamed", "--processes", processes, QUEUE=queue_name)
+    await worker.until_said("consuming")
+    job = await queue.add("send", 1)
+
+    assert isinstance(await job.wait_for_result(timeout=20), int)
+    assert await worker.ended(signal.SIGTERM) == 0
+
+
+async def test_a_worker_that_names_no_server_takes_the_one_that_is_given(
+    running, queue, queue_name, url
+):
+    elsewhere = {"QUEUE": queue_name, "CHASQUI_REDIS_URL": "redis://127.0.0.1:1"}
+    running("worker", "tasks:unnamed", "--redis-url", url, **elsewhere)
+    job = await queue.add("send", 1)
+
+    assert isinstance(await job.wait_for_result(timeout=20), int)
+
+
+@pytest.mark.parametrize("more", [(), ("--check",), ("--processes", "2")])
+async def test_a_worker_that_names_its_server_is_not_told_another(bare_chasqui, more):
+    said = await bare_chasqui("worker", "tasks:ready_made", "--redis-url", "unix:///x.sock", *more)
+
+    assert (said.code, said.out) == (2, "")
+    assert "'--redis-url'" in said.err
+    assert "redis://me:***@127.0.0.1:1" in said.err
+    assert "unix:///x.sock" in said.err
+    assert said.err.count("\n") == 1
+
+
+async def test_a_worker_may_be_told_the_server_that_it_names(bare_chasqui):
+    said = await bare_chasqui(
+        "worker", "tasks:ready_made", "--redis-url", "redis://me:canary@127.0.0.1:1", "--check"
+    )
+
+    assert said.code == 0
 
 
 async def test_spans_of_runs_are_handed_over_before_the_process_leaves(

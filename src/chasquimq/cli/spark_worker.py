@@ -23,12 +23,13 @@ from chasquimq.cli.server_choice import any_server, running_server
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
 from chasquimq.cli.spark_worker_talk import ProgressTeller, tell_summary
 from chasquimq.cli.visit import refuse_wrong_types, run
-from chasquimq.cli.worker_target import is_worker, load_target
+from chasquimq.cli.worker_target import is_worker, load_target, tell_server
 from chasquimq.errors import SettingsError, StoreError
 
 if TYPE_CHECKING:
     from chasquimq.spark.workers.run import RunSummary, Stop
     from chasquimq.spark.workers.settings import HostSettings, RunSettings
+    from chasquimq.worker import Worker
 
 NEEDED = ("pyspark",)
 TASKS_MAX = 100_000
@@ -142,20 +143,22 @@ def _host(
     """What tasks are told; what cannot be run is refused before Spark starts."""
     from chasquimq.spark.workers.settings import HostSettings
 
-    is_made = _is_ready_made(queue, target, options)
-    url = any_server(redis_url)
+    made = _ready_made(queue, target, options)
+    if made is not None and redis_url is not None:
+        tell_server(made, redis_url)
+    url = (made and made.named_url) or any_server(redis_url)
     run(refuse_wrong_types([queue], url))
     return HostSettings(
         queue=queue,
         target=target,
         url=url,
-        options={} if is_made else {**options, "shutdown_deadline_ms": deadline_ms},
+        options={} if made else {**options, "shutdown_deadline_ms": deadline_ms},
         folder=os.getcwd(),  # noqa: PTH109  as text, for other processes
     )
 
 
-def _is_ready_made(queue: str, target: str, options: dict[str, Any]) -> bool:
-    """Import and make it here, as every task will; True: the target is a Worker."""
+def _ready_made(queue: str, target: str, options: dict[str, Any]) -> Worker | None:
+    """Import and make it here, as every task will; the target itself where it is a Worker."""
     from chasquimq.worker import Worker
 
     try:
@@ -167,7 +170,7 @@ def _is_ready_made(queue: str, target: str, options: dict[str, Any]) -> bool:
             Worker(queue, found, **options)
         except SettingsError as refused:
             raise _refusal(str(refused)) from None
-        return False
+        return None
     if options:
         raise _refusal(
             f"{target} is a Worker with settings of its own, so {', '.join(options)} cannot be "
@@ -175,7 +178,7 @@ def _is_ready_made(queue: str, target: str, options: dict[str, Any]) -> bool:
         )
     if found.name != queue:
         raise _refusal(f"{target} is a Worker of the queue {found.name!r}, --queue says {queue!r}")
-    return True
+    return found
 
 
 def _refusal(why: str) -> click.BadParameter:

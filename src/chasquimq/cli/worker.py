@@ -30,6 +30,8 @@ PROCESSES_MAX = 256
 FLUSH_SPANS_S = 5.0
 # Child processes are told the server by environment: a command line can be read by everyone.
 URL_VARIABLE = "CHASQUI_REDIS_URL"
+# And so is whoever checks for them what `--redis-url` said, which a Worker may contradict.
+GIVEN_URL_VARIABLE = "CHASQUI_GIVEN_URL"
 FOR_THE_FLEET = ("processes", "metrics_port", "metrics_host", "redis_url", "lifeline")
 
 
@@ -108,7 +110,8 @@ def worker(
     start_logging(log_level, as_json=as_json)
     options = {name: value for name, value in given.items() if value is not None}
     endpoint = _endpoint(metrics_host, metrics_port)
-    one = WorkerRun(target, options, endpoint=endpoint, lifeline=lifeline)
+    given_url = redis_url or (os.environ.get(GIVEN_URL_VARIABLE) if is_check else None)
+    one = WorkerRun(target, options, redis_url=given_url, endpoint=endpoint, lifeline=lifeline)
     if is_check:
         return _exit_code(one.check)
     if processes > 1:
@@ -149,7 +152,8 @@ def _leave(exit_code: int) -> NoReturn:
 def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None) -> int:
     command = [sys.executable, "-m", "chasquimq", *_repeated(click.get_current_context())]
     # In a process of its own: what handlers import has no business in the one that only watches.
-    refused = subprocess.run([*command, "--check"], check=False).returncode
+    told = os.environ | ({GIVEN_URL_VARIABLE: redis_url} if redis_url else {})
+    refused = subprocess.run([*command, "--check"], check=False, env=told).returncode
     if refused:
         return refused
     if endpoint is not None:

@@ -13,7 +13,7 @@ import click
 
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
-from chasquimq.cli.worker_target import is_worker, load_target, refusal
+from chasquimq.cli.worker_target import is_worker, load_target, refusal, tell_server
 from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class WorkerRun:
     """One worker, its signals, and its pages for scrapers.
 
     `options` are what was given on the command line, by the names that Worker knows.
+    `redis_url` is the server that was named there, which a Worker may not contradict.
     `lifeline` is a pipe that closes when whoever started this process is gone.
     """
 
@@ -38,11 +39,13 @@ class WorkerRun:
         target: str,
         options: Mapping[str, Any],
         *,
+        redis_url: str | None = None,
         endpoint: Endpoint | None = None,
         lifeline: int | None = None,
     ) -> None:
         self._target = target
         self._options = dict(options)
+        self._redis_url = redis_url
         self._endpoint = endpoint
         self._lifeline = lifeline
         self._pages: WorkerPages | None = None
@@ -56,12 +59,12 @@ class WorkerRun:
     def run(self, find_server: Callable[[], str]) -> int:
         """Run until asked to stop; the answer is the exit code."""
         found = load_target(self._target)
-        # A Worker knows its server; a target that cannot be run needs none.
-        if not is_worker(found):
-            self._options["redis_url"] = find_server()
         worker = self._worker(found)
-        if not is_worker(found):
-            run(refuse_wrong_types([worker.name], self._options["redis_url"]))
+        # A Worker may know its server; a target that cannot be run needs none.
+        if worker.named_url is None:
+            url = find_server()
+            tell_server(worker, url)
+            run(refuse_wrong_types([worker.name], url))
         # Not closed: closing waits for handlers that ignore their cancellation, and the
         # process is about to leave without them.
         _runner().run(self._run(worker))
@@ -80,6 +83,8 @@ class WorkerRun:
                 f"{self._target} is a Worker with settings of its own, so options of workers "
                 "cannot be given; set them where it is made"
             )
+        if self._redis_url is not None:
+            tell_server(worker, self._redis_url)
         return worker
 
     def _made(self, found: Any) -> Worker:

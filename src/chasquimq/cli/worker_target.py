@@ -8,9 +8,15 @@ from collections.abc import Mapping
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+
+from chasquimq.cli.render import mask_secrets
+from chasquimq.errors import SettingsError
+
+if TYPE_CHECKING:
+    from chasquimq.worker import Worker
 
 RULE = "a function, a dict of functions by job name, or a Worker"
 
@@ -35,6 +41,14 @@ def is_worker(found: object) -> bool:
     from chasquimq.worker import Worker
 
     return isinstance(found, Worker)
+
+
+def tell_server(worker: Worker, redis_url: str) -> None:
+    """Let a Worker dial what `--redis-url` says; one that names another server is wrong usage."""
+    try:
+        worker.use_server(redis_url)
+    except SettingsError as refused:
+        raise click.BadParameter(mask_secrets(str(refused)), param_hint="'--redis-url'") from None
 
 
 def refusal(why: str) -> click.BadParameter:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from chasquimq.settings.connection import (
     DEFAULT_URL,
+    UNNAMED_URL,
     AbilitySettings,
     ConnectionSettings,
     CredentialProvider,
+    UnnamedUrl,
 )
 from chasquimq.settings.delivery import (
     ENVELOPE_BYTES,
@@ -36,6 +38,7 @@ __all__ = [
     "MAX_ATTEMPTS",
     "MIB",
     "TTL_MS_MAX",
+    "UNNAMED_URL",
     "AbilitySettings",
     "AckSettings",
     "ConnectionSettings",
@@ -50,6 +53,7 @@ __all__ = [
     "Redact",
     "ResultSettings",
     "RetrySettings",
+    "UnnamedUrl",
     "UpkeepSettings",
     "WorkerSettings",
     "at_least",

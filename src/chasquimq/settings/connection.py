@@ -8,6 +8,15 @@ from dataclasses import dataclass, field
 from chasquimq.settings.rules import at_least
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
+
+
+class UnnamedUrl(str):
+    """The default of a caller who named no server: the same text given by hand is a name."""
+
+    __slots__ = ()
+
+
+UNNAMED_URL = UnnamedUrl(DEFAULT_URL)
 CredentialProvider = Callable[[str], Awaitable[tuple[str | None, str | None]]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Self
 
 from chasquimq.assembly import Assembly
@@ -15,8 +16,8 @@ from chasquimq.hooks import Hooks, JobHook, WorkerHook
 from chasquimq.job import current_job
 from chasquimq.run_spans import RunSpans
 from chasquimq.settings import (
-    DEFAULT_URL,
     MAX_ATTEMPTS,
+    UNNAMED_URL,
     AbilitySettings,
     CredentialProvider,
     EventLevel,
@@ -42,6 +43,7 @@ from chasquimq.worker.options import (
     retry_settings,
     upkeep_settings,
 )
+from chasquimq.worker.server import ServerOfWorker
 from chasquimq.worker.shift import Shift
 from chasquimq.worker.stopping import Stopping, signals_heard
 
@@ -72,7 +74,7 @@ class Worker:
         queue_name: str,
         handler: Handlers,
         *,
-        redis_url: str = DEFAULT_URL,
+        redis_url: str = UNNAMED_URL,
         tls: bool = False,
         concurrency: int = 100,
         max_attempts: int = MAX_ATTEMPTS,
@@ -116,10 +118,11 @@ class Worker:
         self.group = check_group_name(group)
         self.consumer_id = consumer_id or consumer_name()
         self.state: dict[str, Any] = {}
-        self._connection = connection_settings(
-            redis_url, tls=tls, insecure_tls=insecure_tls,
+        connect = partial(
+            connection_settings, tls=tls, insecure_tls=insecure_tls,
             credential_provider=credential_provider, queue=self.name,
         )  # fmt: skip
+        self._server = ServerOfWorker(redis_url, connect)
         self._settings = WorkerSettings(
             concurrency=concurrency, pool=pool, pool_size=pool_size, timeout_ms=timeout_ms,
             redact=redact, shutdown_deadline_ms=shutdown_deadline_ms,
@@ -161,6 +164,19 @@ class Worker:
     @property
     def is_closed(self) -> bool:
         return self._stopping.is_asked
+
+    @property
+    def named_url(self) -> str | None:
+        """The server that it was made with, password and all; None: no URL was given."""
+        return self._server.connection.url if self._server.is_named else None
+
+    def use_server(self, redis_url: str) -> None:
+        """Dial this server where none was named; to be said before `run`.
+
+        Raises:
+            SettingsError: the worker names another one.
+        """
+        self._server.take(redis_url)
 
     async def __aenter__(self) -> Self:
         return self
@@ -227,7 +243,7 @@ class Worker:
             queue=self.name,
             group=self.group,
             consumer=self.consumer_id,
-            connection=self._connection,
+            connection=self._server.connection,
             settings=self._settings,
             hooks=self._hooks,
             sink=self._sink,

@@ -11,6 +11,7 @@ from chasquimq.spark.workers.hosting import RESTART_MS_MAX, restart_ms
 from chasquimq.spark.workers.run import RESUBMIT_MS_MAX, resubmit_ms
 from chasquimq.spark.workers.settings import RunSettings, workers_conf, workers_master
 from chasquimq.spark.workers.tally import ALIVE_S, FORGET_S, Tally
+from chasquimq.spark.workers.target import new_worker
 from support.noted_runs import HANDLERS, connection, host
 
 
@@ -141,6 +142,61 @@ def test_what_cannot_run_is_refused_before_spark_starts(
     told = capsys.readouterr().err
     assert sentence in told
     assert "starting Spark" not in told
+
+
+READY_MADE = """
+from chasquimq import Worker
+
+async def note(job):
+    return
+
+unnamed = Worker("{queue}", note)
+named = Worker("{queue}", note, redis_url="redis://me:canary@127.0.0.1:2")
+"""
+
+
+@pytest.fixture
+def ready_made(tmp_path, monkeypatch, queue_name):
+    """A folder with Workers, in a module that no other test has imported."""
+    module = f"ready_{queue_name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(READY_MADE.format(queue=queue_name))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return module
+
+
+async def test_the_url_travels_to_a_worker_that_names_none(ready_made, url, queue, queue_name):
+    worker = new_worker(host(url, queue_name, f"{ready_made}:unnamed"), "c")
+    await queue.add("note", 1)
+
+    await worker.run_until_idle()
+
+    assert (await queue.counts()).backlog == 0
+
+
+def test_a_worker_that_names_its_server_keeps_it_in_tasks(ready_made, url, queue_name):
+    worker = new_worker(host(url, queue_name, f"{ready_made}:named"), "c")
+
+    assert worker.named_url == "redis://me:canary@127.0.0.1:2"
+
+
+def test_a_worker_that_names_its_server_is_not_told_another(capsys, ready_made, url, queue_name):
+    words = ["--queue", queue_name, "--handler", f"{ready_made}:named", "--redis-url", url]
+
+    assert main(["spark", "worker", *words]) == 2
+
+    told = capsys.readouterr().err
+    assert "'--redis-url'" in told
+    assert "redis://me:***@127.0.0.1:2, which this Worker names" in told
+    assert "starting Spark" not in told
+
+
+def test_the_server_that_a_worker_names_is_the_one_that_is_checked(capsys, ready_made, queue_name):
+    words = ["--queue", queue_name, "--handler", f"{ready_made}:named"]
+
+    assert main(["spark", "worker", *words]) == 1
+
+    assert "127.0.0.1:2" in capsys.readouterr().err
 
 
 def test_stop_says_when_nothing_runs(capsys, url, queue_name):

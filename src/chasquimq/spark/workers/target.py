@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def new_worker(settings: HostSettings, consumer_id: str) -> Worker:
-    """The worker of a task; a target that is a Worker keeps its settings, but for its name."""
+    """The worker of a task; a target that is a Worker keeps its settings, but for its name.
+
+    One that names no server dials the one that the run was told.
+    """
     found = find_target(settings)
     if not isinstance(found, Worker):
         options: dict[str, Any] = {"redis_url": settings.url, **settings.options}
@@ -25,6 +28,8 @@ def new_worker(settings: HostSettings, consumer_id: str) -> Worker:
             "spark.python.worker.reuse", "true", "false for a handler that is a Worker",
             hint="a Worker runs once, so each task needs a process of its own",
         )  # fmt: skip
+    if found.named_url is None:
+        found.use_server(settings.url)
     found.consumer_id = consumer_id
     return found
 
