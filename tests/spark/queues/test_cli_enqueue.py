@@ -1,10 +1,11 @@
-"""`chasqui spark enqueue` from files to jobs, as a person types it."""
+"""Rows to jobs in processes of their own: the command as a person types it, and a plain program."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,23 @@ def test_rows_of_a_query_over_files_become_jobs(url, queue_name, ready, tmp_path
     said = json.loads(done.stdout)
     assert (said["rows"], said["added"], said["faults"]) == (6, 5, {"no id": 1})
     assert sorted(ready()) == [(f"{at}", "mail", {"text": f"to {at}"}) for at in range(5)]
+
+
+@pytest.mark.timeout(RUN_S_MAX + 30)
+@pytest.mark.takes_turns
+def test_a_program_with_a_plain_session_and_another_python_on_its_path_fills_a_queue(
+    url, queue_name, ready, tmp_path
+):
+    other = tmp_path / "python3"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    other.chmod(0o755)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    env |= {"PATH": f"{tmp_path}:{env['PATH']}", "PYTHONPATH": str(SOURCES)}
+
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("plain_program.py")), url, queue_name],
+        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=RUN_S_MAX, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["added"] == len(ready()) == 3

@@ -15,6 +15,7 @@ from chasquimq.errors import RowsRefused, StoreError, WriteFailed
 from chasquimq.settings import DEFAULT_URL
 from chasquimq.spark.complaint import complaint, complaint_kind, first_line
 from chasquimq.spark.queues.options import QueueOptions
+from chasquimq.spark.queues.registering import register
 from chasquimq.spark.queues.report import Summary, faults_text
 from chasquimq.spark.queues.sink import FORGET_AFTER_MS, SUMMARY_FIELD
 from chasquimq.store.row_writing import RowWriter
@@ -99,6 +100,7 @@ def _summary(notes: dict[str, str]) -> Summary:
 def _save(frame: DataFrame, options: dict[str, str]) -> None:
     _make_active(frame.sparkSession)
     try:
+        register(frame.sparkSession)
         frame.write.format("chasqui").options(**options).mode("append").save()
     except (PySparkException, Py4JError) as error:
         run, is_look = options["runId"], options.get("dryRun") == "true"
