@@ -1,10 +1,12 @@
-"""`chasqui spark enqueue`: what is wrong with a command line is told before Spark starts."""
+"""`chasqui spark enqueue` without Spark: wrong command lines, and what is told in the end."""
 
 from __future__ import annotations
 
 import pytest
 
 from chasquimq.cli.main import main
+from chasquimq.cli.spark_enqueue import tell
+from chasquimq.spark.queues.report import TaskReport, summary_of
 
 QUEUE = ("spark", "enqueue", "--queue", "orders")
 
@@ -34,3 +36,14 @@ def test_a_file_that_is_not_there_is_told_at_once(capsys, tmp_path):
 
     assert code == 1
     assert "must be there, and is not" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(("conflicts", "code"), [(0, 0), (3, 1)])
+def test_rows_whose_id_another_job_has_are_not_in_the_queue(capsys, as_json, conflicts, code):
+    done = summary_of([TaskReport(rows=5, added=5 - conflicts, conflicts=conflicts)])
+
+    assert tell(done, "orders", {"on_error": "skip"}, as_json=as_json) == code
+
+    sentence = "3 rows have the id of another job, which stays as it was"
+    assert (sentence in capsys.readouterr().err) == bool(conflicts)

@@ -102,7 +102,7 @@ def enqueue(
     with spark_session(master, conf) as session:
         options["check_first"] = _is_checked_first(options) and not unchecked
         done = _enqueue(read_rows(session, sources), queue, url, options)
-    return _tell(done, queue, options, as_json=as_json)
+    return tell(done, queue, options, as_json=as_json)
 
 
 def _is_checked_first(options: Mapping[str, Any]) -> bool:
@@ -212,7 +212,8 @@ def _in_our_words(said: str) -> str:
     return said
 
 
-def _tell(done: Summary, queue: str, options: Mapping[str, Any], *, as_json: bool) -> int:
+def tell(done: Summary, queue: str, options: Mapping[str, Any], *, as_json: bool) -> int:
+    """Say what became of the rows, and answer the exit code."""
     is_dry = bool(options.get("dry_run"))
     if as_json:
         emit_json({"queue": queue, "dry_run": is_dry, **done.to_dict()})
@@ -220,10 +221,11 @@ def _tell(done: Summary, queue: str, options: Mapping[str, Any], *, as_json: boo
         click.echo(summary_text(done, is_dry=is_dry))
         for what, count in sorted(done.faults.items()):
             talk(f"skipped: {count:,} with {what}")
-        if done.conflicts:
-            talk(f"{done.conflicts:,} rows have the id of another job, which stays as it was")
+    if done.conflicts:
+        talk(f"{done.conflicts:,} rows have the id of another job, which stays as it was")
     sys.stdout.flush()
-    return 1 if is_dry and done.skipped and options.get("on_error") != "skip" else 0
+    is_refused = is_dry and done.skipped and options.get("on_error") != "skip"
+    return 1 if is_refused or done.conflicts else 0
 
 
 def summary_text(done: Summary, *, is_dry: bool) -> str:

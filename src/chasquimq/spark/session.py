@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -23,6 +24,7 @@ CONNECT_SCHEME: Final = "sc://"
 _MASTERS = ("local", "spark://", "yarn", "k8s://", CONNECT_SCHEME)
 _MASTER_RULE = "local[*], local[n], spark://host:port, yarn, k8s://…, or sc://host:port for Connect"
 _SKETCHES_CLASS = "org.apache.datasketches.memory.internal.ResourceImpl"
+_QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _SOURCE_ROOT = Path(__file__).parents[2]
 # Spark's first lines come before it reads any setting of its own; where the gateway has a level
 # that is not the root's, it tells so.
@@ -85,6 +87,8 @@ def open_session(settings: SessionSettings | None = None) -> SparkSession:
     if active is not None:
         return active
     _tell_workers_where_we_are(settings)
+    if settings.log_level == "OFF":
+        _quiet_queries()
     return _connect(settings) if settings.is_connect else _start(settings)
 
 
@@ -98,6 +102,14 @@ def _tell_workers_where_we_are(settings: SessionSettings) -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(_SOURCE_ROOT) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(_SOURCE_ROOT), *filter(None, paths)])
+
+
+def _quiet_queries() -> None:
+    """A query that is refused is logged with its Java trace, though it raises all the same."""
+    from pyspark.logger import PySparkLogger
+
+    for name in _QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _connect(settings: SessionSettings) -> SparkSession:

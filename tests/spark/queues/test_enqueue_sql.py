@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from io import StringIO
+
 import pytest
+from pyspark.logger import PySparkLogger
 
 from chasquimq.cli.main import code_of
 from chasquimq.cli.spark_enqueue import read_rows
@@ -21,6 +25,19 @@ def test_a_query_that_spark_cannot_answer_is_wrong_usage(spark, query):
 
     assert code_of(wrong.value) == 2
     assert "\n" not in str(wrong.value)
+
+
+def test_a_query_that_spark_cannot_answer_is_told_by_our_sentence_alone(spark):
+    heard, logger = StringIO(), PySparkLogger.getLogger("SQLQueryContextLogger")
+    handler = logging.StreamHandler(heard)
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(SettingsError):
+            read_rows(spark, NOTHING | {"sql": "select nobody from range(3)"})
+    finally:
+        logger.removeHandler(handler)
+
+    assert heard.getvalue() == ""
 
 
 def test_a_table_that_is_not_there_is_no_wrong_usage(spark):
