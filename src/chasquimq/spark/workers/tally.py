@@ -33,13 +33,7 @@ class Progress:
     leases_lost: int
     cpu_s: float
     running: int
-    jobs_per_s: float
     seconds: float
-
-    @property
-    def finished(self) -> int:
-        """Jobs that were completed or given up."""
-        return self.completed + self.buried
 
 
 class Tally:
@@ -51,7 +45,6 @@ class Tally:
         self._last: dict[int, tuple[Record, float]] = {}
         self._folded: dict[str, float] = dict.fromkeys(_SUMMED, 0)
         self._starts = 0
-        self._seen: tuple[float, int] = (now_s, 0)
 
     def note(self, records: Iterable[Record], now_s: float) -> None:
         """Take in what the board says now."""
@@ -76,17 +69,14 @@ class Tally:
         return [one for one, _ in self._last.values()]
 
     def progress(self, now_s: float) -> Progress:
-        """The sums, and the pace since the last time this was asked."""
+        """The sums, and who is alive."""
         alive = self._alive(now_s)
         sums: dict[str, Any] = {name: self._sum(name) for name in _SUMMED}
-        finished = sums["completed"] + sums["buried"]
-        (then_s, before), self._seen = self._seen, (now_s, finished)
         return Progress(
             alive=len(alive),
             tasks=self._tasks,
             starts=self._starts,
             running=sum(one.running for one in alive),
-            jobs_per_s=(finished - before) / max(now_s - then_s, 0.001),
             seconds=now_s - self._began_s,
             **sums,
         )
