@@ -306,6 +306,25 @@ async def test_a_native_server_remembers_ten_thousand_ids_before_the_first_add(
     assert facts[facts.index(b"idmp-maxsize") + 1] == 10_000
 
 
+async def test_a_cancel_without_an_answer_may_have_happened_whatever_comes_after(
+    queue_at, proxy, raw
+):
+    queue = queue_at(proxy.url)
+    await queue.add("n", 1, delay_ms=60_000, job_id="a")
+    await queue.cancel_delayed("nobody")  # the server knows the script from now on
+    object.__setattr__(queue._store()._settings, "resend_within_ms", 400)
+    proxy.drop_replies()
+    cancelling = asyncio.ensure_future(queue.cancel_delayed("a"))
+    await eventually(lambda: proxy.dropped_bytes)
+
+    proxy.slam()
+
+    with pytest.raises(ConnectionLost) as caught:
+        await asyncio.wait_for(cancelling, 10)
+    assert caught.value.outcome == "unknown"
+    assert await raw("ZCARD", raw.keys.delayed) == 0
+
+
 @pytest.mark.needs("WAITAOF")
 @pytest.mark.parametrize("idempotent_add", [None, False], ids=["as probed", "by script"])
 async def test_a_resent_write_is_not_confirmed_by_a_wait_for_nothing(

@@ -43,7 +43,7 @@ class AddSender:
         was_sent = False
         while True:
             if trouble is not None:
-                was_sent = was_sent or _may_have_left(trouble)
+                was_sent = was_sent or may_have_left(trouble)
                 self._raise_unless_resendable(write, trouble, was_sent, until - loop.time())
                 self._link.heed(trouble)
                 await pause(trouble)
@@ -128,5 +128,6 @@ async def _replies(answers: Answers) -> list[Reply]:
     return [reply for answer in answers for reply in await answer]
 
 
-def _may_have_left(trouble: StoreError) -> bool:
+def may_have_left(trouble: StoreError) -> bool:
+    """Whether what was asked may have been done all the same."""
     return isinstance(trouble, ConnectionLost) and trouble.outcome == "unknown"

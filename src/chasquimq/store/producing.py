@@ -9,11 +9,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from chasquimq.errors import DurabilityNotMet, StoreError
+from chasquimq.errors import ConnectionLost, DurabilityNotMet, StoreError
 from chasquimq.model.durability import SERVER, Durability
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
-from chasquimq.store.add_sending import AddSender, ids_of
+from chasquimq.store.add_sending import AddSender, ids_of, may_have_left
 from chasquimq.store.add_write import (
     AddMark,
     AddWrite,
@@ -139,14 +139,20 @@ class ProducerStore:
     async def request(self, name: str, keys: Sequence[str], *args: Part) -> Reply:
         """Run a script that remembers its answer by a token, until the server has answered."""
         until = asyncio.get_running_loop().time() + self._settings.resend_within_ms / 1000
+        doubt: StoreError | None = None
         while True:
             left_s = max(0.05, until - asyncio.get_running_loop().time())
-            connection = await self.link.connection(within_s=left_s)
+            try:
+                connection = await self.link.connection(within_s=left_s)
+            except ConnectionLost as error:
+                raise doubt or error from error.__cause__
             try:
                 return await script.run(connection, name, keys, *args)
             except StoreError as error:
+                # Once it may have been done, no later trouble can say that it was not.
+                doubt = doubt or (error if may_have_left(error) else None)
                 if left_s <= 0.05 or not is_worth_resending(error):
-                    raise
+                    raise doubt or error from error.__cause__
                 self.link.heed(error)
                 await pause(error)
 
