@@ -142,6 +142,19 @@ async def test_a_change_that_does_not_fit_each_job_moves_none(chasqui, queue_nam
     assert await raw("XLEN", raw.keys.dlq) == 3
 
 
+async def test_a_change_must_fit_those_that_would_go_and_no_others(chasqui, queue_name, grave):
+    await grave(("mail", 1), ("mail", 2), ("mail", 3), ("mail", {"to": "ana"}))
+    change = ("--set", "$.to=eva", "--dry-run")
+
+    oldest = await chasqui("dlq", "replay", queue_name, "--limit", "2", *change)
+    fitting = await chasqui("dlq", "replay", queue_name, "--limit", "2", *change,
+                            "--on-error", "skip")  # fmt: skip
+
+    assert oldest.code == 2
+    assert "with 2 jobs that it does not fit" in oldest.err
+    assert "would replay 1 of 4 entries" in fitting.out
+
+
 async def test_on_request_jobs_that_a_change_does_not_fit_stay(chasqui, queue_name, grave, raw):
     await grave(("mail", {"to": {"name": "ana"}}), ("mail", {"to": "bob"}))
 
@@ -276,3 +289,44 @@ async def test_the_replay_of_a_large_kind_is_suggested_with_its_size(chasqui, qu
     said = await chasqui("dlq", "triage", queue_name)
 
     assert said.out.rstrip().endswith("--limit 101")
+
+
+async def test_no_kinds_at_all_are_not_asked_for(chasqui, queue_name, grave):
+    await grave(("mail", 1))
+
+    said = await chasqui("dlq", "triage", queue_name, "--limit", "0")
+
+    assert said.code == 2
+    assert "(no dead jobs)" not in said.out
+
+
+@pytest.mark.parametrize("command", ["replay", "triage"])
+async def test_a_reason_that_nothing_has_is_refused_with_those_there_are(
+    chasqui, queue_name, grave, command
+):
+    await grave(("mail", 1))
+
+    said = await chasqui("dlq", command, queue_name, "--reason", "nope")
+    known = await chasqui("dlq", command, queue_name, "--reason", "expired")
+
+    assert said.code == 2
+    assert "retries_exhausted" in said.err
+    assert "unrecoverable" in said.err
+    assert known.code == 0
+
+
+async def test_a_reason_of_another_program_is_taken_where_an_entry_has_it(chasqui, queue_name, raw):
+    await raw("XADD", raw.keys.dlq, "*", "d", "x", "reason", "homemade", "detail", "d")
+
+    said = await chasqui("dlq", "replay", queue_name, "--reason", "homemade", "--dry-run")
+
+    assert said.code == 0
+
+
+async def test_an_empty_condition_is_refused_in_a_sentence(chasqui, queue_name, grave):
+    await grave(("mail", 1))
+
+    said = await chasqui("dlq", "replay", queue_name, "--where", " ")
+
+    assert said.code == 2
+    assert "where must be an SQL condition on a dead job, got ' '; it is empty" in said.err

@@ -62,7 +62,7 @@ def peek(
 
 @dlq.command()
 @queue_argument
-@limit_option(20, "How many kinds to show, the most frequent first.")
+@limit_option(20, "How many kinds to show, the most frequent first.", least=AT_LEAST_1)
 @filter_options
 @lake_option
 @redis_url_option

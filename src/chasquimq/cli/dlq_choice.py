@@ -11,6 +11,7 @@ from chasquimq.cli.dlq_peek import pages
 from chasquimq.cli.progress import Advance
 from chasquimq.errors import EditRefused, SettingsError
 from chasquimq.model.json_value import json_value
+from chasquimq.model.reason import DlqReason
 
 if TYPE_CHECKING:
     from chasquimq.queue import Queue
@@ -78,6 +79,18 @@ class Edits:
         hint = "nothing was replayed; name fewer jobs with --where, or leave them: --on-error skip"
         text = " ".join(patch.text for patch in self._patches)
         raise SettingsError("set", f"{text} with {found}", "a change that fits each job", hint=hint)
+
+
+def refuse_unknown_reason(filters: Mapping[str, Any]) -> None:
+    """Raise a sentence about a reason that no dead job was found with and none can have.
+
+    Raises:
+        SettingsError: it is not among those that workers write.
+    """
+    reason = filters.get("reason")
+    if reason is not None and reason not in set(DlqReason):
+        hint = f"known are {', '.join(DlqReason)}"
+        raise SettingsError("reason", reason, "one that a dead job has", hint=hint)
 
 
 async def chosen_ids(queue: Queue, request: Request, advance: Advance) -> list[str] | None:

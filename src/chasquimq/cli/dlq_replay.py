@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from chasquimq.cli.asking import confirm
-from chasquimq.cli.dlq_choice import Edits, Request, chosen_ids
+from chasquimq.cli.dlq_choice import Edits, Request, chosen_ids, refuse_unknown_reason
 from chasquimq.cli.dlq_record import Recorder
 from chasquimq.cli.progress import Advance, behind_bar, progress_bar
 from chasquimq.cli.render import clean, emit_json, json_text, talk
@@ -44,6 +44,8 @@ async def replay_all(request: Request, url: str, lake: Path | None = None) -> An
     async with visit(request.queue, url) as seen:
         depth = (await seen.inspector.snapshot(request.queue)).dlq_depth
         found, limit = await _find(seen.queue, request, edits)
+        if not found.matched:
+            refuse_unknown_reason(request.filters)
         if not request.skips:
             edits.refuse_misfits(found.refused)
         answer = Answer(depth, limit, 0, found.ids, found.skipped, found.refused, edits)
@@ -100,10 +102,21 @@ async def _find(queue: Queue, request: Request, edits: Edits) -> tuple[Replayed,
         ids = await chosen_ids(queue, request, advance)
     limit = request.most(len(ids or ()))
     some = None if ids is None else ids[:limit]
-    looking = queue.replay_dlq(
-        limit, ids=some, dry_run=True, edit=edits if request.patches else None, **request.filters
-    )
-    return await behind_bar("reading the DLQ", looking), limit
+    return await behind_bar("reading the DLQ", _look(queue, request, edits, some, limit)), limit
+
+
+async def _look(
+    queue: Queue, request: Request, edits: Edits, ids: Sequence[str] | None, limit: int
+) -> Replayed:
+    """What would go. Where a change must fit all of them, no others are asked to take their place."""
+    if not request.patches or request.skips or ids is not None:
+        edit = edits if request.patches else None
+        return await queue.replay_dlq(limit, ids=ids, dry_run=True, edit=edit, **request.filters)
+    meant = await queue.replay_dlq(limit, dry_run=True, **request.filters)
+    found = await queue.replay_dlq(limit, ids=meant.ids, dry_run=True, edit=edits)
+    found.skipped += meant.skipped
+    found.matched = meant.matched
+    return found
 
 
 async def _replay_recorded(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.cells import terminal_columns, wrapped
+from chasquimq.cli.dlq_choice import refuse_unknown_reason
 from chasquimq.cli.dlq_peek import Filters, pages
 from chasquimq.cli.progress import progress_bar
 from chasquimq.cli.render import clean, emit_json, emit_table, mask_secrets, talk
@@ -69,6 +70,8 @@ async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[Kin
                     kinds.setdefault(key, Kind(key, is_written=is_written)).take(letter)
                 read += len(page)
                 advance(read, depth)
+    if not kinds:
+        refuse_unknown_reason(filters)
     for key, burnt_s in _burnt(queue, lake).items():
         if key in kinds:
             kinds[key].burnt_s = burnt_s

@@ -61,6 +61,8 @@ class DeadTable:
         """
         import duckdb
 
+        if not self._condition.strip():
+            raise _refusal(self._condition, "it is empty")
         try:
             statements = self._connection.extract_statements(self._sql)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:

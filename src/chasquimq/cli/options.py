@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from chasquimq.cli.duration import DURATION
-from chasquimq.cli.number import AT_LEAST_0, AT_LEAST_1
+from chasquimq.cli.number import AT_LEAST_0, AT_LEAST_1, WholeNumber
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -42,6 +42,8 @@ reason_option = click.option("--reason", help="Only entries with this reason.")
 fingerprint_option = click.option("--fingerprint", help="Only entries with this fingerprint.")
 
 
-def limit_option(default: int, what: str) -> Callable[[Command], Command]:
+def limit_option(
+    default: int, what: str, *, least: WholeNumber = AT_LEAST_0
+) -> Callable[[Command], Command]:
     """How many, at most."""
-    return click.option("--limit", type=AT_LEAST_0, default=default, show_default=True, help=what)
+    return click.option("--limit", type=least, default=default, show_default=True, help=what)
