@@ -9,6 +9,7 @@ from typing import Any
 from chasquimq.job import DeliveredJob, Job
 from chasquimq.settings import CredentialProvider
 from chasquimq.worker import Worker
+from chasquimq.worker.options import one_for_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,7 @@ class Consumer:
             queue_name,
             self._execute,
             redis_url=redis_url,
-            # The original takes 0 for 1.
-            concurrency=1 if concurrency == 0 else concurrency,
+            concurrency=one_for_zero("concurrency", concurrency) or concurrency,
             max_attempts=max_attempts,
             group=group,
             consumer_id=consumer_id,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.listening import Listener
+from chasquimq.errors import SettingsError
 from chasquimq.job import DeliveredJob, Job, enter_job
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.pace import Pace
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 WorkerHook = Callable[[Any], Awaitable[None] | None]
 JobHook = Callable[[Job], Awaitable[None] | None]
 
+HOOK_NAMES = (
+    "on_startup", "on_shutdown", "on_completed", "on_failed", "on_dead", "on_lease_lost",
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 _POLL_S = 0.05
 RUNNING_MAX = 1_000
@@ -90,6 +94,12 @@ class Hooks:
     on_dead: JobHook | None
     on_lease_lost: JobHook | None
     calls: HookCalls = field(default_factory=HookCalls)
+
+    def __post_init__(self) -> None:
+        for name in HOOK_NAMES:
+            hook = getattr(self, name)
+            if hook is not None and not callable(hook):
+                raise SettingsError(name, hook, "a function that takes one argument")
 
     async def startup(self, worker: object) -> None:
         """Raises what the hook raises: a worker that cannot start must not run."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Self
 
 from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
-from chasquimq.settings import DEFAULT_URL, CredentialProvider
+from chasquimq.settings import DEFAULT_URL, CredentialProvider, at_least
 from chasquimq.store.address import connection_settings
 from chasquimq.store.tailing import TailedEntry
 from chasquimq.store.tails import open_tail
+from chasquimq.wire.event_fields import EventKind
 
 _NUMBERS = frozenset({"attempt", "backoff_ms", "delay_ms", "duration_us", "ts", "enq", "dc", "due"})
+EVENT_NAMES = tuple(kind.value for kind in EventKind)
 Callback = Callable[["QueueEvent"], Awaitable[None] | None]
 
 
@@ -113,6 +117,9 @@ class QueueEvents:
 
     def on(self, event_name: str | None, callback: Callback) -> None:
         """Call the function for each event of that name, or for every one with None."""
+        _check_event_name(event_name)
+        if not callable(callback):
+            raise KindRefused("callback", callback, "a function that takes one argument")
         self._callbacks.append((event_name, callback))
 
     async def run(self) -> None:
@@ -172,7 +179,17 @@ def _checked_id(text: str) -> str:
     return text
 
 
+def _check_event_name(name: object) -> None:
+    if name is None or name in EVENT_NAMES:
+        return
+    if not isinstance(name, str):
+        raise KindRefused("event_name", name, "the name of an event, or None for all")
+    # Other programs may write events of their own, so this is no error.
+    close = get_close_matches(name, EVENT_NAMES, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(EVENT_NAMES)}"
+    warnings.warn(f"no event of ours is called {name!r}; {hint}", stacklevel=3)
+
+
 def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise SettingsError(name, value, "at least 1")
+    at_least(name, value, 1)
     return value

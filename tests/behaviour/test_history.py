@@ -214,7 +214,7 @@ async def test_a_history_that_is_switched_off_is_not_written(queue, url, queue_n
 
 
 async def test_a_budget_that_is_no_number_of_bytes_is_refused(queue_name):
-    with pytest.raises(SettingsError, match="history_max_bytes must be at least 1, got 0"):
+    with pytest.raises(SettingsError, match="history_max_bytes must be at least 65536, got 0"):
         Worker(queue_name, handler, history_max_bytes=0)
 
 

@@ -342,6 +342,7 @@ async def test_a_result_without_a_messagepack_form_is_an_error(start_pool: Start
         await run(pool, "return_a_set")
 
     assert caught.value.type_name == "EncodeError"
+    assert "result is a set; convert it first" in str(caught.value)
 
 
 async def test_a_result_longer_than_a_frame_is_an_error(start_pool: StartPool) -> None:

@@ -74,10 +74,13 @@ async def test_a_result_that_cannot_be_stored_fails_the_job(queue, raw, running_
         return {1, 2} if job.data == "set" else b"x" * 2_000
 
     await running_worker(handler, store_results=True, max_attempts=1, max_result_bytes=1_000)
-    jobs = [await queue.add("odd", "set"), await queue.add("odd", "big")]
+    jobs = {
+        "result is a set; convert it first": await queue.add("odd", "set"),
+        "must be at most 1000 bytes": await queue.add("odd", "big"),
+    }
 
-    for job in jobs:
-        with pytest.raises(JobFailed):
+    for words, job in jobs.items():
+        with pytest.raises(JobFailed, match=words):
             await job.wait_for_result(timeout=5)
         assert await raw("EXISTS", raw.keys.result(job.id)) == 0
 

@@ -199,6 +199,22 @@ async def test_a_handler_that_takes_no_job_is_wrong_usage(bare_chasqui, target):
     assert said.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--queue", "q", "--lease", "1ms"), "'--lease': claim_min_idle_ms must be at least 200"),
+        (("--queue", ""), "'--queue': queue name must be 1 to 128 bytes"),
+        (("--queue", "q", "--group", "{"), "'--group': group name must be free of"),
+    ],
+)
+async def test_an_option_that_no_worker_takes_is_named(bare_chasqui, words, sentence):
+    said = await bare_chasqui("worker", "tasks:send", *words, "--check")
+
+    assert (said.code, said.out) == (2, "")
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+
+
 async def test_without_a_queue_a_function_is_wrong_usage(bare_chasqui):
     said = await bare_chasqui("worker", "tasks:send", "--check")
 

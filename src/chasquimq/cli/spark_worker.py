@@ -23,7 +23,13 @@ from chasquimq.cli.server_choice import any_server, running_server
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
 from chasquimq.cli.spark_worker_talk import ProgressTeller, tell_summary
 from chasquimq.cli.visit import refuse_wrong_types, run
-from chasquimq.cli.worker_target import is_worker, load_target, tell_server
+from chasquimq.cli.worker_target import (
+    is_worker,
+    load_target,
+    refusal,
+    setting_refusal,
+    tell_server,
+)
 from chasquimq.errors import SettingsError, StoreError
 
 if TYPE_CHECKING:
@@ -169,7 +175,7 @@ def _ready_made(queue: str, target: str, options: dict[str, Any]) -> Worker | No
         try:
             Worker(queue, found, **options)
         except SettingsError as refused:
-            raise _refusal(str(refused)) from None
+            raise setting_refusal(refused, target="--handler") from None
         return None
     if options:
         raise _refusal(
@@ -182,7 +188,7 @@ def _ready_made(queue: str, target: str, options: dict[str, Any]) -> Worker | No
 
 
 def _refusal(why: str) -> click.BadParameter:
-    return click.BadParameter(" ".join(why.split()), param_hint="'--handler'")
+    return refusal(why, of="--handler")
 
 
 def _run(

@@ -13,7 +13,13 @@ import click
 
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
-from chasquimq.cli.worker_target import is_worker, load_target, refusal, tell_server
+from chasquimq.cli.worker_target import (
+    is_worker,
+    load_target,
+    refusal,
+    setting_refusal,
+    tell_server,
+)
 from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -97,7 +103,7 @@ class WorkerRun:
         try:
             return Worker(options.pop("queue_name"), found, **options)
         except SettingsError as refused:
-            raise refusal(str(refused)) from None
+            raise setting_refusal(refused, target="MODULE:ATTRIBUTE") from None
 
     async def _run(self, worker: Worker) -> None:
         hear_signals(partial(self._stop, worker))

@@ -18,6 +18,15 @@ from chasquimq.errors import SettingsError
 if TYPE_CHECKING:
     from chasquimq.worker import Worker
 
+# By the name that an error has for it.
+OPTIONS = {
+    "queue name": "--queue",
+    "group name": "--group",
+    "claim_min_idle_ms": "--lease",
+    "shutdown_deadline_ms": "--deadline",
+    "concurrency": "--concurrency",
+    "max_attempts": "--max-attempts",
+}
 RULE = "a function, a dict of functions by job name, or a Worker"
 
 
@@ -48,12 +57,17 @@ def tell_server(worker: Worker, redis_url: str) -> None:
     try:
         worker.use_server(redis_url)
     except SettingsError as refused:
-        raise click.BadParameter(mask_secrets(str(refused)), param_hint="'--redis-url'") from None
+        raise refusal(mask_secrets(str(refused)), of="--redis-url") from None
 
 
-def refusal(why: str) -> click.BadParameter:
+def refusal(why: str, *, of: str = "MODULE:ATTRIBUTE") -> click.BadParameter:
     """Wrong usage, in one line."""
-    return click.BadParameter(" ".join(why.split()), param_hint="'MODULE:ATTRIBUTE'")
+    return click.BadParameter(" ".join(why.split()), param_hint=f"'{of}'")
+
+
+def setting_refusal(refused: SettingsError, *, target: str) -> click.BadParameter:
+    """The same for what a Worker refused: blames the option that set it, else the target."""
+    return refusal(str(refused), of=OPTIONS.get(refused.name, target))
 
 
 def _import(name: str) -> Any:

@@ -135,7 +135,7 @@ def execute(handler: Handler, call: Call, runner: asyncio.Runner) -> Answer:
         result = context.run(begin, handler, call.values)
         if inspect.iscoroutine(result):
             result = runner.run(result, context=context)
-        return Answer(payloads.encode(result))
+        return Answer(payloads.encode_result(result))
     # SystemExit, CancelledError and the like are failures of this job alone.
     except BaseException as error:  # noqa: BLE001 - the user's code
         return Answer(error=describe(error))

@@ -22,7 +22,7 @@ from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.engine.timekeeper import Timekeeper
 from chasquimq.errors import StoreError
-from chasquimq.store.payloads import encode
+from chasquimq.store.payloads import encode_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ class Pipeline:
         begin: Begin,
         settings: WorkerSettings,
         *,
-        encode: Callable[[Any], bytes] = encode,
+        encode: Callable[[Any], bytes] = encode_result,
         listener: Listener | None = None,
         historian: Historian | None = None,
         reporter: Reporter | None = None,

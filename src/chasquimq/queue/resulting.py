@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from chasquimq.errors import JobFailed, ResultExpired, SettingsError
@@ -92,5 +93,5 @@ def _value(job_id: str, found: Leftovers) -> Any:
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise SettingsError(name, value, "above 0")
+    if not isinstance(value, Real) or not value > 0:
+        raise SettingsError(name, value, "a number of seconds above 0")

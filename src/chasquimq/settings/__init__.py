@@ -21,7 +21,7 @@ from chasquimq.settings.delivery import (
     RetrySettings,
 )
 from chasquimq.settings.producer import ProducerSettings
-from chasquimq.settings.rules import MIB, at_least, given
+from chasquimq.settings.rules import MIB, at_least, given, number_at_least, of_kind, true_or_false
 from chasquimq.settings.worker import (
     EventLevel,
     EventSettings,
@@ -58,4 +58,7 @@ __all__ = [
     "WorkerSettings",
     "at_least",
     "given",
+    "number_at_least",
+    "of_kind",
+    "true_or_false",
 ]

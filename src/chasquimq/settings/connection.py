@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from chasquimq.settings.rules import at_least
+from chasquimq.settings.rules import at_least, true_or_false
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
 
@@ -34,6 +34,7 @@ class ConnectionSettings:
     queue: str = ""
 
     def __post_init__(self) -> None:
+        true_or_false("insecure_tls", self.insecure_tls)
         at_least("connect_timeout_ms", self.connect_timeout_ms, 1)
         at_least("command_timeout_ms", self.command_timeout_ms, 1)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chasquimq.errors import LimitExceeded, SettingsError
-from chasquimq.settings.rules import MIB, at_least
+from chasquimq.errors import LimitExceeded
+from chasquimq.model.options import whole_number
+from chasquimq.settings.rules import MIB, at_least, number_at_least, true_or_false
 
 # What an envelope adds to its payload at most: id, times, retry rule, extras.
 ENVELOPE_BYTES = 4 * 1024
@@ -39,8 +40,7 @@ class AckSettings:
     batch_max: int = 256
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch_max <= 1_000:
-            raise SettingsError("ack.batch_max", self.batch_max, "between 1 and 1000")
+        whole_number("ack.batch_max", self.batch_max, 1, 1_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class RetrySettings:
         at_least("max_attempts", self.max_attempts, 1)
         at_least("initial_backoff_ms", self.initial_backoff_ms, 0)
         at_least("max_backoff_ms", self.max_backoff_ms, 0)
-        at_least("multiplier", self.multiplier, 0)
+        number_at_least("multiplier", self.multiplier, 0)
         at_least("jitter_ms", self.jitter_ms, 0)
         at_least("unknown_name_retry_ms", self.unknown_name_retry_ms, 1)
         at_least("unknown_name_for_ms", self.unknown_name_for_ms, 0)
@@ -97,6 +97,7 @@ class ResultSettings:
     max_bytes: int = MIB
 
     def __post_init__(self) -> None:
+        true_or_false("store_results", self.is_stored)
         at_least("result_ttl_ms", self.ttl_ms, 1)
         if self.ttl_ms > TTL_MS_MAX:
             raise LimitExceeded("result_ttl_ms", self.ttl_ms, f"at most {TTL_MS_MAX}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chasquimq.errors import SettingsError
+from chasquimq.model.options import whole_number
 from chasquimq.settings.rules import MIB, at_least
 
 
@@ -29,6 +29,5 @@ class ProducerSettings:
         at_least("max_delay_secs", self.max_delay_secs, 0)
         at_least("max_payload_bytes", self.max_payload_bytes, 1)
         at_least("unique_for_ms", self.unique_for_ms, 1)
-        if not 0 <= self.resend_within_ms <= 90_000:
-            raise SettingsError("resend_within_ms", self.resend_within_ms, "between 0 and 90000")
+        whole_number("resend_within_ms", self.resend_within_ms, 0, 90_000)
         at_least("events_max_stream_len", self.events_max_stream_len, 1)

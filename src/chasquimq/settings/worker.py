@@ -16,10 +16,12 @@ from chasquimq.settings.delivery import (
     ResultSettings,
     RetrySettings,
 )
-from chasquimq.settings.rules import MIB, at_least
+from chasquimq.settings.rules import MIB, at_least, of_kind, true_or_false
 
 Pool = Literal["thread", "process"]
 EventLevel = Literal["off", "terminal", "full"]
+# A full entry has a thousand attempts, each about 56 bytes.
+HISTORY_BYTES_MIN = 64 * 1024
 # Takes the type and the message of an error, and gives the message that may be stored.
 Redact = Callable[[str, str], str]
 
@@ -42,6 +44,8 @@ class UpkeepSettings:
     dlq_len_max: int | None = None
 
     def __post_init__(self) -> None:
+        true_or_false("delayed_enabled", self.delayed_enabled)
+        true_or_false("run_scheduler", self.run_scheduler)
         at_least("scheduler_tick_ms", self.scheduler_tick_ms, 1)
         at_least("poll_ms", self.poll_ms, 1)
         at_least("promote_max", self.promote_max, 1)
@@ -79,7 +83,9 @@ class HistorySettings:
     max_bytes: int = 32 * MIB
 
     def __post_init__(self) -> None:
-        at_least("history_max_bytes", self.max_bytes, 1)
+        true_or_false("history", self.is_kept)
+        hint = "history=False keeps none"
+        at_least("history_max_bytes", self.max_bytes, HISTORY_BYTES_MIN, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +118,7 @@ class WorkerSettings:
             at_least("pool_size", self.pool_size, 1)
         if self.pool not in ("thread", "process"):
             raise SettingsError("pool", self.pool, '"thread" or "process"')
+        of_kind("abilities", self.abilities, AbilitySettings)
         _check_redact(self.redact)
 
 

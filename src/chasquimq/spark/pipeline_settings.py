@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from chasquimq.errors import SettingsError
-from chasquimq.settings import ConnectionSettings, at_least
+from chasquimq.settings import ConnectionSettings, at_least, number_at_least
 from chasquimq.wire.names import check_job_name, check_queue_name
 
 # auto: the history where there is one, else the events; decided once for each queue.
@@ -47,7 +47,7 @@ class PipelineSettings:
         for name, target_ms in self.slo.items():
             check_job_name(name)
             at_least(f"slo {name}", target_ms, 1)
-        at_least("trigger_s", self.trigger_s, 0.1)
+        number_at_least("trigger_s", self.trigger_s, 0.1)
         at_least("max_rows_per_batch", self.max_rows_per_batch, 1_000)
         at_least("compact_every", self.compact_every, 1)
         if not 0 < self.slo_allowed_share < 1:

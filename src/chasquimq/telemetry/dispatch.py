@@ -10,10 +10,23 @@ from typing import Any
 from chasquimq.errors import SettingsError
 from chasquimq.model.pace import Pace
 from chasquimq.telemetry.burden import Burden
-from chasquimq.telemetry.sink import BATCHES, HAPPENINGS, MetricsSink, is_inherited, listens
+from chasquimq.telemetry.sink import (
+    BATCHES,
+    HAPPENINGS,
+    MetricsSink,
+    is_inherited,
+    is_noop,
+    listens,
+)
 
 logger = logging.getLogger(__name__)
 Tell = Callable[[Any], None]
+
+
+def safe_sink(sink: MetricsSink | None) -> SafeSink | None:
+    """The sink behind a guard; None for one that listens to nothing, which so costs nothing."""
+    guarded = None if sink is None else SafeSink(sink)
+    return None if is_noop(sink) else guarded
 
 
 class SafeSink(MetricsSink):

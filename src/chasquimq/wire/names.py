@@ -9,6 +9,7 @@ from chasquimq.errors import LimitExceeded, SettingsError
 QUEUE_NAME_BYTES_MAX = 128
 JOB_NAME_BYTES_MAX = 256
 JOB_ID_BYTES_MAX = 256
+CONSUMER_ID_BYTES_MAX = 1024
 SPEC_KEY_BYTES_MAX = 1024
 
 # Braces would break the cluster hash tag, the others a SCAN pattern or a log line.
@@ -23,6 +24,11 @@ def check_queue_name(name: str) -> str:
 def check_group_name(name: str) -> str:
     """Return the consumer group name if it obeys the rule of queue names."""
     return _check_key_part("group name", name)
+
+
+def check_consumer_id(consumer_id: str) -> str:
+    """Return the name of a worker if it is neither blank nor too long."""
+    return _check_not_blank("consumer_id", consumer_id, CONSUMER_ID_BYTES_MAX)
 
 
 def check_job_id(job_id: str) -> str:

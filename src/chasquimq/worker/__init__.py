@@ -31,13 +31,13 @@ from chasquimq.settings import (
     given,
 )
 from chasquimq.store.address import connection_settings
-from chasquimq.store.payloads import encode
-from chasquimq.telemetry.dispatch import SafeSink
-from chasquimq.telemetry.sink import MetricsSink, is_noop
+from chasquimq.store.payloads import encode_result
+from chasquimq.telemetry.dispatch import safe_sink
+from chasquimq.telemetry.sink import MetricsSink
 from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.names import check_group_name, check_queue_name
 from chasquimq.worker.options import (
-    consumer_name,
+    consumer_id_of,
     event_settings,
     read_settings,
     retry_settings,
@@ -67,7 +67,7 @@ class Worker:
     """
 
     # How return values become bytes.
-    _encode: Callable[[Any], bytes] = staticmethod(encode)
+    _encode: Callable[[Any], bytes] = staticmethod(encode_result)
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Worker:
     ) -> None:
         self.name = check_queue_name(queue_name)
         self.group = check_group_name(group)
-        self.consumer_id = consumer_id or consumer_name()
+        self.consumer_id = consumer_id_of(consumer_id)
         self.state: dict[str, Any] = {}
         connect = partial(
             connection_settings, tls=tls, insecure_tls=insecure_tls,
@@ -139,7 +139,7 @@ class Worker:
                 delayed_enabled=delayed_enabled, run_scheduler=run_scheduler,
                 scheduler_tick_ms=scheduler_tick_ms, dlq_len_max=dlq_max_stream_len,
             ),
-            abilities=abilities or AbilitySettings(),
+            abilities=AbilitySettings() if abilities is None else abilities,
         )  # fmt: skip
         self._handlers = HandlerSet(
             handler, self._settings, checked_batch(batch, concurrency, timeout_ms)
@@ -148,8 +148,7 @@ class Worker:
             on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
             on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,
         )  # fmt: skip
-        # A sink that listens to nothing costs nothing.
-        self._sink = None if metrics is None or is_noop(metrics) else SafeSink(metrics)
+        self._sink = safe_sink(metrics)
         traced = tracing_of(tracing)
         self._spans = traced and RunSpans(traced, self.name, self.group, self.consumer_id)
         self._stopping = Stopping(shutdown_deadline_ms)

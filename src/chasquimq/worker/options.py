@@ -7,6 +7,7 @@ import secrets
 import socket
 from dataclasses import replace
 
+from chasquimq.model.options import optional_whole, whole
 from chasquimq.settings import (
     MAX_ATTEMPTS,
     EventLevel,
@@ -15,7 +16,10 @@ from chasquimq.settings import (
     RetrySettings,
     UpkeepSettings,
     given,
+    of_kind,
+    true_or_false,
 )
+from chasquimq.wire.names import check_consumer_id
 
 _READ_BLOCK_MS_MAX = 500
 
@@ -26,21 +30,24 @@ def read_settings(
     """The original takes 0 for 1, and blocks for as long as it is told."""
     return given(
         ReadSettings,
-        count=_at_least_one(count),
-        block_ms=None if block_ms is None else _at_least_one(min(block_ms, _READ_BLOCK_MS_MAX)),
+        count=one_for_zero("read_count", count),
+        block_ms=_block_ms(one_for_zero("read_block_ms", block_ms)),
         max_payload_bytes=max_payload_bytes,
     )
 
 
 def retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
     """An explicit `max_attempts` wins over the one in `retry`."""
-    if retry is not None and max_attempts == MAX_ATTEMPTS:
-        return retry
-    return replace(retry or RetrySettings(), max_attempts=max_attempts)
+    is_usual = whole("max_attempts", max_attempts) == MAX_ATTEMPTS
+    if retry is None:
+        return RetrySettings(max_attempts=max_attempts)
+    of_kind("retry", retry, RetrySettings, hint="the runs of a job are max_attempts")
+    return retry if is_usual else replace(retry, max_attempts=max_attempts)
 
 
 def event_settings(level: EventLevel, *, enabled: bool) -> EventSettings:
     """The original knows only on and off."""
+    true_or_false("events_enabled", enabled)
     return EventSettings(level=level if enabled else "off")
 
 
@@ -56,9 +63,14 @@ def upkeep_settings(
         UpkeepSettings,
         delayed_enabled=delayed_enabled,
         run_scheduler=run_scheduler,
-        scheduler_tick_ms=_at_least_one(scheduler_tick_ms),
+        scheduler_tick_ms=one_for_zero("scheduler_tick_ms", scheduler_tick_ms),
         dlq_len_max=dlq_len_max,
     )
+
+
+def consumer_id_of(given_id: str | None) -> str:
+    """The name that was given, or one that no other worker has."""
+    return consumer_name() if given_id is None else check_consumer_id(given_id)
 
 
 def consumer_name() -> str:
@@ -66,5 +78,10 @@ def consumer_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-def _at_least_one(number: int | None) -> int | None:
-    return 1 if number == 0 else number
+def one_for_zero(name: str, number: int | None) -> int | None:
+    """What the original makes of a 0."""
+    return 1 if optional_whole(name, number) == 0 else number
+
+
+def _block_ms(block_ms: int | None) -> int | None:
+    return None if block_ms is None else min(block_ms, _READ_BLOCK_MS_MAX)

@@ -1,0 +1,163 @@
+"""Settings that a worker cannot work with are refused where it is made, each by its name."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+
+from chasquimq import Consumer, Queue, QueueEvents, Scheduler, Worker
+from chasquimq.errors import SettingsError
+from chasquimq.settings import (
+    AckSettings,
+    ConnectionSettings,
+    ProducerSettings,
+    ReadSettings,
+    RetrySettings,
+    UpkeepSettings,
+)
+
+WHOLE_NUMBERS = (
+    "concurrency",
+    "max_attempts",
+    "read_block_ms",
+    "read_count",
+    "claim_min_idle_ms",
+    "max_payload_bytes",
+    "dlq_max_stream_len",
+    "history_max_bytes",
+    "scheduler_tick_ms",
+    "result_ttl_ms",
+    "max_result_bytes",
+    "pool_size",
+    "timeout_ms",
+    "shutdown_deadline_ms",
+)
+YES_OR_NO = (
+    "events_enabled",
+    "history",
+    "delayed_enabled",
+    "run_scheduler",
+    "store_results",
+    "insecure_tls",
+)
+HOOKS = ("on_startup", "on_shutdown", "on_completed", "on_failed", "on_dead", "on_lease_lost")
+
+
+async def echo(job):
+    return job.data
+
+
+@pytest.mark.parametrize("name", WHOLE_NUMBERS)
+@pytest.mark.parametrize("found", [5e3, 10.5, 25.0, 0.0, True, False, "5", Fraction(5)])
+def test_a_number_that_is_not_whole_is_refused_by_its_name(name, found):
+    with refused(f"{name} must be a whole number, got {found!r}"):
+        Worker("q", echo, store_results=True, **{name: found})
+
+
+def test_every_number_that_a_worker_takes_is_whole():
+    hints = Worker.__init__.__annotations__
+    numbers = {name for name, kind in hints.items() if kind in ("int", "int | None")}
+
+    assert numbers == set(WHOLE_NUMBERS)
+
+
+@pytest.mark.parametrize("name", YES_OR_NO)
+@pytest.mark.parametrize("found", ["yes", 1, 0, []])
+def test_what_is_neither_true_nor_false_is_refused_by_its_name(name, found):
+    with refused(f"{name} must be True or False, got {found!r}"):
+        Worker("q", echo, **{name: found})
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_that_cannot_be_called_is_refused(name):
+    with refused(f"{name} must be a function that takes one argument, got 5"):
+        Worker("q", echo, **{name: 5})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"metrics": 5}, "metrics must be a MetricsSink, got 5; subclass it"),
+        ({"retry": 5}, "retry must be a RetrySettings, got 5; the runs of a job are max_attempts"),
+        ({"retry": 5, "max_attempts": 3}, "retry must be a RetrySettings, got 5"),
+        ({"retry": 0}, "retry must be a RetrySettings, got 0"),
+        ({"abilities": 5}, "abilities must be an AbilitySettings, got 5"),
+        ({"consumer_id": ""}, "consumer_id must be a string that is not blank, got ''"),
+        ({"consumer_id": 5}, "consumer_id must be a string, got 5"),
+        ({"history_max_bytes": 1}, "history_max_bytes must be at least 65536, got 1"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(options, sentence):
+    with refused(sentence):
+        Worker("q", echo, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "field"),
+    [
+        (ConnectionSettings, "connect_timeout_ms", "connect_timeout_ms"),
+        (ProducerSettings, "resend_within_ms", "resend_within_ms"),
+        (ReadSettings, "held_bytes_max", "held_bytes_max"),
+        (AckSettings, "ack.batch_max", "batch_max"),
+        (RetrySettings, "jitter_ms", "jitter_ms"),
+        (UpkeepSettings, "poll_ms", "poll_ms"),
+    ],
+)
+def test_settings_that_are_made_by_hand_obey_the_same_rule(kind, name, field):
+    with refused(f"{name} must be a whole number, got 5.0"):
+        kind(**{field: 5.0})
+
+
+def test_a_multiplier_may_be_a_fraction_and_must_be_a_number():
+    assert RetrySettings(multiplier=1.5).multiplier == 1.5
+    with refused("multiplier must be a number, got '2'"):
+        RetrySettings(multiplier="2")
+
+
+def test_native_handles_obey_the_same_rule():
+    with refused("concurrency must be a whole number, got 0.0"):
+        Consumer("redis://127.0.0.1:1", "q", concurrency=0.0)
+    with refused("tick_interval_ms must be a whole number, got 0.0"):
+        Scheduler("redis://127.0.0.1:1", "q", tick_interval_ms=0.0)
+
+
+@pytest.mark.parametrize("name", ["read_block_ms", "read_count", "scheduler_tick_ms"])
+def test_zero_still_means_one_where_the_original_says_so(name):
+    Worker("q", echo, **{name: 0})
+
+
+@pytest.mark.parametrize("name", ["timeout", "poll_interval"])
+@pytest.mark.parametrize("found", ["1", None, float("nan"), 0])
+async def test_a_wait_that_is_no_number_of_seconds_is_refused(name, found):
+    async with Queue("q", redis_url="redis://127.0.0.1:1") as queue:
+        with refused(f"{name} must be a number of seconds above 0, got {found!r}"):
+            await queue.wait_for_result("id", **{name: found})
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("completed", 5), "callback must be a function that takes one argument, got 5"),
+        ((5, echo), "event_name must be the name of an event, or None for all, got 5"),
+    ],
+)
+def test_callbacks_of_another_kind_are_refused(words, sentence):
+    with refused(sentence):
+        QueueEvents("q").on(*words)
+
+
+def test_an_event_that_no_worker_tells_is_followed_with_a_warning():
+    with pytest.warns(UserWarning, match="'compelted'.* did you mean 'completed'"):
+        QueueEvents("q").on("compelted", echo)
+
+
+@pytest.mark.parametrize("name", ["block_ms", "count"])
+def test_numbers_of_events_are_whole(name):
+    with refused(f"{name} must be a whole number, got 1.5"):
+        QueueEvents("q", **{name: 1.5})
+
+
+def refused(sentence: str):
+    return pytest.raises(SettingsError, match=f"^{re.escape(sentence)}")
