@@ -47,12 +47,19 @@ class Said:
 class RunningCommand:
     """A command that goes on until it is told to end."""
 
-    def __init__(self, args: tuple[str, ...], environ: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self,
+        args: tuple[str, ...],
+        environ: dict[str, str],
+        folder: Path,
+        *,
+        has_own_group: bool = False,
+    ) -> None:
         self._out, self._err = folder / "out", folder / "err"
         with self._out.open("ab") as out, self._err.open("ab") as err:
             self.process = subprocess.Popen(
                 [*PROGRAM, *args], env=environ, cwd=folder, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=err,
+                stdout=out, stderr=err, start_new_session=has_own_group,
             )  # fmt: skip
 
     @property

@@ -54,6 +54,7 @@ def spark_session(
     """A session that is gone afterwards; whoever waits is told what takes so long."""
     from chasquimq.cli.pipeline_talk import working
     from chasquimq.spark.jvm import find_java
+    from chasquimq.spark.jvm_gone import hush_its_end, stop_session
     from chasquimq.spark.session import SessionSettings, open_session
 
     settings = SessionSettings(master=master, conf=conf)
@@ -63,11 +64,12 @@ def spark_session(
     with working("starting Spark"):
         session = open_session(settings)
     try:
+        hush_its_end(session)
         raise_if_terminated()
         with unwound_in_silence():
             yield session
     finally:
-        session.stop()
+        stop_session(session)
 
 
 async def _complaints(url: str, queues: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`chasqui spark worker` as a command: a process of a task is killed, then the run is told to end."""
+"""`chasqui spark worker` as a command: processes of it are killed, then the run ends in its words."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def running(url, queue_name, tmp_path):
     environ = os.environ | {"CHASQUI_REDIS_URL": url, "PYTHONPATH": str(SOURCES)}
     started: list[RunningCommand] = []
 
-    def start(*args: str) -> RunningCommand:
+    def start(*args: str, **options: bool) -> RunningCommand:
         command = ("spark", "worker", "--queue", queue_name, "--json", *args)
-        started.append(RunningCommand(command, environ, tmp_path))
+        started.append(RunningCommand(command, environ, tmp_path, **options))
         return started[-1]
 
     yield start
@@ -72,3 +72,18 @@ async def test_a_task_whose_process_is_killed_starts_again_and_no_job_is_lost(
     assert ends - JOBS <= CONCURRENCY
     assert set(noted(lines, "start").values()) <= {1, 2}
     assert await raw.pending() == []
+
+
+async def test_a_signal_to_all_processes_ends_with_the_last_line_though_the_jvm_is_dead(running):
+    run = running(
+        "--handler", "noting_handlers:note", "--tasks", "1", "--master", "local[1]",
+        has_own_group=True,
+    )  # fmt: skip
+    await run.until(lambda: '"alive": 1' in run.out, "a living task", START_S_MAX)
+
+    os.killpg(run.process.pid, signal.SIGTERM)
+    code = await run.ended()
+
+    assert "Traceback" not in run.err
+    assert "Error" not in run.err
+    assert code == (0 if facts(run)[-1]["is_drained"] else 1)

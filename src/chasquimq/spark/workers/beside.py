@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+
+from chasquimq.spark.jvm_gone import JVM_GONE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -43,13 +45,14 @@ class JobBeside(Generic[Row]):
 
     def cancel(self) -> None:
         """Let Spark end the tasks; their processes are killed."""
-        self._context.cancelJobGroup(self._group)
+        with suppress(*JVM_GONE):
+            self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
-        # A group belongs to the thread that submits.
-        self._context.setJobGroup(self._group, self._title)
-        numbers = self._context.parallelize(range(self._tasks), self._tasks)
         try:
+            # A group belongs to the thread that submits.
+            self._context.setJobGroup(self._group, self._title)
+            numbers = self._context.parallelize(range(self._tasks), self._tasks)
             self.rows = numbers.mapPartitionsWithIndex(self._work).collect()
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, *JVM_GONE) as error:
             self.error = error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chasquimq.errors import SparkFailed, StoreError
 from chasquimq.spark.complaint import first_line
+from chasquimq.spark.jvm_gone import JVM_GONE
 from chasquimq.spark.workers.beside import JobBeside
 from chasquimq.spark.workers.board import Board, Record
 from chasquimq.spark.workers.hosting import host_worker
@@ -200,4 +201,7 @@ def resubmit_ms(failures: int) -> float:
 
 def _is_gone(context: Any) -> bool:
     jsc = context._jsc  # noqa: SLF001  the one way to ask
-    return jsc is None or bool(jsc.sc().isStopped())
+    try:
+        return jsc is None or bool(jsc.sc().isStopped())
+    except JVM_GONE:
+        return True
