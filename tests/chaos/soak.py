@@ -31,6 +31,8 @@ from support.waiting import eventually  # noqa: E402
 MIB = 1024 * 1024
 QUEUE = "soak"
 _WORKERS = 4
+# Renewals dial when the first is due, which must be long before the first look.
+_LEASE_MS = 3_000
 _BULK = 1_000
 _BACKLOG_MAX = 20_000
 _RSS_GROWTH_MAX = 2 * MIB
@@ -99,7 +101,9 @@ class Soak:
         self._fleet.close()
 
     async def _start(self) -> None:
-        for worker in [self._fleet.launch("soaks") for _ in range(_WORKERS)]:
+        for worker in [
+            self._fleet.launch("soaks", claim_min_idle_ms=_LEASE_MS) for _ in range(_WORKERS)
+        ]:
             await worker.until_ready()
         for seconds in (1, 2):
             every = RepeatPattern.every(seconds * 1_000)
