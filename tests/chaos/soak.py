@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 QUEUE = "soak"
 _WORKERS = 4
 # Renewals dial when the first is due, which must be long before the first look.
-_LEASE_MS = 3_000
+_LEASE_MS = 1_000
 _BULK = 1_000
 _BACKLOG_MAX = 20_000
 _RSS_GROWTH_MAX = 2 * MIB
