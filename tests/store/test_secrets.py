@@ -32,6 +32,14 @@ REDACTED = {
     f"redis://user:p@ss@host?password=p@{CANARY}": "redis://***",
     f"redis+sentinel://h:26379/m?sentinel_password=abc@{CANARY}": "redis+sentinel://***",
     f"redis://user:1234?x@{CANARY}": "redis://***",
+    f"REDISS://User:{CANARY}@Host:1": "REDISS://User:***@Host:1",
+    f"  redis://user:{CANARY}@host": "redis://user:***@host",
+    f"valkeys-cluster://me:{CANARY}@h:1,h2:2?node=h3:3": "valkeys-cluster://me:***@h:1,h2:2",
+    # A user alone, or a password without its colon: nobody knows.
+    f"redis://{CANARY}@host": "redis://***@host",
+    f"{CANARY}@host:1": "redis://***@host:1",
+    "redis://[::1]:6379/0": "redis://[::1]:6379/0",
+    "redis://[fe80::1%eth0]:6379": "redis://[fe80::1%eth0]:6379",
 }
 # Addresses with a slip of the pen: nobody knows any more where the password begins.
 BROKEN = [
@@ -56,6 +64,20 @@ BROKEN = [
     f"redis://user:{CANARY}@host?no_such_option=1",
     f"redis://user:{CANARY}@host?db=none",
     f"redis://user:{CANARY}@host?password={CANARY}&db=none",
+    f"REDIS://user:{CANARY}@host:port",
+    f"VALKEYS://user:{CANARY}@host:99999",
+    f"redis://user%3A{CANARY}%40host:99999",
+    f"user%3A{CANARY}%40host:99999",
+    f"redis://user:{CANARY}%40host",
+    f"redis://user:pass/{CANARY}",
+    f"redis://user:pass%2F{CANARY}",
+    f"redis://[user:{CANARY}]",
+    f"redis://[user:{CANARY}",
+    f"user:{CANARY}@redis://host",
+    f"user:{CANARY}@redis://user:1@host",
+    f"redis:\\\\user:{CANARY}@host",
+    f"unix://user:{CANARY}%40/run/s.sock?db=none",
+    f"redis+sentinel://user%3A{CANARY}%40host",
 ]
 
 

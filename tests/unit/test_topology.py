@@ -50,6 +50,16 @@ def test_nodes_of_a_cluster_are_read_from_the_url():
     assert topology.seed_url(Node("n", 7)) == topology.node_url(Node("n", 7))
 
 
+def test_more_nodes_of_a_cluster_may_stand_behind_the_question_mark():
+    url = normal_url("VALKEYS-CLUSTER://me:pw@h1:1?node=h2:2&db=0&node=h3")
+    topology = parse_topology(url)
+
+    assert (topology.kind, topology.is_tls) == (Kind.CLUSTER, True)
+    assert topology.seeds == (Node("h1", 1), Node("h2", 2), Node("h3", 6379))
+    assert topology.node_url(Node("n", 7)) == "rediss://me:pw@n:7?db=0"
+    assert topology.seed_url(Node("n", 7)) == "rediss://me:pw@n:7?db=0"
+
+
 def test_sentinels_have_credentials_of_their_own_and_never_see_those_of_the_data():
     topology = parse_topology(
         "redis+sentinel://me:p%40w@h/m?sentinel_username=s&sentinel_password=x%2Fy&password=z"
@@ -78,7 +88,9 @@ REFUSED = {
     "redis+cluster://h:70000": "ports are numbers from 1 to 65535",
     f"redis+cluster://h:{CANARY}": "ports are numbers from 1 to 65535",
     f"redis+sentinel://me:{CANARY}?x@h/m": "<name of the master>",
-    f"redis-cluster://:{CANARY}@h:1": "redis+cluster://host:6379",
+    f"redis-cluster://:{CANARY}@h:1/1": "redis+cluster://host:6379",
+    f"redis-cluster://h:1?node=h2:{CANARY}": "ports are numbers from 1 to 65535",
+    "redis-cluster://h:1?node=": "redis+cluster://host:6379",
     f"rediss-sentinel://:{CANARY}@h:1/m": "redis+sentinel://host:26379",
     f"sentinel://:{CANARY}@h:1/m": "redis+sentinel://host:26379",
     f"redis+other://:{CANARY}@h:1": "redis+sentinel:// or redis+cluster:// followed by several",

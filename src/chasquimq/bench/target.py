@@ -14,7 +14,7 @@ from chasquimq.server.binary import find_binary
 from chasquimq.server.command_line import AofMode
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import redact
+from chasquimq.store.address import normal_url, redact
 from chasquimq.store.opening import open_connection
 
 # To forget a million jobs takes a server seconds.
@@ -64,8 +64,10 @@ def open_target(
         StoreError: the named server holds keys, which the bench would have to remove.
     """
     if redis_url:
-        _refuse_unless_empty(redis_url)
-        yield _identify(redis_url)
+        # The clients that are measured know one spelling of a scheme.
+        url = normal_url(redis_url)
+        _refuse_unless_empty(url)
+        yield _identify(url)
         return
     program = binary or _found_binary(environ)
     with SessionServer(binary=program, port=0, aof=aof) as server:

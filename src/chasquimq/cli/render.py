@@ -95,8 +95,9 @@ def clean(text: str) -> str:
 
 
 def mask_url(url: str) -> str:
-    """The URL with its password replaced."""
-    return mask_secrets(url)
+    """The URL with its password replaced; one without a scheme is shown with it."""
+    url = "%20".join(url.split())
+    return mask_secrets(url if "://" in url else f"redis://{url}")
 
 
 def mask_secrets(text: str) -> str:

@@ -12,12 +12,11 @@ from chasquimq.queue.traced_adds import TracedStore
 from chasquimq.settings import (
     DEFAULT_URL,
     AbilitySettings,
-    ConnectionSettings,
     CredentialProvider,
     ProducerSettings,
     given,
 )
-from chasquimq.store.address import normal_url
+from chasquimq.store.address import connection_settings
 from chasquimq.store.inspecting import Counts, InspectorStore
 from chasquimq.store.producing import ProducerStore
 from chasquimq.telemetry.tracing import Tracing, tracing_of
@@ -67,9 +66,9 @@ class Opening:
             unique_for_ms=optional_ms("unique_for_ms", unique_for_ms),
             events_enabled=events_enabled,
         )
-        self._connection = given(
-            ConnectionSettings,
-            url=normal_url(redis_url, tls=tls),
+        self._connection = connection_settings(
+            redis_url,
+            tls=tls,
             insecure_tls=insecure_tls,
             credential_provider=credential_provider,
             command_timeout_ms=optional_ms("command_timeout_ms", command_timeout_ms),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ssl
 import warnings
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from chasquimq.errors import ServerUnreachable, SettingsError
-from chasquimq.settings import ConnectionSettings, CredentialProvider
+from chasquimq.settings import ConnectionSettings, CredentialProvider, given, true_or_false
 from chasquimq.store.redact import redact
 from chasquimq.store.topology import parse_topology
 
@@ -24,6 +24,17 @@ __all__ = [
 ]
 
 _SCHEMES = ("redis", "rediss", "unix")
+# Other spellings of a scheme; Valkey's own, and those of clusters in ChasquiMQ (Rust).
+_SPELLINGS = {
+    f"{head}{tail}": f"{meant}{tail.replace('-', '+')}"
+    for head, meant in {
+        "redis": "redis",
+        "rediss": "rediss",
+        "valkey": "redis",
+        "valkeys": "rediss",
+    }.items()
+    for tail in ("", "+sentinel", "+cluster", "-cluster")
+}
 _URL_RULE = (
     "redis://, rediss:// or unix:// followed by an address, a bare host name, "
     "or redis+sentinel:// or redis+cluster:// followed by several"
@@ -31,18 +42,23 @@ _URL_RULE = (
 _ONE_RULE = "the URL of one server: redis://, rediss:// or unix://"
 _PORT_RULE = "a URL whose port is a number from 1 to 65535"
 _URL_HINT = "write special characters of user and password as %XX"
-_RELAXED_TLS = {"ssl_cert_reqs": ("none", "optional"), "ssl_check_hostname": ("false", "0", "no")}
+_WEAKENING = {
+    "ssl_cert_reqs": ("none", "optional"),
+    "ssl_check_hostname": ("false", "f", "0", "no", "n"),
+}
 
 
 def normal_url(url: str, *, tls: bool = False) -> str:
-    """The URL with a scheme; `tls` turns redis:// into rediss://, and redis+… into rediss+…."""
+    """The URL in its one spelling, with a scheme in small letters.
+
+    `tls` turns redis:// into rediss://, and redis+… into rediss+….
+    """
+    true_or_false("tls", tls)
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
         raise SettingsError("redis_url", type(url), _URL_RULE)
     if not url.strip():
         raise SettingsError("redis_url", url, _URL_RULE)
-    url = url.strip()
-    if "://" not in url:
-        url = f"redis://{url}"
+    url = _with_scheme(url.strip())
     if parse_topology(url) is None:
         _check(url)
     if tls and url.startswith(("redis://", "redis+")):
@@ -56,15 +72,33 @@ def connection_settings(
     tls: bool,
     insecure_tls: bool,
     credential_provider: CredentialProvider | None,
+    command_timeout_ms: int | None = None,
     queue: str = "",
 ) -> ConnectionSettings:
     """What users say about their server, checked."""
-    return ConnectionSettings(
+    settings = given(
+        ConnectionSettings,
         url=normal_url(url, tls=tls),
         insecure_tls=insecure_tls,
         credential_provider=credential_provider,
+        command_timeout_ms=command_timeout_ms,
         queue=queue,
     )
+    check_tls(settings)
+    return settings
+
+
+def check_tls(settings: ConnectionSettings) -> None:
+    """Refuse options in the URL that weaken TLS without `insecure_tls`, or that need TLS."""
+    url = _url(settings)
+    options = parse_qsl(url.partition("?")[2].partition("#")[0], keep_blank_values=True)
+    for name, value in options:
+        if not url.startswith("rediss") and name.startswith("ssl_"):
+            rule = f"rediss://… where it says {name}, or come with tls=True"
+            raise SettingsError("redis_url", redact(url), rule)
+        if not settings.insecure_tls and value.strip().lower() in _WEAKENING.get(name, ()):
+            hint = "pass insecure_tls=True to connect without checking"
+            raise SettingsError("redis_url", redact(url), f"a URL without {name}", hint=hint)
 
 
 def new_async_connection(settings: ConnectionSettings, *, name: str = "") -> AsyncConnection:
@@ -86,6 +120,7 @@ def _make(pool_class: Any, settings: ConnectionSettings, name: str, **options: A
     url = _url(settings)
     if parse_topology(url) is not None:
         raise SettingsError("redis_url", redact(url), _ONE_RULE)
+    check_tls(settings)
     try:
         pool = pool_class.from_url(url, **_options(settings, name), **options)
         # In a URL these would win over what we rely on.
@@ -129,16 +164,15 @@ def _tls_options(settings: ConnectionSettings) -> dict[str, Any]:
     if settings.insecure_tls:
         warnings.warn("insecure_tls: the server's certificate is not checked", stacklevel=2)
         return {"ssl_cert_reqs": ssl.CERT_NONE, "ssl_check_hostname": False}
-    _refuse_relaxed_tls(_url(settings))
     return {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
 
 
-def _refuse_relaxed_tls(url: str) -> None:
-    given = parse_qs(urlsplit(url).query)
-    for name, refused in _RELAXED_TLS.items():
-        if given.get(name, [""])[0].lower() in refused:
-            hint = "pass insecure_tls=True to connect without checking"
-            raise SettingsError("redis_url", redact(url), f"a URL without {name}", hint=hint)
+def _with_scheme(url: str) -> str:
+    """Everything below decides by the scheme, so its spelling is settled here, once."""
+    if "://" not in url:
+        return f"redis://{url}"
+    scheme, _, rest = url.partition("://")
+    return f"{_SPELLINGS.get(scheme.lower(), scheme.lower())}://{rest}"
 
 
 def _check(url: str) -> None:
@@ -146,7 +180,8 @@ def _check(url: str) -> None:
         parts = urlsplit(url)
     except ValueError:
         raise SettingsError("redis_url", redact(url), _URL_RULE, hint=_URL_HINT) from None
-    if parts.scheme not in _SCHEMES:
+    # The parser leaves out tabs, line ends and what else does not show; here they count.
+    if url.partition("://")[0] not in _SCHEMES:
         raise SettingsError("redis_url", redact(url), _URL_RULE)
     if parts.scheme == "unix" and not parts.path:
         raise SettingsError("redis_url", redact(url), "unix:// followed by an absolute path")

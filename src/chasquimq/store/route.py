@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
-from chasquimq.store.address import normal_url
+from chasquimq.store.address import check_tls, normal_url
 from chasquimq.store.redact import redact
 from chasquimq.store.topology import Kind, Node, Topology, parse_topology
 from chasquimq.wire.keys import QueueKeys
@@ -57,6 +57,7 @@ class Route:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._url = normal_url(settings.url, tls=settings.tls)
+        check_tls(settings)
         self._topology = parse_topology(self._url)
         self._turn = 0
         self._known: tuple[Node, ...] = ()

@@ -14,7 +14,15 @@ _SENTINEL_RULE = "redis+sentinel://host:26379,host:26379/<name of the master>/<d
 _CLUSTER_RULE = "redis+cluster://host:6379,host:6379 without a path: a cluster has one database"
 _PORT_RULE = "a URL whose ports are numbers from 1 to 65535"
 _HINT = "write special characters of user and password as %XX"
-_SPELLINGS = {"redis-sentinel", "rediss-sentinel", "redis-cluster", "rediss-cluster", "sentinel"}
+_REFUSED_SPELLINGS = {
+    "redis-sentinel",
+    "rediss-sentinel",
+    "valkey-sentinel",
+    "valkeys-sentinel",
+    "sentinel",
+}
+# More nodes of a cluster, each as host:port, as ChasquiMQ (Rust) names them.
+_SEED = "node"
 # These are for the Sentinels alone, those for the servers with data; all others are for both.
 _SEED_PARAMETERS = ("sentinel_username", "sentinel_password")
 _NODE_PARAMETERS = ("username", "password", "db")
@@ -92,24 +100,23 @@ def parse_topology(url: str) -> Topology | None:
     service, database = _service_and_database(kind, path, url)
     given = parse_qsl(query, keep_blank_values=True)
     is_cluster = kind is Kind.CLUSTER
+    more = [value for name, value in given if name == _SEED] if is_cluster else []
     return Topology(
         kind=kind,
         is_tls=head == "rediss",
-        seeds=tuple(_node(text, kind, url) for text in hosts.split(",")),
+        seeds=tuple(_node(text, kind, url) for text in (*hosts.split(","), *more)),
         service=service,
         database=database,
         credentials=credentials,
         seed_credentials=credentials if is_cluster else _seed_credentials(dict(given)),
-        query=_without(given, _SEED_PARAMETERS),
-        seed_query=_without(given, () if is_cluster else (*_SEED_PARAMETERS, *_NODE_PARAMETERS)),
+        query=_without(given, _SEED_PARAMETERS + ((_SEED,) if is_cluster else ())),
+        seed_query=_without(given, (_SEED,) if is_cluster else _SEED_PARAMETERS + _NODE_PARAMETERS),
     )
 
 
 def _refuse_other_spellings(scheme: str, url: str) -> None:
-    if scheme not in _SPELLINGS:
-        return
-    kind = Kind.CLUSTER if "cluster" in scheme else Kind.SENTINEL
-    raise SettingsError("redis_url", redact(url), kind.rule)
+    if scheme in _REFUSED_SPELLINGS:
+        raise SettingsError("redis_url", redact(url), Kind.SENTINEL.rule)
 
 
 def _service_and_database(kind: Kind, path: str, url: str) -> tuple[str, str]:
