@@ -52,7 +52,7 @@ class Upkeep:
                 redis_url, tls=tls, insecure_tls=insecure_tls,
                 credential_provider=credential_provider, queue=self.name,
             ),
-            name="chasqui-upkeep",
+            name="chasqui-upkeep", waits_for_login=True,
         )  # fmt: skip
         self._store = UpkeepStore(
             self.name, self._link, waiting_events_max=EventSettings().waiting_max

@@ -16,7 +16,14 @@ from chasquimq.store.connection import Part, Reply, pack
 from chasquimq.store.opening import client_errors_as_ours
 from chasquimq.store.route import Route
 from chasquimq.store.script import is_forgotten, script
-from chasquimq.store.server_errors import Action, action_for, error_from_reply, without_errors
+from chasquimq.store.server_errors import (
+    Action,
+    about,
+    action_for,
+    error_from_reply,
+    is_login_refused,
+    without_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +41,8 @@ _LEAVING = (Action.REDIAL, Action.REDISCOVER)
 class BlockingConnection:
     """Dials when first used; after trouble the next call dials again.
 
-    One that was open before and meets only trouble dials ever more slowly; calls between two
-    dials hear the last trouble again.
+    One that was open before and meets only trouble dials ever more slowly, and so does one whose
+    login is refused; calls between two dials hear the last trouble again.
     """
 
     def __init__(self, settings: ConnectionSettings, *, name: str = "") -> None:
@@ -145,7 +152,7 @@ class BlockingConnection:
 
 
 class _Pace:
-    """When the next dial may be, for a connection that was open before."""
+    """When the next dial may be, for a connection that was open before or is refused."""
 
     def __init__(self) -> None:
         self._was_open = False
@@ -156,8 +163,11 @@ class _Pace:
 
     def check(self) -> None:
         """Raise the last trouble again while it is too early for another dial."""
-        if self._trouble is not None and time.monotonic() < self._not_before_s:
-            raise ConnectionLost(str(self._trouble), outcome="not_done") from self._trouble
+        if self._trouble is None or time.monotonic() >= self._not_before_s:
+            return
+        if is_login_refused(self._trouble):
+            raise about(self._trouble, ()) from self._trouble.__cause__
+        raise ConnectionLost(str(self._trouble), outcome="not_done") from self._trouble
 
     def opened(self) -> None:
         self._opened_s = time.monotonic()
@@ -176,7 +186,7 @@ class _Pace:
         self._put_off(trouble, self._failures + 1)
 
     def _put_off(self, trouble: StoreError, failures: int) -> None:
-        if not self._was_open:
+        if not self._was_open and not is_login_refused(trouble):
             return
         self._trouble, self._failures = trouble, failures
         pause_ms = dial_delay_ms(failures, random.uniform)

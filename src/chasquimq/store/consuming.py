@@ -58,8 +58,12 @@ class ConsumerStore:
         self._lease_ms = lease_ms
         self._spell = MoveSpeller(self.keys, self.group, consumer, results)
         self._arrivals = ArrivalReader(read.max_payload_bytes)
-        self._reads = Link(connection, name="chasqui-reader", prepare=self._prepare_reads)
-        self._writes = Link(connection, name="chasqui-worker", prepare=self._prepare_writes)
+        self._reads = Link(
+            connection, name="chasqui-reader", prepare=self._prepare_reads, waits_for_login=True
+        )
+        self._writes = Link(
+            connection, name="chasqui-worker", prepare=self._prepare_writes, waits_for_login=True
+        )
         self._reader_client_id = 0
         # A connection broke, and may have taken along the answer that brought us jobs.
         self.has_gap = False

@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
 from chasquimq.model.dialing import dial_delay_ms
+from chasquimq.model.pace import Pace
 from chasquimq.store.connection import Connection, Part, Reply
 from chasquimq.store.dialling import dial
+from chasquimq.store.opening import LoginPace
 from chasquimq.store.route import Route
-from chasquimq.store.server_errors import Action, action_for, is_worth_asking_again
+from chasquimq.store.server_errors import (
+    Action,
+    action_for,
+    is_login_refused,
+    is_worth_asking_again,
+)
 
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
@@ -27,17 +35,30 @@ _YOUNG_S = 1.0
 _ASK_S_MAX = 10.0
 _HANG_UP_S = 1.0
 _HANG_UP_ROUNDS = 3
+# All connections of a process that one address refuses share one line of the log.
+_refusals_logged: defaultdict[str, Pace] = defaultdict(Pace)
 
 
 class Link:
-    """The way to the server for one role."""
+    """The way to the server for one role.
+
+    A login that is refused is an error for callers, who hear it again until the next dial is due.
+    With `waits_for_login` an open link whose password changed dials on, as in an outage.
+    """
 
     def __init__(
-        self, settings: ConnectionSettings, *, name: str = "", prepare: Prepare | None = None
+        self,
+        settings: ConnectionSettings,
+        *,
+        name: str = "",
+        prepare: Prepare | None = None,
+        waits_for_login: bool = False,
     ) -> None:
         self._route = Route(settings)
         self._name = name
         self._prepare = prepare
+        self._waits_for_login = waits_for_login
+        self._login = LoginPace()
         self._connection: Connection | None = None
         self._dialling: asyncio.Task[Connection] | None = None
         self._failures = 0
@@ -85,6 +106,7 @@ class Link:
         if self._is_closed:
             raise _closed()
         if self._dialling is None:
+            self._login.check()
             self._dialling = asyncio.create_task(self._dial(), name=f"chasqui-dial-{self._name}")
             self._dialling.add_done_callback(self._dialled)
         try:
@@ -177,10 +199,15 @@ class Link:
             except StoreError as error:
                 self._failures += 1
                 self._route.heed(error)
-                if not self._was_open or not _may_heal(error):
+                if not self._may_dial_on(error):
                     self._failures = 0
+                    self._login.note(error)
                     raise
-                _report(error, tries)
+                self._report(error, tries)
+
+    def _may_dial_on(self, error: StoreError) -> bool:
+        is_waited_for = self._waits_for_login and is_login_refused(error)
+        return self._was_open and (is_waited_for or _may_heal(error))
 
     async def _dial_once(self) -> Connection:
         self.dial_count += 1
@@ -192,8 +219,18 @@ class Link:
             connection.abort("preparing the connection failed")
             raise
         self._connection, self._was_open = connection, True
+        self._login.clear()
+        _refusals_logged.pop(str(self._route), None)
         self._opened_s = asyncio.get_running_loop().time()
         return connection
+
+    def _report(self, error: StoreError, tries: int) -> None:
+        if is_login_refused(error):
+            if _refusals_logged[str(self._route)].allows():
+                logger.warning("a login is refused and tried again: %s", error)
+            return
+        level = logging.WARNING if tries in (1, 10) else logging.DEBUG
+        logger.log(level, "the server does not answer, dialling again", extra={"error": str(error)})
 
     def _dialled(self, task: asyncio.Task[Connection]) -> None:
         self._dialling = None
@@ -203,11 +240,6 @@ class Link:
 
 def _closed() -> ConnectionLost:
     return ConnectionLost("this connection was closed; open a new one", outcome="not_done")
-
-
-def _report(error: StoreError, tries: int) -> None:
-    level = logging.WARNING if tries in (1, 10) else logging.DEBUG
-    logger.log(level, "the server does not answer, dialling again", extra={"error": str(error)})
 
 
 def _may_heal(error: StoreError) -> bool:

@@ -13,6 +13,7 @@ from chasquimq.errors import StoreError
 from chasquimq.store.connection import Part, Reply, pack
 from chasquimq.store.dialling import find_masters
 from chasquimq.store.link import Link
+from chasquimq.store.opening import LoginPace
 from chasquimq.store.route import Range, Route, slot_of
 from chasquimq.store.server_errors import is_worth_asking_again
 
@@ -48,6 +49,7 @@ class Links:
     def __init__(self, settings: ConnectionSettings, *, name: str) -> None:
         self._settings = settings
         self._name = name
+        self._login = LoginPace()
         self._open: OrderedDict[str, Link] = OrderedDict()
         self.is_cluster = Route(settings).is_cluster
 
@@ -65,7 +67,7 @@ class Links:
     @asynccontextmanager
     async def masters(self) -> AsyncGenerator[list[Master]]:
         """Links to every master, open for as long as they are needed."""
-        found = await find_masters(Route(self._settings))
+        found = await self._find_masters()
         masters = [self._master(settings, ranges) for settings, ranges in found]
         try:
             yield masters
@@ -102,6 +104,16 @@ class Links:
         for link in open_ones[: max(0, len(open_ones) + 1 - _CONNECTIONS_MAX)]:
             if link.is_idle:
                 await link.hang_up()
+
+    async def _find_masters(self) -> list[tuple[ConnectionSettings, list[Range]]]:
+        self._login.check()
+        try:
+            found = await find_masters(Route(self._settings))
+        except StoreError as error:
+            self._login.note(error)
+            raise
+        self._login.clear()
+        return found
 
     def _master(self, settings: ConnectionSettings, ranges: list[Range]) -> Master:
         address = str(ranges[0][2]) if ranges else ""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import ServerRefused, ServerUnreachable
+from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
+from chasquimq.model.dialing import dial_delay_ms
 from chasquimq.store.address import new_async_connection, normal_url, redact
 from chasquimq.store.connection import Connection
-from chasquimq.store.server_errors import error_from_reply
+from chasquimq.store.server_errors import about, error_from_reply, is_login_refused
 
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
@@ -28,6 +31,32 @@ async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Co
         await owner.disconnect(nowait=True)
         raise
     return Connection(owner, settings.command_timeout_ms)
+
+
+class LoginPace:
+    """When a login that was refused may be tried again: ever later, for callers ask ever again."""
+
+    def __init__(self) -> None:
+        self._refusals = 0
+        self._not_before_s = 0.0
+        self._error: StoreError | None = None
+
+    def check(self) -> None:
+        """Raise the last refusal again while it is too early for another dial."""
+        if self._error is not None and time.monotonic() < self._not_before_s:
+            raise about(self._error, ()) from self._error.__cause__
+
+    def note(self, error: StoreError) -> None:
+        """A dial failed; what is no refusal is none of our business."""
+        if not is_login_refused(error):
+            self.clear()
+            return
+        self._error, self._refusals = error, self._refusals + 1
+        pause_ms = dial_delay_ms(self._refusals, random.uniform)
+        self._not_before_s = time.monotonic() + pause_ms / 1000
+
+    def clear(self) -> None:
+        self._error, self._refusals = None, 0
 
 
 @contextmanager

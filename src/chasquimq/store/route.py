@@ -65,6 +65,9 @@ class Route:
         self._node: Node | None = None
         self._moved_to: Node | None = None
 
+    def __str__(self) -> str:
+        return redact(self._url)
+
     @property
     def is_cluster(self) -> bool:
         return self._topology is not None and self._topology.kind is Kind.CLUSTER
@@ -121,7 +124,8 @@ class Route:
         for seed in self._seeds(topology):
             reply = yield Question(self._at_seed(topology, seed), command)
             if isinstance(reply, StoreError):
-                trouble = reply
+                # One that refuses us says more than one that is silent.
+                trouble = trouble if trouble and _is_refusal(trouble) else reply
                 continue
             found = read(reply, seed)
             if found is not None:
@@ -162,10 +166,10 @@ class Route:
 
     def _nobody(self, topology: Topology, trouble: StoreError | None) -> StoreError:
         message = (
-            f"one of {redact(self._url)} must know {self._goal(topology)}, found none "
+            f"one of {self} must know {self._goal(topology)}, found none "
             f"({_reason(trouble)}); {_HINTS[topology.kind]}"
         )
-        if isinstance(trouble, ServerRefused) and trouble.code in _RIGHTS:
+        if isinstance(trouble, ServerRefused) and _is_refusal(trouble):
             return ServerRefused(message, code=trouble.code)
         return ServerUnreachable(message)
 
@@ -185,6 +189,10 @@ def slot_of(queue: str) -> int:
 def is_moved(error: StoreError) -> bool:
     """Whether a node of a cluster says that another one has the key."""
     return isinstance(error, ServerRefused) and error.code == "MOVED"
+
+
+def _is_refusal(trouble: StoreError) -> bool:
+    return isinstance(trouble, ServerRefused) and trouble.code in _RIGHTS
 
 
 def _reason(trouble: StoreError | None) -> str:

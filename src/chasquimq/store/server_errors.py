@@ -49,6 +49,7 @@ _ACTIONS: dict[str, Action] = {
 _PASSING = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
 # These are worth a wait inside a loop, but a caller of `add` should hear of them at once.
 _TOLD_TO_CALLERS = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
+_LOGIN = frozenset({"WRONGPASS", "NOAUTH"})
 _NO_RIGHT = "NOPERM"
 # Before 7.0 an error that ended a script came wrapped in one of the script's own.
 _OLD_SCRIPT_ERROR = re.compile(
@@ -138,6 +139,11 @@ def without_errors(replies: list[Any]) -> list[Any]:
         if isinstance(reply, StoreError):
             raise reply
     return replies
+
+
+def is_login_refused(error: StoreError) -> bool:
+    """Whether the server denied user and password, or nobody could name them."""
+    return isinstance(error, ServerRefused) and error.code in _LOGIN
 
 
 def is_worth_asking_again(reply: object) -> bool:
