@@ -16,7 +16,7 @@ from chasquimq.cli.main import COMMANDS, load_command
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/cli.md").read_text()
 # Told once, at the top of the page.
-COMMON = {"--redis-url", "--json", "--help"}
+COMMON = {"--redis-url", "--redis-url-file", "--json", "--help"}
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from chasquimq.cli.render import clean
+from chasquimq.cli.render import shown
 
 
 def confirm(question: str) -> None:
@@ -26,7 +26,7 @@ def is_answered_by_a_person() -> bool:
 
 
 def _answer(question: str) -> str:
-    click.echo("\n".join(map(clean, question.split("\n"))), nl=False, err=True)
+    click.echo("\n".join(map(shown, question.split("\n"))), nl=False, err=True)
     # Bytes, because a pipe may hold anything.
     answer = sys.stdin.buffer.readline().decode(errors="replace").strip()
     if not is_answered_by_a_person():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chasquimq.cli.options import server_options
 from chasquimq.cli.render import clean, emit_json, emit_table
 from chasquimq.cli.signals import ended_like_an_interrupt
 
@@ -45,7 +46,7 @@ class BenchCommand(click.Command):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The server program to measure on.  [default: the one `chasqui server` starts]",
 )
-@click.option("--redis-url", help="Measure on this server instead; it must be empty.")
+@server_options("Measure on this server instead; it must be empty.")
 @click.option(
     "--aof", type=click.Choice(["no", "everysec", "always"]), default="no", show_default=True,
     help="Let the server that is started keep its data on disk.",

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from chasquimq.cli.moment import iso
-from chasquimq.cli.render import clean, json_text, mask_secrets
+from chasquimq.cli.render import json_text, mask_secrets, shown
 
 LEVELS = ("debug", "info", "warning", "error")
 # What every record has; the rest was given as `extra`.
@@ -31,7 +31,7 @@ class Lines(logging.Formatter):
             rest += self.formatException(record.exc_info).split("\n")
         # Set in, so that no words of a stranger pass for a line of the log.
         lines = [line, *(f"  {one}" for one in rest if one)]
-        return "\n".join(clean(mask_secrets(one)) for one in lines)
+        return "\n".join(shown(one) for one in lines)
 
 
 class JsonLines(logging.Formatter):

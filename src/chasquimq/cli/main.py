@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import StringIO
+from types import TracebackType
 from typing import NamedTuple
 
 import click
 
-from chasquimq.cli.render import clean, mask_secrets, talk
+from chasquimq.cli.render import shown, talk
 from chasquimq.cli.signals import EXIT_INTERRUPTED
 from chasquimq.errors import ChasquiError, NotSupportedError, SettingsError
 
@@ -141,6 +143,8 @@ def chasqui() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code."""
+    if args is None:
+        sys.excepthook = _tell_bug
     try:
         exit_code = _run(sys.argv[1:] if args is None else list(args))
         sys.stdout.flush()
@@ -149,13 +153,20 @@ def main(args: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except click.ClickException as refused:
-        return _refuse(refused)
-    except click.Abort:
-        return _fail("aborted")
-    except ChasquiError as failed:
-        return _fail(str(failed), code_of(failed))
+    except (click.ClickException, click.Abort, ChasquiError) as failed:
+        return tell_failure(failed)
     return exit_code
+
+
+def tell_failure(failed: click.ClickException | click.Abort | ChasquiError) -> int:
+    """Say on stderr why a command failed, and answer its exit code: the only way to say so."""
+    if isinstance(failed, click.ClickException):
+        return _refuse(failed)
+    if isinstance(failed, click.Abort):
+        talk("error: aborted")
+        return EXIT_FAILED
+    talk(f"error: {failed}")
+    return code_of(failed)
 
 
 def _run(args: list[str]) -> int:
@@ -170,11 +181,11 @@ def _run(args: list[str]) -> int:
 
 
 def _refuse(refused: click.ClickException) -> int:
-    shown = StringIO()
-    refused.show(shown)
+    said = StringIO()
+    refused.show(said)
     # It quotes what was typed, which may drive a terminal or hold a password.
-    for line in mask_secrets(shown.getvalue()).rstrip("\n").split("\n"):
-        click.echo(clean(line), err=True)
+    for line in said.getvalue().rstrip("\n").split("\n"):
+        click.echo(shown(line), err=True)
     return refused.exit_code
 
 
@@ -186,9 +197,10 @@ def code_of(failed: ChasquiError) -> int:
     return EXIT_FAILED if what in FOUND_WANTING else EXIT_USAGE
 
 
-def _fail(message: str, exit_code: int = EXIT_FAILED) -> int:
-    talk(f"error: {mask_secrets(message)}")
-    return exit_code
+def _tell_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show what nobody expected, with its stack; an error of anybody's may quote a password."""
+    for line in "".join(traceback.format_exception(kind, error, trace)).splitlines():
+        click.echo(shown(line), err=True)
 
 
 def _silence_stdout() -> None:

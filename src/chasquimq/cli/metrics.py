@@ -15,7 +15,7 @@ from chasquimq.cli.inspect import snapshot_facts
 from chasquimq.cli.number import PORT_OR_ANY
 from chasquimq.cli.options import group_option, json_option, redis_url_option
 from chasquimq.cli.queues import survey_all, tell_broken
-from chasquimq.cli.render import clean, emit_json
+from chasquimq.cli.render import emit_json, talk
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import run, unknown_queue
 from chasquimq.errors import StoreError
@@ -109,7 +109,7 @@ def metrics(
     else:
         _put(output, "".join(f"{line}\n" for line in exposition(survey, group)))
     for complaint in unknown.values():
-        click.echo(f"error: {clean(complaint)}", err=True)
+        talk(f"error: {complaint}")
     return tell_broken(survey) or int(bool(unknown))
 
 

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from chasquimq.cli.metrics import exposition
-from chasquimq.cli.render import clean, mask_secrets
+from chasquimq.cli.render import talk
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.errors import ChasquiError
 from chasquimq.telemetry.http import MetricsServer
@@ -46,7 +44,7 @@ class MetricsService:
         server = await self._listening(endpoint)
         try:
             url = f"http://{endpoint.shown_host}:{server.port}/metrics"
-            click.echo(f"serving {url}; Ctrl+C ends it", err=True)
+            talk(f"serving {url}; Ctrl+C ends it")
             await self._stopped.wait()
         finally:
             await server.stop()
@@ -113,12 +111,12 @@ class MetricsService:
 
     def _note_down(self, why: str) -> None:
         if self._is_up:
-            click.echo(f"error: {clean(mask_secrets(why))}", err=True)
+            talk(f"error: {why}")
         self._is_up = False
 
     def _note_up(self) -> None:
         if not self._is_up:
-            click.echo("the server answers again", err=True)
+            talk("the server answers again")
         self._is_up = True
 
 

@@ -30,7 +30,7 @@ from chasquimq.cli.pipeline_options import (
     trigger_option,
 )
 from chasquimq.cli.pipeline_talk import BatchTeller, sum_up, working
-from chasquimq.cli.render import clean
+from chasquimq.cli.render import talk
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
 from chasquimq.spark.pipeline_settings import ROWS_PER_BATCH
@@ -91,7 +91,7 @@ def run(
         max_rows_per_batch=max_rows, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
     for complaint in unknown_queues(url, queues):
-        click.echo(f"warning: {clean(complaint)}; waiting for it", err=True)
+        talk(f"warning: {complaint}; waiting for it")
     try:
         done, number = _follow(settings, master, conf, as_json=as_json)
     except Terminated:

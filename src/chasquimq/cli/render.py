@@ -18,7 +18,14 @@ COLUMN_GAP = "  "
 _UNSAFE = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # Up to the last @: a password may hold any character its owner forgot to escape.
 _USER_INFO = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?P<user>[^:@\s]*)\S*@", re.IGNORECASE)
-_SECRET_PARAMETER = re.compile(r"(?P<name>[?&](?:\w*password|token)=)[^&#\s]*", re.IGNORECASE)
+# Without an @ a password stands where the port should be.
+_NO_PORT = re.compile(
+    r"(?P<place>\b(?:redis|valkey)[a-z+]*://[^:/?#@\s\[]*:)(?!\d+(?:[^\w]|$))[^/?#@\s'\",;]+",
+    re.IGNORECASE,
+)
+_SECRET_PARAMETER = re.compile(
+    r"(?P<name>[?&](?:\w*passw(?:or)?d|pwd|token|secret)=)[^&#\s]*", re.IGNORECASE
+)
 
 
 def emit(answer: Row | Sequence[Row], as_json: bool) -> None:
@@ -73,8 +80,8 @@ def emit_table(
 
 
 def talk(sentence: str) -> None:
-    """Say something on stderr: one line in a pipe, wrapped at spaces on a terminal."""
-    safe = clean(sentence)
+    """Say something on stderr, without passwords: one line in a pipe, wrapped on a terminal."""
+    safe = shown(sentence)
     if sys.stderr.isatty():
         from chasquimq.cli.cells import terminal_columns, wrapped
 
@@ -100,9 +107,24 @@ def mask_url(url: str) -> str:
     return mask_secrets(url if "://" in url else f"redis://{url}")
 
 
+def shown(text: str) -> str:
+    """A line of anybody's words as it may be shown: no password of a URL, no control byte."""
+    return clean(mask_secrets(text))
+
+
+def error_text(error: BaseException) -> str:
+    """The kind of an error and its own words; those of a user's class may fail to come."""
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001  `__str__` is the user's code, too
+        words = "(its text cannot be shown)"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
 def mask_secrets(text: str) -> str:
     """Replace the password of every URL in a text."""
-    return _SECRET_PARAMETER.sub(rf"\g<name>{MASK}", _USER_INFO.sub(_mask_user_info, text))
+    masked = _NO_PORT.sub(rf"\g<place>{MASK}", _USER_INFO.sub(_mask_user_info, text))
+    return _SECRET_PARAMETER.sub(rf"\g<name>{MASK}", masked)
 
 
 def _mask_user_info(found: re.Match[str]) -> str:

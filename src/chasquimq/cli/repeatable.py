@@ -18,7 +18,7 @@ from chasquimq.cli.options import (
     redis_url_option,
     yes_option,
 )
-from chasquimq.cli.render import emit_json, emit_table
+from chasquimq.cli.render import clean, emit_json, emit_table
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import Visit, ask
 from chasquimq.errors import SettingsError
@@ -83,7 +83,7 @@ def run_(queue: str, key: str, redis_url: str | None, as_json: bool) -> None:
     if as_json:
         emit_json({"job_id": job.id, "name": job.name})
     else:
-        click.echo(job.id)
+        click.echo(clean(job.id))
 
 
 @repeatable.command()

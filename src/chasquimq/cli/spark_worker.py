@@ -18,7 +18,7 @@ from chasquimq.cli.options import json_option, redis_url_option
 from chasquimq.cli.pipeline_needs import need, spark_session
 from chasquimq.cli.pipeline_options import DEFAULT_MASTER, conf_option
 from chasquimq.cli.pipeline_talk import working
-from chasquimq.cli.render import emit_json, talk
+from chasquimq.cli.render import clean, emit_json, talk
 from chasquimq.cli.server_choice import any_server, running_server
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
 from chasquimq.cli.spark_worker_talk import ProgressTeller, tell_summary
@@ -131,7 +131,7 @@ def stop(*, queue: str, redis_url: str | None, as_json: bool) -> int:
     if as_json:
         emit_json({"queue": queue, "runs": runs})
     elif runs:
-        click.echo(f"asked to stop: {', '.join(runs)}")
+        click.echo(clean(f"asked to stop: {', '.join(runs)}"))
     else:
         talk(f"no workers of {queue} run on Spark")
     return 0 if runs else 1

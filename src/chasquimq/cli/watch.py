@@ -21,7 +21,14 @@ from chasquimq.cli.options import (
     queue_argument,
     redis_url_option,
 )
-from chasquimq.cli.render import clean, emit_json_line, emit_table, mask_secrets, table_cells
+from chasquimq.cli.render import (
+    clean,
+    emit_json_line,
+    emit_table,
+    mask_secrets,
+    shown,
+    table_cells,
+)
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import Visit, run, visit
 from chasquimq.errors import ConnectionLost
@@ -200,7 +207,7 @@ def _rate_rows(look: Look) -> list[dict[str, Any]]:
 
 def _last_line(look: Look) -> str:
     if look.trouble:
-        return clean(mask_secrets(look.trouble))
+        return shown(look.trouble)
     return look.sentence or TOO_EARLY
 
 

@@ -17,22 +17,25 @@ from click.core import ParameterSource
 from chasquimq.cli.duration import DURATION
 from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
 from chasquimq.cli.logs import LEVELS, start_logging
+from chasquimq.cli.main import EXIT_FAILED, tell_failure
 from chasquimq.cli.number import AT_LEAST_1, PORT_OR_ANY, WholeNumber
 from chasquimq.cli.options import redis_url_option
-from chasquimq.cli.render import mask_secrets, talk
+from chasquimq.cli.render import talk
 from chasquimq.cli.server_choice import any_server
 from chasquimq.cli.visit import refuse_wrong_types, run
+from chasquimq.cli.worker_target import failure_text
 from chasquimq.errors import ChasquiError, ConnectionLost
 from chasquimq.telemetry.tracing import flush_spans
 
-EXIT_FAILED = 1
 PROCESSES_MAX = 256
 FLUSH_SPANS_S = 5.0
 # Child processes are told the server by environment: a command line can be read by everyone.
 URL_VARIABLE = "CHASQUI_REDIS_URL"
 # And so is whoever checks for them what `--redis-url` said, which a Worker may contradict.
 GIVEN_URL_VARIABLE = "CHASQUI_GIVEN_URL"
-FOR_THE_FLEET = ("processes", "metrics_port", "metrics_host", "redis_url", "lifeline")
+FOR_THE_FLEET = (
+    "processes", "metrics_port", "metrics_host", "redis_url", "redis_url_file", "lifeline",
+)  # fmt: skip
 
 
 @click.command()
@@ -132,11 +135,10 @@ def _endpoint(host: str | None, port: int | None) -> Endpoint | None:
 def _exit_code(work: Callable[[], int]) -> int:
     try:
         return work()
-    except click.ClickException as refused:
-        refused.show()
-        return refused.exit_code
-    except ChasquiError as failed:
-        talk(f"error: {mask_secrets(str(failed))}")
+    except (click.ClickException, ChasquiError) as failed:
+        return tell_failure(failed)
+    except Exception as error:  # noqa: BLE001  a hook at startup may raise anything
+        talk(f"error: the worker ended: {failure_text(error)}")
         return EXIT_FAILED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from chasquimq.cli.render import mask_secrets
+from chasquimq.cli.render import error_text
 from chasquimq.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ OPTIONS = {
     "concurrency": "--concurrency",
     "max_attempts": "--max-attempts",
 }
+PACKAGE = Path(__file__).parents[1]
+PLACES_MAX = 3
 RULE = "a function, a dict of functions by job name, or a Worker"
 
 
@@ -40,6 +43,8 @@ def load_target(target: str) -> Any:
         found: object = attrgetter(attribute)(module)
     except AttributeError:
         raise refusal(f"the module {module_name} has no {attribute!r}") from None
+    except Exception as error:  # noqa: BLE001  a module's `__getattr__` may raise anything
+        raise refusal(f"{target} cannot be had: {failure_text(error)}") from None
     if not (callable(found) or isinstance(found, Mapping) or is_worker(found)):
         raise refusal(f"{target} must be {RULE}, found {type(found).__name__}")
     return cast("Any", found)
@@ -57,7 +62,7 @@ def tell_server(worker: Worker, redis_url: str) -> None:
     try:
         worker.use_server(redis_url)
     except SettingsError as refused:
-        raise refusal(mask_secrets(str(refused)), of="--redis-url") from None
+        raise refusal(str(refused), of="--redis-url") from None
 
 
 def refusal(why: str, *, of: str = "MODULE:ATTRIBUTE") -> click.BadParameter:
@@ -80,18 +85,39 @@ def _import(name: str) -> Any:
         if missing.name and (name == missing.name or name.startswith(f"{missing.name}.")):
             raise refusal(f"there is no module {missing.name!r} here or on PYTHONPATH") from None
         raise _failed(name, missing) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's module may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  a user's module may raise anything
         raise _failed(name, error) from None
 
 
 def _failed(name: str, error: BaseException) -> click.BadParameter:
-    what = f"{type(error).__name__}: {error}"
-    return refusal(f"importing {name} failed: {what} ({_place(error)})")
+    return refusal(f"importing {name} failed: {failure_text(error)}")
 
 
-def _place(error: BaseException) -> str:
-    """Where in the user's code it happened."""
+def failure_text(error: BaseException) -> str:
+    """An error of a user's code, and the lines of their own files that led to it."""
+    places = [f"{_near(frame.filename)}:{frame.lineno}" for frame in _own_frames(error)]
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}:{frame.lineno}"
+        places.append(f"{_near(error.filename)}:{error.lineno}")
+    shown = dict.fromkeys(places[-PLACES_MAX:])
+    return f"{error_text(error)} ({' > '.join(shown)})" if shown else error_text(error)
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    frames = traceback.extract_tb(error.__traceback__)
+    paths = sysconfig.get_paths()
+    foreign = ("<", str(PACKAGE), *(paths[name] for name in ("stdlib", "purelib", "platlib")))
+    own = [one for one in frames if _is_own(one.filename, foreign)]
+    # Handlers may be installed like any package.
+    return own or list(frames[-1:])
+
+
+def _is_own(filename: str, foreign: tuple[str, ...]) -> bool:
+    # Compiled modules name their sources by a path of the machine that compiled them.
+    return filename.startswith("/") and not filename.startswith(foreign)
+
+
+def _near(filename: str) -> str:
+    """The path from here, where it is in this directory."""
+    return filename.removeprefix(f"{Path.cwd()}/")
