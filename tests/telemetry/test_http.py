@@ -142,16 +142,68 @@ async def test_a_caller_that_says_nothing_is_dropped(probes, monkeypatch):
         writer.close()
 
 
-async def test_callers_beyond_the_limit_are_turned_away(server):
-    silent = [
-        await asyncio.open_connection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)
-    ]
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+async def call(server, host="127.0.0.1"):
+    return await asyncio.open_connection("127.0.0.1", server.port, local_addr=(host, 0))
 
-    writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
-    assert await rest_of(reader) == b""
-    for _, caller in [*silent, (reader, writer)]:
-        caller.close()
+
+async def is_dropped(caller) -> bool:
+    try:
+        async with asyncio.timeout(0.2):
+            return await rest_of(caller[0]) == b""
+    except TimeoutError:
+        return False
+
+
+async def test_the_oldest_silent_caller_makes_room_for_a_new_one(server):
+    silent = [await call(server) for _ in range(CONNECTIONS_MAX)]
+
+    assert (await ask(server, "/healthz"))[0] == 200
+    assert [await is_dropped(caller) for caller in silent[:2]] == [True, False]
+    for _, writer in silent:
+        writer.close()
+
+
+async def test_a_host_with_many_silent_callers_pushes_out_no_other_host(server):
+    other = await call(server, "127.0.0.2")
+    crowd = [await call(server) for _ in range(2 * CONNECTIONS_MAX)]
+
+    other[1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert (await rest_of(other[0])).startswith(b"HTTP/1.1 200 ")
+    for _, writer in [other, *crowd]:
+        writer.close()
+
+
+async def test_a_caller_whose_page_is_drawn_is_not_dropped_for_one_that_says_nothing():
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def page() -> bytes:
+        begun.set()
+        await go.wait()
+        return b"up 1\n"
+
+    async with MetricsServer(page, is_healthy=bool, is_ready=bool) as server:
+        scraping = asyncio.create_task(ask(server, "/metrics"))
+        await begun.wait()
+        crowd = [await call(server) for _ in range(2 * CONNECTIONS_MAX)]
+        go.set()
+
+        assert (await scraping)[2] == b"up 1\n"
+        for _, writer in crowd:
+            writer.close()
+
+
+async def test_a_caller_that_drips_bytes_has_no_longer_than_one_that_says_nothing(monkeypatch):
+    monkeypatch.setattr("chasquimq.telemetry.http.REQUEST_S_MAX", 0.3)
+    async with MetricsServer(bytes, is_healthy=bool, is_ready=bool) as server:
+        reader, writer = await call(server)
+        end = asyncio.create_task(rest_of(reader))
+        async with asyncio.timeout(5):
+            while not end.done():
+                writer.write(b"G")
+                await asyncio.sleep(0.02)
+
+        assert await end == b""
+        writer.close()
 
 
 async def test_a_page_that_cannot_be_drawn_is_an_error_told_once(probes, caplog):

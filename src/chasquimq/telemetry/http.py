@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -16,8 +17,10 @@ from chasquimq.model.pace import Pace
 
 logger = logging.getLogger(__name__)
 REQUEST_BYTES_MAX = 8_192
-REQUEST_S_MAX = 5.0
-CONNECTIONS_MAX = 32
+# A whole request, not a byte of it: who drips bytes is dropped as soon as who says nothing.
+REQUEST_S_MAX = 2.0
+ANSWER_S_MAX = 5.0
+CONNECTIONS_MAX = 64
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT_TYPE = "text/plain; charset=utf-8"
 _METHODS = ("GET", "HEAD")
@@ -32,12 +35,33 @@ class Answer(NamedTuple):
     content_type: str = _TEXT_TYPE
 
 
+class Caller:
+    """A connection, and whether we wait for the other side of it: for its request, or its reading."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        address: tuple[str, ...] | None = writer.get_extra_info("peername")
+        self.host = address[0] if address else ""
+        self.is_awaited = True
+        self.talk: asyncio.Task[None] | None = None
+
+    def drop(self) -> None:
+        """Hang up; a talk that has not begun would not do so by itself."""
+        if self.talk is not None:
+            self.talk.cancel()
+        self.writer.transport.abort()
+
+
 class MetricsServer:
     """Serves until it is stopped; reachable from this machine only, unless `host` says otherwise.
 
     `metrics` draws the page and may take its time: a coroutine function runs on this loop, any
     other in a thread. `is_healthy` False asks for a restart of the process, `is_ready` False says
     that it consumes nothing now.
+
+    A caller that is slow with its request is dropped, and where connections run out the oldest
+    one of them makes room. So a probe is answered however many callers say nothing.
     """
 
     def __init__(
@@ -56,7 +80,8 @@ class MetricsServer:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
-        self._talks: set[asyncio.Task[None]] = set()
+        # In the order in which they called.
+        self._callers: dict[Caller, None] = {}
         self._pace = Pace()
 
     @property
@@ -83,9 +108,10 @@ class MetricsServer:
             return
         server, self._server = self._server, None
         server.close()
-        for talk in self._talks:
-            talk.cancel()
-        await asyncio.gather(*self._talks, return_exceptions=True)
+        callers = list(self._callers)
+        for caller in callers:
+            caller.drop()
+        await asyncio.gather(*filter(None, (one.talk for one in callers)), return_exceptions=True)
         await server.wait_closed()
 
     async def __aenter__(self) -> Self:
@@ -101,24 +127,38 @@ class MetricsServer:
         await self.stop()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._talks) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        talk = asyncio.get_running_loop().create_task(
-            self._talk(reader, writer), name="chasqui-metrics"
+        if len(self._callers) >= CONNECTIONS_MAX:
+            self._make_room()
+        caller = Caller(reader, writer)
+        self._callers[caller] = None
+        caller.talk = asyncio.get_running_loop().create_task(
+            self._talk(caller), name="chasqui-metrics"
         )
-        self._talks.add(talk)
-        talk.add_done_callback(self._talks.discard)
+        caller.talk.add_done_callback(lambda _: self._callers.pop(caller, None))
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _make_room(self) -> None:
+        """Drop the oldest caller that is waited for, of the host that has the most of them.
+
+        A newcomer is never refused: it may be the probe that decides over this process.
+        """
+        hosts = Counter(caller.host for caller in self._callers)
+        # The first one of those that are equal is the oldest.
+        victim = max(self._callers, key=lambda caller: (caller.is_awaited, hosts[caller.host]))
+        del self._callers[victim]
+        victim.drop()
+
+    async def _talk(self, caller: Caller) -> None:
         """One request, one answer; a caller that is slow or gone gets none."""
+        writer = caller.writer
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 async with asyncio.timeout(REQUEST_S_MAX):
-                    method, path = await _read_request(reader)
+                    method, path = await _read_request(caller.reader)
+                caller.is_awaited = False
                 answer = await self._answer(method, path)
+                caller.is_awaited = True
                 writer.write(_spell(answer, has_body=method != "HEAD"))
-                async with asyncio.timeout(REQUEST_S_MAX):
+                async with asyncio.timeout(ANSWER_S_MAX):
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
