@@ -8,9 +8,11 @@ import os
 import random
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from chasquimq.cli.signals import EXIT_INTERRUPTED, exit_code_of, hear_signals
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 RESTART_MS_MIN = 200
 RESTART_MS_MAX = 30_000
@@ -69,19 +71,30 @@ class WorkerFleet:
             await self._pause(number, exit_code, restart_ms(deaths) * random.uniform(0.5, 1))
 
     async def _live(self, number: int) -> int:
-        command = self._command(number, self._lifeline)
-        # A group of its own: Ctrl+C reaches this process, which passes it on exactly once.
-        child = await asyncio.create_subprocess_exec(
-            *command, env=self._environ, pass_fds=[self._lifeline], process_group=0,
-            stdin=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        """Start a child and wait for its end; the answer is its exit code."""
+        try:
+            child = await self._start(number)
+        except OSError as error:
+            # No memory, or no process more: that passes, and the other children go on.
+            logger.error(
+                "a worker process could not be started: %s", error, extra={"number": number}
+            )
+            return EXIT_FAILED
         self._children[number] = child
         if self._signal is not None:
-            child.send_signal(self._signal)
+            _send(child, self._signal)
         logger.info("worker process started", extra={"number": number, "pid": child.pid})
         exit_code = await child.wait()
         del self._children[number]
         return exit_code
+
+    async def _start(self, number: int) -> asyncio.subprocess.Process:
+        command = self._command(number, self._lifeline)
+        # A group of its own: Ctrl+C reaches this process, which passes it on exactly once.
+        return await asyncio.create_subprocess_exec(
+            *command, env=self._environ, pass_fds=[self._lifeline], process_group=0,
+            stdin=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
 
     async def _pause(self, number: int, exit_code: int, pause_ms: float) -> None:
         logger.warning(
@@ -98,7 +111,7 @@ class WorkerFleet:
         self._signal = number
         self._stopping.set()
         for child in self._children.values():
-            child.send_signal(number)
+            _send(child, number)
 
     def _give_up(self, exit_code: int) -> None:
         # It said why, and would say so again for ever.
@@ -109,4 +122,14 @@ class WorkerFleet:
         # A child that was still starting knows no signals yet, and held nothing.
         if exit_code not in (0, EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGINT):
             logger.error("a worker process did not end well", extra={"exit_code": exit_code})
-            self._exit_code = self._exit_code or 1
+            self._exit_code = self._exit_code or EXIT_FAILED
+
+
+def _send(child: asyncio.subprocess.Process, number: int) -> None:
+    """Pass a signal on; a child that has just ended must not keep it from the next one.
+
+    Not by the child's own method: that one reaps who is dead, and the exit code is lost.
+    """
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, number)

@@ -1,0 +1,126 @@
+"""Every worker process gets the signal, whatever has just become of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from chasquimq.cli.worker_fleet import WorkerFleet
+
+WAITS = """
+import pathlib, signal, sys
+def note(number, frame):
+    pathlib.Path(sys.argv[1]).write_text(str(number))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, note)
+signal.signal(signal.SIGINT, note)
+pathlib.Path(sys.argv[1]).write_text("ready")
+signal.pause()
+"""
+# Deaf to Ctrl+C, so that a test can send many; the first ends by itself.
+SHORT_LIVED = ["/bin/sh", "-c", "trap '' INT; exec sleep 0.3"]
+PATIENT = ["/bin/sh", "-c", "trap '' INT; exec sleep 60"]
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """The command line of a child that writes down which signal it got."""
+    return lambda number: [sys.executable, "-c", WAITS, str(tmp_path / f"{number}")]
+
+
+@pytest.fixture
+async def heard_signals():
+    yield
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+
+
+async def until_ready(tmp_path, numbers) -> None:
+    async with asyncio.timeout(20):
+        while any(
+            not (tmp_path / f"{n}").exists() or not (tmp_path / f"{n}").read_text() for n in numbers
+        ):
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.usefixtures("heard_signals")
+async def test_a_child_that_has_just_ended_hides_no_signal_from_the_others(tmp_path, waiting):
+    """A signal in each round of the loop meets the one in which the first child is half gone."""
+    loop, complaints = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context))
+    commands = {0: SHORT_LIVED, 1: PATIENT, 2: PATIENT}
+    fleet = WorkerFleet(3, lambda number, _lifeline: commands[number], dict(os.environ))
+    running = asyncio.create_task(fleet.run())
+    async with asyncio.timeout(30):
+        while len(children("sleep")) < 3:
+            await asyncio.sleep(0.01)
+        while len(children("sleep")) == 3:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0)
+        for _ in range(1_000):
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGTERM)
+        code = await running
+
+    assert complaints == []
+    assert code == 0
+    assert not children("sleep")
+
+
+@pytest.mark.usefixtures("heard_signals")
+async def test_children_that_die_as_the_signal_comes_do_not_hide_it_from_the_rest(
+    tmp_path, waiting
+):
+    fleet = WorkerFleet(6, lambda number, _lifeline: waiting(number), dict(os.environ))
+    async with asyncio.timeout(30):
+        running = asyncio.create_task(fleet.run())
+        await until_ready(tmp_path, range(6))
+        for pid in children()[::2]:
+            os.kill(pid, signal.SIGKILL)
+        # Nothing turns the loop in between: the fleet has not seen them die.
+        os.kill(os.getpid(), signal.SIGTERM)
+        code = await running
+
+    got = [(tmp_path / f"{n}").read_text() for n in range(6)]
+    assert got.count(str(signal.SIGTERM.value)) == 3
+    assert code == 1
+    assert not children()
+
+
+@pytest.mark.usefixtures("heard_signals")
+async def test_a_child_that_cannot_be_started_is_tried_again_and_the_others_stay(
+    tmp_path, waiting, caplog
+):
+    tries: list[int] = []
+
+    def command(number: int, _lifeline: int) -> list[str]:
+        tries.append(number)
+        return ["/no/such/program"] if tries.count(0) < 3 and number == 0 else waiting(number)
+
+    async with asyncio.timeout(30):
+        running = asyncio.create_task(WorkerFleet(2, command, dict(os.environ)).run())
+        await until_ready(tmp_path, (0, 1))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+
+    assert tries.count(0) == 3
+    assert "a worker process could not be started" in caplog.text
+
+
+def children(word: str = "signal.pause") -> list[int]:
+    listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+    return [pid for pid in map(int, listed.split()) if word in command_of(pid)]
+
+
+def command_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
