@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq.cli.worker_fleet import WorkerFleet
+from support.waiting import eventually
 
 WAITS = """
 import pathlib, signal, sys
@@ -43,11 +44,8 @@ async def heard_signals():
 
 
 async def until_ready(tmp_path, numbers) -> None:
-    async with asyncio.timeout(20):
-        while any(
-            not (tmp_path / f"{n}").exists() or not (tmp_path / f"{n}").read_text() for n in numbers
-        ):
-            await asyncio.sleep(0.02)
+    notes = [tmp_path / f"{number}" for number in numbers]
+    await eventually(lambda: all(one.exists() and one.read_text() for one in notes), within_s=20)
 
 
 @pytest.mark.usefixtures("heard_signals")
@@ -59,8 +57,7 @@ async def test_a_child_that_has_just_ended_hides_no_signal_from_the_others(tmp_p
     fleet = WorkerFleet(3, lambda number, _lifeline: commands[number], dict(os.environ))
     running = asyncio.create_task(fleet.run())
     async with asyncio.timeout(30):
-        while len(children("sleep")) < 3:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(children("sleep")) == 3)
         while len(children("sleep")) == 3:
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0)

@@ -76,7 +76,7 @@ class WorkerFleet:
             child = await self._start(number)
         except OSError as error:
             # No memory, or no process more: that passes, and the other children go on.
-            logger.error(
+            logger.warning(
                 "a worker process could not be started: %s", error, extra={"number": number}
             )
             return EXIT_FAILED
