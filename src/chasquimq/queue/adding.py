@@ -69,13 +69,16 @@ class Adding(BulkPlans):
         now_ms = wall_ms()
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
+        store = self._store(durability)
+        if store.unconfirmed.is_full:
+            await store.unconfirmed.room()
         options = (delay_ms, delay, attempts, backoff, job_id, expires_ms, timeout_ms)
         if options == _NO_OPTIONS:
             new = self._speller().plain(name, data, new_job_id(now_ms), now_ms)
         else:
             spec = dict(zip(_OPTIONS, options, strict=True), name=name, data=data)
             new = self._speller().spell(spec, new_job_id(now_ms), now_ms)
-        adding = self._store(durability).add(new, unique_ms)
+        adding = store.add(new, unique_ms)
         # The server is at work now, which is the time to make what the caller gets.
         job = Job(new.job_id, new.name, data, 0, now_ms, self)
         mark = await adding
@@ -140,12 +143,15 @@ class Adding(BulkPlans):
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
         _check_mappings(jobs)
+        store = self._store(durability)
+        if store.unconfirmed.is_full:
+            await store.unconfirmed.room()
         repeating = plans_in(jobs)
         plain = plain_in(jobs, repeating)
         plans = _spell_all(jobs, repeating, self._spell_plan, now_ms)
         new = self._spell_jobs(jobs, plain, now_ms)
         data = [jobs[at]["data"] for at in plain]
-        adding = self._store(durability).add_many(new, unique_ms) if new else None
+        adding = store.add_many(new, unique_ms) if new else None
         done = [
             Job(one.job_id, one.name, value, 0, now_ms, self)
             for one, value in zip(new, data, strict=True)

@@ -49,6 +49,7 @@ class Opening:
         insecure_tls: bool = False,
         max_payload_bytes: int | None = None,
         unique_for_ms: int | None = None,
+        unconfirmed_max_bytes: int | None = None,
         resend: bool = True,
         command_timeout_ms: int | None = None,
         abilities: AbilitySettings | None = None,
@@ -64,6 +65,7 @@ class Opening:
             max_delay_secs=optional_whole("max_delay_secs", max_delay_secs),
             max_payload_bytes=optional_whole("max_payload_bytes", max_payload_bytes),
             unique_for_ms=optional_ms("unique_for_ms", unique_for_ms),
+            unconfirmed_max_bytes=optional_whole("unconfirmed_max_bytes", unconfirmed_max_bytes),
             events_enabled=events_enabled,
         )
         self._connection = connection_settings(
@@ -87,6 +89,11 @@ class Opening:
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """How many bytes of encoded jobs the server has not confirmed yet."""
+        return sum(store.unconfirmed.size for store in self._opened.values())
 
     @property
     def events_dropped_count(self) -> int:

@@ -60,8 +60,12 @@ class Repeating(Opening):
             rule = "left out where a job repeats, because each fire has an id of its own"
             raise SettingsError("job_id", job_id, rule, hint="name the plan with key=")
         bounds = Bounds(limit=limit, start_after_ms=start_after_ms, end_before_ms=end_before_ms)
+        unconfirmed = self._store().unconfirmed
+        if unconfirmed.is_full:
+            await unconfirmed.room()
         new = self._new_plan(name, data, repeat, missed_fires, attempts, backoff, key, bounds)
-        upserted = await self._repeats().upsert(new)
+        with unconfirmed.taken(len(new.spec)):
+            upserted = await self._repeats().upsert(new)
         return Job(new.key, name, data, 0, wall_ms(), self, not upserted.was_written)
 
     async def get_repeatable_jobs(self, limit: int = 100) -> list[RepeatableMeta]:

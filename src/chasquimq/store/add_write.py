@@ -27,6 +27,8 @@ _PIECE_MIN = 128
 _PIECES_MAX = 8
 
 
+# The jobs of one write, and how many bytes their payloads have.
+Chunk = tuple[Sequence[NewJob], int]
 # Requests with the number of replies that each brings.
 Pieces = Iterable[tuple[bytes, int]]
 
@@ -162,20 +164,25 @@ def leftovers(keys: QueueKeys, job_ids: Iterable[str]) -> list[str]:
 _payload_of = attrgetter("payload")
 
 
-def chunks(jobs: Sequence[NewJob]) -> Sequence[Sequence[NewJob]]:
-    """The jobs in slices that respect both ceilings of a write."""
-    is_small = sum(map(len, map(_payload_of, jobs))) <= BYTES_PER_WRITE_MAX
-    if is_small and len(jobs) <= JOBS_PER_WRITE_MAX:
-        return [jobs] if jobs else []
+def payload_bytes(jobs: Sequence[NewJob]) -> int:
+    """How much data the jobs carry."""
+    return sum(map(len, map(_payload_of, jobs)))
+
+
+def chunks(jobs: Sequence[NewJob], size: int) -> Sequence[Chunk]:
+    """The jobs in slices that respect both ceilings of a write; `size` is their payload bytes."""
+    if size <= BYTES_PER_WRITE_MAX and len(jobs) <= JOBS_PER_WRITE_MAX:
+        return [(jobs, size)] if jobs else []
     return list(_cut(jobs))
 
 
-def _cut(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+def _cut(jobs: Sequence[NewJob]) -> Iterator[Chunk]:
     start = size = 0
     for at, job in enumerate(jobs):
-        size += len(job.payload)
-        if at > start and (at - start == JOBS_PER_WRITE_MAX or size > BYTES_PER_WRITE_MAX):
-            yield jobs[start:at]
-            start, size = at, len(job.payload)
+        more = len(job.payload)
+        if at > start and (at - start == JOBS_PER_WRITE_MAX or size + more > BYTES_PER_WRITE_MAX):
+            yield jobs[start:at], size
+            start, size = at, 0
+        size += more
     if start < len(jobs):
-        yield jobs[start:]
+        yield jobs[start:], size

@@ -26,7 +26,6 @@ End = list[Reply] | ConnectionLost
 OnEnd = Callable[[End], None]
 
 _WATCH_MS_MAX = 1_000
-_WRITE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
 
 
 class _ThisProcess:
@@ -54,8 +53,6 @@ class Connection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._lost: ConnectionLost | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
         self.closed = self.loop.create_future()
         self._stream, self._transport = _take_over(owner, self)
         self._watch = self.loop.call_later(self._watch_s, self._check_deadline)
@@ -115,11 +112,6 @@ class Connection(asyncio.Protocol):
                 "each loop, or use chasquimq.blocking.Queue outside of loops"
             )
 
-    async def drain(self) -> None:
-        """Return when the transport takes more bytes."""
-        if not self._writable.is_set():
-            await self._writable.wait()
-
     def abort(self, reason: str) -> None:
         """Drop the connection at once; every waiter hears that its outcome is unknown."""
         self._transport.abort()
@@ -163,12 +155,6 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         return False
 
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
     @property
     def _watch_s(self) -> float:
         return min(_WATCH_MS_MAX / 1000, self._timeout_s / 4)
@@ -186,7 +172,6 @@ class Connection(asyncio.Protocol):
             return
         self._lost = ConnectionLost(f"the connection to the server broke: {reason}")
         self._watch.cancel()
-        self._writable.set()
         while self._waiting:
             self._waiting.popleft().on_end(ConnectionLost(str(self._lost)))
 
@@ -232,5 +217,4 @@ def _take_over(owner: Any, protocol: Connection) -> tuple[Any, asyncio.Transport
     owner._writer = owner._reader = None  # noqa: SLF001
     transport = stream.transport
     transport.set_protocol(protocol)
-    transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
     return stream, transport

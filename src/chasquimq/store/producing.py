@@ -17,10 +17,12 @@ from chasquimq.store.add_sending import AddSender, ids_of, may_have_left
 from chasquimq.store.add_write import (
     AddMark,
     AddWrite,
+    Chunk,
     PlainWrite,
     ScriptWrite,
     Sent,
     chunks,
+    payload_bytes,
     send_pieces,
 )
 from chasquimq.store.confirming import Confirmation
@@ -30,7 +32,7 @@ from chasquimq.store.delay_write import DelayWrite
 from chasquimq.store.link import Link, pause
 from chasquimq.store.outbox import Outbox
 from chasquimq.store.server_errors import about, is_worth_resending
-from chasquimq.store.window import Window
+from chasquimq.store.window import UnconfirmedBytes, Window
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.new_job import NewJob
 from chasquimq.wire.resp import XaddTemplate
@@ -67,6 +69,8 @@ class ProducerStore:
         self.confirmation = Confirmation(durability, mark_key) if durability.waits else None
         self.link = Link(connection, name="chasqui-producer", prepare=self._prepare)
         self.window = Window(_UNCONFIRMED_MAX)
+        patience_ms = max(settings.resend_within_ms, connection.command_timeout_ms)
+        self.unconfirmed = UnconfirmedBytes(settings.unconfirmed_max_bytes, patience_ms / 1000)
         self.sender = AddSender(queue, settings, self.link, self.confirmation, self._connection)
         self.queue = queue
         self._settings = settings
@@ -104,10 +108,12 @@ class ProducerStore:
         Where nothing is in the way they have left when this returns; the caller can use the time
         until the server has answered.
         """
-        parts = chunks(jobs)
+        size = payload_bytes(jobs)
+        parts = chunks(jobs, size)
         sent = self._send_at_once(parts, unique_ms)
         if sent is None:
-            return self._add_all(jobs, unique_ms)
+            return self._add_all(jobs, unique_ms, size)
+        self.unconfirmed.take(size)
         return self._write_all(parts, unique_ms, sent)
 
     async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
@@ -118,15 +124,22 @@ class ProducerStore:
         return [mark == 1 for mark in marks]
 
     async def _add_alone(self, job: NewJob, unique_ms: int) -> AddMark:
-        return (await self._add_all([job], unique_ms))[0]
+        return (await self._add_all([job], unique_ms, len(job.payload)))[0]
 
-    async def _add_all(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
-        await self._connect(jobs)
+    async def _add_all(self, jobs: Sequence[NewJob], unique_ms: int, size: int) -> list[AddMark]:
+        self.unconfirmed.take(size)
+        try:
+            await self._connect(jobs)
+        except BaseException:
+            self.unconfirmed.free(size)
+            raise
         later = [job for job in jobs if job.wait is not None]
         if not later:
-            return await self._write_all(chunks(jobs), unique_ms)
+            return await self._write_all(chunks(jobs, size), unique_ms)
         ready = [job for job in jobs if job.wait is None]
-        marks = await self._write_all([*chunks(ready), *chunks(later)], unique_ms)
+        later_size = payload_bytes(later)
+        parts = [*chunks(ready, size - later_size), *chunks(later, later_size)]
+        marks = await self._write_all(parts, unique_ms)
         ready_marks, later_marks = iter(marks[: len(ready)]), iter(marks[len(ready) :])
         return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
 
@@ -156,52 +169,61 @@ class ProducerStore:
                 self.link.heed(error)
                 await pause(error)
 
-    def _send_at_once(self, parts: Sequence[Sequence[NewJob]], unique_ms: int) -> Sent | None:
+    def _send_at_once(self, parts: Sequence[Chunk], unique_ms: int) -> Sent | None:
         connection = self.link.current
         if connection is None or connection is not self._prepared or self.confirmation is not None:
             return None
-        if len(parts) != 1 or any(map(_wait_of, parts[0])):
+        if len(parts) != 1 or any(map(_wait_of, parts[0][0])):
             return None
-        write = self.spell(parts[0], unique_ms)
-        if not self.window.try_enter(len(parts[0])):
+        jobs, _ = parts[0]
+        write = self.spell(jobs, unique_ms)
+        if not self.window.try_enter(len(jobs)):
             return None
         try:
             return Sent(write, send_pieces(connection, write.pieces()))
         except BaseException:
-            self.window.leave(len(parts[0]))
+            self.window.leave(len(jobs))
             raise
 
     async def _write_all(
-        self, parts: Sequence[Sequence[NewJob]], unique_ms: int, sent: Sent | None = None
+        self, parts: Sequence[Chunk], unique_ms: int, sent: Sent | None = None
     ) -> list[AddMark]:
+        """Write what was taken from `unconfirmed`, and give it back part by part."""
         marks: list[AddMark] = []
         unmet: list[DurabilityNotMet] = []
-        for at, part in enumerate(parts):
-            if sent is None:
-                await self.window.enter(len(part))
+        for at, (jobs, size) in enumerate(parts):
             try:
-                marks += await self._write(part, unique_ms, sent)
+                marks += await self._write(jobs, size, unique_ms, sent)
             except DurabilityNotMet as error:
                 # These jobs are written; the rest must be too, and then the caller hears of all.
                 unmet.append(error)
-            except StoreError as error:
+            except BaseException as error:
+                rest = parts[at + 1 :]
+                self.unconfirmed.free(sum(size for _, size in rest))
+                if not isinstance(error, StoreError):
+                    raise
                 # Who catches it must learn of every job that is not surely in the queue.
-                failed = error.job_ids or ids_of(part)
-                raise about(error, [*failed, *ids_of(*parts[at + 1 :])]) from error.__cause__
-            finally:
-                self.window.leave(len(part))
+                failed = error.job_ids or ids_of(jobs)
+                unsure = [*failed, *ids_of(*[jobs for jobs, _ in rest])]
+                raise about(error, unsure) from error.__cause__
         if unmet:
             raise about(unmet[0], [job_id for error in unmet for job_id in error.job_ids])
         return marks
 
     async def _write(
-        self, jobs: Sequence[NewJob], unique_ms: int, sent: Sent | None
+        self, jobs: Sequence[NewJob], size: int, unique_ms: int, sent: Sent | None
     ) -> list[AddMark]:
-        marks = await (
-            self.sender.confirm(self.spell(jobs, unique_ms))
-            if sent is None
-            else self.sender.confirm_sent(sent)
-        )
+        entered = 0 if sent is None else len(jobs)
+        try:
+            if sent is None:
+                await self.window.enter(len(jobs))
+                entered = len(jobs)
+                marks = await self.sender.confirm(self.spell(jobs, unique_ms))
+            else:
+                marks = await self.sender.confirm_sent(sent)
+        finally:
+            self.window.leave(entered)
+            self.unconfirmed.free(size)
         if self._delay_events is not None:
             self._delay_events.added(jobs, marks)
         return marks

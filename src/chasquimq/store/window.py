@@ -1,8 +1,13 @@
-"""Bounds how much is unconfirmed at once."""
+"""Bounds how much is unconfirmed at once: jobs by `Window`, their bytes by `UnconfirmedBytes`."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from chasquimq.errors import ConnectionLost
 
 
 class Window:
@@ -35,3 +40,88 @@ class Window:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+
+
+class UnconfirmedBytes:
+    """Backpressure: adders wait while this many bytes of encoded jobs are unconfirmed.
+
+    An adder calls `room` before it encodes a job and `take` right after, without waiting in
+    between. So no more than one call stands above the maximum, and one that is larger than the
+    maximum goes like any other. First come, first served.
+    """
+
+    def __init__(self, size_max: int, patience_s: float) -> None:
+        self.size = 0
+        # Whether adders must wait; true for as long as one does, so that nobody overtakes.
+        self.is_full = False
+        self._size_max = size_max
+        self._patience_s = patience_s
+        self._turns: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._freed_s = float("-inf")
+
+    def take(self, size: int) -> None:
+        self.size += size
+        if self.size >= self._size_max:
+            self.is_full = True
+
+    def free(self, size: int) -> None:
+        self.size -= size
+        if self.is_full:
+            self._freed()
+
+    @contextmanager
+    def taken(self, size: int) -> Generator[None]:
+        """Take for as long as the block runs."""
+        self.take(size)
+        try:
+            yield
+        finally:
+            self.free(size)
+
+    async def room(self) -> None:
+        """Return when it is this caller's turn to encode and `take`.
+
+        Raises:
+            ConnectionLost: nothing was confirmed, or given up, for as long as a resend may take.
+        """
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._turns[turn] = None
+        self._give_turn()
+        try:
+            await self._wait_for(turn, loop.time())
+        finally:
+            del self._turns[turn]
+            # The next one looks when this one has taken its bytes, or has gone.
+            loop.call_soon(self._give_turn)
+
+    async def _wait_for(self, turn: asyncio.Future[None], since_s: float) -> None:
+        """Wait for as long as others get on."""
+        loop = asyncio.get_running_loop()
+        while not turn.done():
+            left_s = max(since_s, self._freed_s) + self._patience_s - loop.time()
+            if left_s <= 0:
+                raise self._stuck()
+            await asyncio.wait([turn], timeout=left_s)
+
+    def _freed(self) -> None:
+        if self._turns:
+            self._freed_s = asyncio.get_running_loop().time()
+        self._give_turn()
+
+    def _give_turn(self) -> None:
+        if self.size >= self._size_max:
+            return
+        turn = next(iter(self._turns), None)
+        if turn is None:
+            self.is_full = False
+        elif not turn.done():
+            turn.set_result(None)
+
+    def _stuck(self) -> ConnectionLost:
+        return ConnectionLost(
+            f"the server must confirm earlier adds within {self._patience_s:g} s, "
+            f"{self.size:,} bytes of them are unconfirmed; is it running? "
+            "A larger unconfirmed_max_bytes lets more adds start",
+            outcome="not_done",
+        )
