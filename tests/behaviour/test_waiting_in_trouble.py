@@ -13,6 +13,7 @@ from chasquimq.queue.result_watch import ResultWatch
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.end_tail import EndTail
 from chasquimq.store.results import ResultStore
+from store.fake_server import OLD, FakeServer
 from support.faultproxy import FaultProxy
 from support.waiting import eventually
 
@@ -185,3 +186,15 @@ async def test_a_tail_that_does_not_find_its_place_causes_no_looks(
 
     await watch.close()
     assert looks <= 6
+
+
+async def test_an_answer_that_nobody_understands_ends_every_wait_at_once(queue_name):
+    async with (
+        FakeServer({**OLD, "MGET": b":1\r\n"}) as server,
+        Queue(queue_name, redis_url=server.url) as queue,
+    ):
+        waits = [queue.wait_for_result(f"job-{at}", timeout=60) for at in range(3)]
+
+        ends = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 10)
+
+    assert {type(end) for end in ends} == {TypeError}

@@ -67,7 +67,7 @@ class ResultWatch:
             self._serving = asyncio.create_task(self._serve(), name="chasqui-results")
         return future
 
-    def fail(self, error: StoreError) -> None:
+    def fail(self, error: Exception) -> None:
         """Everyone who waits now hears this error."""
         waiting, self._waiting = self._waiting, {}
         for waits in waiting.values():
@@ -86,7 +86,7 @@ class ResultWatch:
         self._poll_at_s = _now_s() + self._poll_s()
         try:
             await self._look_and_sleep()
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - nobody else would tell those who wait
             self.fail(error)
         finally:
             self._ends.stop_soon()

@@ -41,7 +41,8 @@ class Confirmation:
         """The answer to a wait for all that was sent up to now, for `check`."""
         if connection is not self._connection:
             self._connection, self._under_way, self._next = connection, None, None
-        if self._next is not None:
+        # One that ended without asking must not answer for those who come after it.
+        if self._next is not None and not self._next.done():
             return self._next
         if self._under_way is None or self._under_way.done():
             self._under_way = self._ask(connection)
