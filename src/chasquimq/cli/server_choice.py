@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from chasquimq.cli.render import talk
+from chasquimq.cli.render import mask_url, talk
 from chasquimq.errors import ServerUnreachable
 from chasquimq.server.finder import find_or_start, find_server
 
@@ -34,4 +34,4 @@ def any_server(redis_url: str | None, *, is_told: bool = True) -> str:
 
 def _tell(url: str, reason: str) -> None:
     if sys.stderr.isatty():
-        talk(f"server: {url} ({reason})")
+        talk(f"server: {mask_url(url)} ({reason})")
