@@ -232,7 +232,7 @@ def test_a_socket_directory_others_may_enter_is_refused_by_command(
     ],
 )
 def test_a_password_in_a_url_is_masked(url: str, masked: str):
-    assert render.mask_secrets(url) == masked
+    assert render.mask_url(url) == masked
 
 
 def test_every_url_in_a_sentence_is_masked():
