@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from typing import Self
 from uuid import uuid4
@@ -21,6 +22,7 @@ from chasquimq.store.firing import FiringStore
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.link import Link
 from chasquimq.store.upkeep import UpkeepStore
+from chasquimq.store.waiting import wait_for_server
 from chasquimq.wire.names import check_group_name, check_queue_name
 
 _RELEASE_S = 1.0
@@ -47,13 +49,11 @@ class Upkeep:
         self.name = check_queue_name(queue_name)
         self.holder = f"p-{uuid4()}"
         self._settings = settings or UpkeepSettings()
-        self._link = Link(
-            connection_settings(
-                redis_url, tls=tls, insecure_tls=insecure_tls,
-                credential_provider=credential_provider, queue=self.name,
-            ),
-            name="chasqui-upkeep", waits_for_login=True,
+        self._connection = connection_settings(
+            redis_url, tls=tls, insecure_tls=insecure_tls,
+            credential_provider=credential_provider, queue=self.name,
         )  # fmt: skip
+        self._link = Link(self._connection, name="chasqui-upkeep", waits_for_login=True)
         self._store = UpkeepStore(
             self.name, self._link, waiting_events_max=EventSettings().waiting_max
         )
@@ -86,6 +86,10 @@ class Upkeep:
     def events_dropped_count(self) -> int:
         """`waiting` events that the server refused; their jobs were promoted all the same."""
         return self._store.dropped_count
+
+    async def wait_for_server(self, patience_ms: float = math.inf) -> bool:
+        """Wait until the server answers, as `Worker.wait_for_server` does."""
+        return await wait_for_server(self._connection, patience_ms, self._stopping.wait())
 
     async def run(self) -> None:
         """Run until closed; raises ServerUnreachable when the first dial fails."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import click
 
+FOREVER = "forever"
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>ms|s|min|m|h|d)", re.ASCII)
 
@@ -26,7 +28,31 @@ class Duration(click.ParamType[int]):
         return round(float(found["number"]) * _UNITS_MS[found["unit"]])
 
 
+class Patience(click.ParamType[float]):
+    """A duration in milliseconds, or `forever`, which is infinite."""
+
+    name = "patience"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        if str(value).strip() == FOREVER:
+            return math.inf
+        found = _DURATION.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no time to wait; write 30s, 10m or {FOREVER}", param, ctx)
+        return float(found["number"]) * _UNITS_MS[found["unit"]]
+
+
 DURATION = Duration()
+PATIENCE = Patience()
+
+
+def patience_words(patience_ms: float) -> str:
+    """A patience as it is typed."""
+    return FOREVER if math.isinf(patience_ms) else f"{patience_ms:.0f}ms"
 
 
 def duration_text(ms: float) -> str:

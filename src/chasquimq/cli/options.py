@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from chasquimq.cli.duration import DURATION
+from chasquimq.cli.duration import DURATION, PATIENCE
 from chasquimq.cli.number import AT_LEAST_0, AT_LEAST_1, WholeNumber
 from chasquimq.cli.render import talk
 
@@ -34,6 +34,15 @@ lease_option = click.option(
     default=f"{LEASE_MS_DEFAULT // 1000}s",
     show_default=True,
     help="The workers' claim_min_idle_ms: who is silent for longer is dead.",
+)
+wait_for_server_option = click.option(
+    "--wait-for-server",
+    "wait_ms",
+    type=PATIENCE,
+    default=0.0,
+    show_default="no wait",
+    metavar="DURATION|forever",
+    help="How long to wait for a server that is not there at the start.",
 )
 count_option = click.option(
     "--count", type=AT_LEAST_1, help="End after that many.  [default: go on until Ctrl+C]"

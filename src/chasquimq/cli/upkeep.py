@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from chasquimq.cli.logs import LEVELS, start_logging
-from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option
+from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option, wait_for_server_option
 from chasquimq.cli.server_choice import any_server
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
@@ -23,21 +23,27 @@ logger = logging.getLogger(__name__)
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."
 )
+@wait_for_server_option
 @redis_url_option
 @click.option("--json", "as_json", is_flag=True, help="Log in JSON, a document a line.")
 def upkeep(
-    queues: tuple[str, ...], group: str, log_level: str, redis_url: str | None, as_json: bool
+    *,
+    queues: tuple[str, ...],
+    group: str,
+    log_level: str,
+    wait_ms: float,
+    redis_url: str | None,
+    as_json: bool,
 ) -> int:
     """Promote delayed jobs and fire repeatable ones of QUEUEs, until a signal."""
     start_logging(log_level, as_json=as_json)
-    return run(_run(list(dict.fromkeys(queues)), group, any_server(redis_url)))
+    return run(_run(list(dict.fromkeys(queues)), group, any_server(redis_url), wait_ms))
 
 
-async def _run(queues: Sequence[str], group: str, url: str) -> int:
+async def _run(queues: Sequence[str], group: str, url: str, wait_ms: float) -> int:
     from chasquimq.upkeep import Upkeep
 
     crews = [Upkeep(queue, redis_url=url, group=group) for queue in queues]
-    await refuse_wrong_types(queues, url)
     ended_by: int | None = None
 
     def stop(number: int) -> None:
@@ -47,6 +53,10 @@ async def _run(queues: Sequence[str], group: str, url: str) -> int:
             crew.request_stop()
 
     hear_signals(stop)
+    # Queues of a cluster may be on different servers.
+    if wait_ms and not all([await crew.wait_for_server(wait_ms) for crew in crews]):
+        return exit_code_of(ended_by)
+    await refuse_wrong_types(queues, url)
     logger.info("keeping up", extra={"queues": ", ".join(queues)})
     await asyncio.gather(*(crew.run() for crew in crews))
     return exit_code_of(ended_by)

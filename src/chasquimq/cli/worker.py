@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from chasquimq.cli.duration import DURATION
+from chasquimq.cli.duration import DURATION, PATIENCE, patience_words
 from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
 from chasquimq.cli.logs import LEVELS, start_logging
 from chasquimq.cli.main import EXIT_FAILED, tell_failure
 from chasquimq.cli.number import AT_LEAST_1, PORT_OR_ANY, WholeNumber
-from chasquimq.cli.options import redis_url_option
+from chasquimq.cli.options import redis_url_option, wait_for_server_option
 from chasquimq.cli.render import talk
 from chasquimq.cli.server_choice import any_server
 from chasquimq.cli.visit import refuse_wrong_types, run
@@ -86,6 +86,7 @@ FOR_THE_FLEET = (
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."
 )
+@wait_for_server_option
 @click.option("--check", "is_check", is_flag=True, help="Only see whether all this can be run.")
 @click.option("--lifeline", type=int, hidden=True)
 @redis_url_option
@@ -97,6 +98,7 @@ def worker(
     metrics_port: int | None,
     metrics_host: str | None,
     log_level: str,
+    wait_ms: float,
     is_check: bool,
     lifeline: int | None,
     redis_url: str | None,
@@ -114,7 +116,9 @@ def worker(
     options = {name: value for name, value in given.items() if value is not None}
     endpoint = _endpoint(metrics_host, metrics_port)
     given_url = redis_url or (os.environ.get(GIVEN_URL_VARIABLE) if is_check else None)
-    one = WorkerRun(target, options, redis_url=given_url, endpoint=endpoint, lifeline=lifeline)
+    one = WorkerRun(
+        target, options, redis_url=given_url, endpoint=endpoint, lifeline=lifeline, wait_ms=wait_ms
+    )
     if is_check:
         return _exit_code(one.check)
     if processes > 1:
@@ -199,4 +203,6 @@ def _repeated(ctx: click.Context) -> list[str]:
 
 def _spelled(option: click.Option, ctx: click.Context) -> str:
     value = ctx.params[option.name or ""]
+    if option.type is PATIENCE:
+        return patience_words(value)
     return f"{value}ms" if option.type is DURATION else str(value)

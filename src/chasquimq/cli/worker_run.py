@@ -38,6 +38,7 @@ class WorkerRun:
     `options` are what was given on the command line, by the names that Worker knows.
     `redis_url` is the server that was named there, which a Worker may not contradict.
     `lifeline` is a pipe that closes when whoever started this process is gone.
+    `wait_ms` is how long a server that is not there is waited for.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class WorkerRun:
         redis_url: str | None = None,
         endpoint: Endpoint | None = None,
         lifeline: int | None = None,
+        wait_ms: float = 0,
     ) -> None:
         self._target = target
         self._options = dict(options)
         self._redis_url = redis_url
         self._endpoint = endpoint
         self._lifeline = lifeline
+        self._wait_ms = wait_ms
         self._pages: WorkerPages | None = None
         self._signal: int | None = None
 
@@ -67,13 +70,15 @@ class WorkerRun:
         found = load_target(self._target)
         worker = self._worker(found)
         # A Worker may know its server; a target that cannot be run needs none.
+        url = None
         if worker.named_url is None:
             url = find_server()
             tell_server(worker, url)
-            run(refuse_wrong_types([worker.name], url))
+            if not self._wait_ms:
+                run(refuse_wrong_types([worker.name], url))
         # Not closed: closing waits for handlers that ignore their cancellation, and the
         # process is about to leave without them.
-        _runner().run(self._run(worker))
+        _runner().run(self._run(worker, url))
         return exit_code_of(self._signal)
 
     def _worker(self, found: Any) -> Worker:
@@ -105,15 +110,25 @@ class WorkerRun:
         except SettingsError as refused:
             raise setting_refusal(refused, target="MODULE:ATTRIBUTE") from None
 
-    async def _run(self, worker: Worker) -> None:
+    async def _run(self, worker: Worker, url: str | None) -> None:
         hear_signals(partial(self._stop, worker))
         self._watch_lifeline(worker)
         async with self._served(worker):
+            # Probes are answered meanwhile: alive, and not ready.
+            if self._wait_ms and not await self._has_waited(worker, url):
+                return
             telling = asyncio.create_task(_tell_when_ready(worker), name="chasqui-ready")
             try:
                 await worker.run()
             finally:
                 telling.cancel()
+
+    async def _has_waited(self, worker: Worker, url: str | None) -> bool:
+        if not await worker.wait_for_server(self._wait_ms):
+            return False
+        if url is not None:
+            await refuse_wrong_types([worker.name], url)
+        return True
 
     @asynccontextmanager
     async def _served(self, worker: Worker) -> AsyncGenerator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -32,6 +33,7 @@ from chasquimq.settings import (
 )
 from chasquimq.store.address import connection_settings
 from chasquimq.store.payloads import encode_result
+from chasquimq.store.waiting import wait_for_server
 from chasquimq.telemetry.dispatch import safe_sink
 from chasquimq.telemetry.sink import MetricsSink
 from chasquimq.telemetry.tracing import Tracing, tracing_of
@@ -183,11 +185,12 @@ class Worker:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def run(self, *, handle_signals: bool = False) -> None:
+    async def run(self, *, handle_signals: bool = False, wait_for_server_ms: float = 0) -> None:
         """Run until closed; a second call joins the first.
 
         With `handle_signals` the first SIGINT or SIGTERM begins to stop, the second gives back
-        whatever still runs.
+        whatever still runs. A server that is not there is waited for, for `wait_for_server_ms`;
+        `math.inf` is for ever.
         """
         if self._finished is not None:
             await asyncio.shield(self._finished)
@@ -197,11 +200,22 @@ class Worker:
         self._finished = asyncio.get_running_loop().create_future()
         self._run_task = asyncio.current_task()
         try:
-            self._shift = Shift(self._assembly(), self._handlers, self._stopping)
             with signals_heard(self.request_stop) if handle_signals else nullcontext():
+                if wait_for_server_ms and not await self.wait_for_server(wait_for_server_ms):
+                    return
+                self._shift = Shift(self._assembly(), self._handlers, self._stopping)
                 await self._shift.run(self)
         finally:
             self._finished.set_result(None)
+
+    async def wait_for_server(self, patience_ms: float = math.inf) -> bool:
+        """Wait until the server answers; False when the worker was asked to stop before.
+
+        Raises:
+            ServerUnreachable: it did not within `patience_ms`.
+            ServerRefused: it does not take the credentials, which no wait would change.
+        """
+        return await wait_for_server(self._server.connection, patience_ms, self._stopping.wait())
 
     async def close(self) -> None:
         """Stop: read nothing more, hand back what has not started, wait for what has.
