@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.dlq_peek import Filters, entry_facts, pages
+from chasquimq.cli.files import whole_file
 from chasquimq.cli.progress import progress_bar
 from chasquimq.cli.render import json_text
 from chasquimq.cli.visit import visit
@@ -69,15 +69,11 @@ def _lines_to(output: Path | None) -> Generator[Write]:
     if output is None:
         yield click.echo
         return
-    # Whoever looks at the file sees all of it or none.
-    draft = output.with_name(f"{output.name}.part-{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as file:
+        # Payloads may hold anything that its producers thought only workers would read.
+        with whole_file(output, is_private=True) as file:
             yield lambda line: print(line, file=file)
-        draft.replace(output)
     except OSError as error:
         raise StoreError(
             f"{output} must be a file that can be written: {error.strerror}"
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
+from chasquimq.cli.files import whole_file
 from chasquimq.cli.inspect import snapshot_facts
 from chasquimq.cli.number import PORT_OR_ANY
 from chasquimq.cli.options import group_option, json_option, redis_url_option
@@ -178,14 +177,10 @@ def _put(output: Path | None, page: str) -> None:
 
 
 def _replace(output: Path, page: str) -> None:
-    draft = output.with_name(f"{output.name}.part-{os.getpid()}")
     try:
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(output)
+        with whole_file(output, is_private=False) as file:
+            file.write(page)
     except OSError as error:
-        # Where nothing can be written, there may be nothing to clear away either.
-        with suppress(OSError):
-            draft.unlink()
         raise StoreError(
             f"{output} must be a file that can be written: {error.strerror}"
         ) from error

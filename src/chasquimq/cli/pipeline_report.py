@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.duration import DURATION
+from chasquimq.cli.files import whole_file
 from chasquimq.cli.options import json_option
 from chasquimq.cli.pipeline_needs import DRAWING, need
 from chasquimq.cli.pipeline_options import lake_option, queues_option
@@ -132,12 +132,10 @@ def _refuse_unknown(answers: Answers, queues: tuple[str, ...]) -> None:
 
 
 def _put(path: Path, page: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(page, "utf-8")
-        draft.replace(path)
+        with whole_file(path, is_private=False) as file:
+            file.write(page)
     except OSError as refused:
-        draft.unlink(missing_ok=True)
         raise SettingsError(
             "output", str(path), "a file that can be written", hint=str(refused.strerror)
         ) from refused

@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chasquimq.spark.durable import write_durably
+
 Row = Mapping[str, Any]
 # A name of a worker, and its queue: names of different queues have nothing to do with each other.
 Living = Collection[tuple[str, str]]
@@ -54,10 +56,8 @@ class FoundDead:
             return {}
 
     def _write(self, seen: Mapping[str, datetime]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps({run: at.isoformat() for run, at in sorted(seen.items())}))
-        draft.replace(self._path)
+        told = {run: at.isoformat() for run, at in sorted(seen.items())}
+        write_durably(self._path, json.dumps(told).encode())
 
 
 def open_runs(
