@@ -98,3 +98,17 @@ async def test_the_janitor_reaps_only_consumers_that_hold_nothing_for_long(raw, 
     await janitor.run_once()
 
     assert sorted(await raw.consumers()) == ["busy", "fresh"]
+
+
+async def test_a_consumer_that_left_nothing_behind_is_forgotten(raw, queue, url, queue_name, group):
+    await queue.add("held", 1)
+    await raw("XREADGROUP", "GROUP", "default", "busy", "STREAMS", raw.keys.stream, ">")
+    for name in ("gone", "returned"):
+        await raw("XGROUP", "CREATECONSUMER", raw.keys.stream, "default", name)
+    link = Link(ConnectionSettings(url=url))
+
+    assert await JanitorStore(queue_name, "default", link).reap_consumers(0) == 1
+
+    assert sorted(await raw.consumers()) == ["busy", "returned"]
+    assert len(await raw.pending()) == 1
+    await link.close()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq import Queue
+from chasquimq import Queue, Worker
 from chasquimq.errors import AbilityMissing, StoreError
 from chasquimq.settings import AbilitySettings
 from chasquimq.store.abilities import Abilities, probe
+from support.servers import server_kinds
+from support.waiting import eventually
+from support.workers import RunningWorker
 
 NAMES = ["ack_delete", "claim_on_read", "idempotent_add"]
 KNOWN = {"valkey": False, "redis-8.6": True}
@@ -104,3 +107,42 @@ async def test_the_probe_works_while_the_server_is_out_of_memory(kind):
 
         assert await probe(raw.connection, raw.keys, AbilitySettings()) == before
         await raw.close()
+
+
+async def test_a_server_of_another_kind_behind_the_same_address_is_asked_anew(
+    kind, url, queue_name, proxy
+):
+    """A failover may lead to a server that knows fewer commands, or more of them."""
+    others = [other for other in server_kinds() if other != kind]
+    if not others:
+        pytest.skip("one kind of server is no change")
+    done = []
+
+    async def handler(job) -> None:
+        done.append(job.data)
+
+    with others[0].session() as other:
+        await move_and_work(proxy, other.url, queue_name, handler, done)
+
+
+async def move_and_work(proxy, other_url: str, queue_name: str, handler, done: list) -> None:
+    async with Queue(queue_name, redis_url=proxy.url) as queue:
+        running = RunningWorker(Worker(queue_name, handler, redis_url=proxy.url))
+        await running.until_consuming()
+        await queue.add("n", "before")
+        await eventually(lambda: done == ["before"])
+
+        proxy.lead_to(other_url)
+        proxy.cut()
+        # A question dials anew; what was under way meanwhile was spelled for the former server.
+        await queue.counts()
+        await queue.add_bulk([{"name": "n", "data": at} for at in range(20)])
+
+        await eventually(lambda: done == ["before", *range(20)])
+        await eventually(lambda: is_empty(queue))
+        await running.stop()
+
+
+async def is_empty(queue: Queue) -> bool:
+    counts = await queue.counts()
+    return not counts.ready and not counts.running

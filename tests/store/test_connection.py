@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
 from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable
 from chasquimq.settings import ConnectionSettings
+from chasquimq.store.address import new_async_connection
 from chasquimq.store.connection import pack
 from chasquimq.store.opening import open_connection
 from store.fake_server import NEW, FakeServer
@@ -176,3 +178,19 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection(open_to, capl
         await eventually(lambda: not connection.is_open)
 
     assert caplog.records == []
+
+
+async def test_a_line_that_nobody_uses_is_looked_after_by_the_system(proxy):
+    """A peer that vanished without a word is noticed within 20 s, also where nothing is sent."""
+    owner = new_async_connection(ConnectionSettings(url=proxy.url), name="")
+    await owner.connect()
+    try:
+        line = owner._writer.get_extra_info("socket")
+        assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        told = [
+            line.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        ]
+        assert told == [10, 3, 3]
+    finally:
+        await owner.disconnect(nowait=True)

@@ -76,6 +76,10 @@ class FaultProxy:
     def open_count(self) -> int:
         return len(self._pipes)
 
+    def lead_to(self, target_url: str) -> None:
+        """Let every connection from now on end at another server."""
+        self._target = urlsplit(target_url)
+
     def cut(self) -> None:
         """Break every connection at once, as a crash or a firewall does (RST)."""
         for pipe in list(self._pipes):
