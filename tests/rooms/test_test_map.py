@@ -1,0 +1,48 @@
+"""The page of tests names tests that exist, for every promise and every hazard."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/explanation/how-it-is-tested.md").read_text()
+NAMED = re.compile(r"`(?P<path>tests/[\w/]+\.py)::(?P<name>\w+)`")
+ROW = re.compile(r"^\| (?P<number>[PH]\d+) \|(?P<cells>.*)\|$", re.MULTILINE)
+NUMBERS = [f"P{at}" for at in range(1, 19)] + [f"H{at}" for at in range(1, 38)]
+NOT_BUILT = "not built yet"
+
+
+@cache
+def tests_of(path: str) -> frozenset[str]:
+    """The names of all tests in a file, also of those in classes."""
+    if not (ROOT / path).is_file():
+        return frozenset()
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    found = ast.walk(ast.parse((ROOT / path).read_text()))
+    return frozenset(one.name for one in found if isinstance(one, functions))
+
+
+def test_every_promise_and_every_hazard_has_its_row_in_turn():
+    assert [row["number"] for row in ROW.finditer(PAGE)] == NUMBERS
+
+
+@pytest.mark.parametrize("row", list(ROW.finditer(PAGE)), ids=lambda row: row["number"])
+def test_a_row_names_a_test_or_says_that_nothing_is_built(row):
+    assert bool(NAMED.search(row["cells"])) is not (NOT_BUILT in row["cells"])
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), sorted({(one["path"], one["name"]) for one in NAMED.finditer(PAGE)})
+)
+def test_a_test_that_is_named_exists(path, name):
+    assert name.startswith("test_")
+    assert name in tests_of(path)
+
+
+def test_no_test_is_named_in_a_way_that_nobody_checks():
+    assert PAGE.count("::") == len(NAMED.findall(PAGE))
