@@ -18,8 +18,8 @@ NOT_BUILT = "not built yet"
 
 
 @cache
-def tests_of(path: str) -> frozenset[str]:
-    """The names of all tests in a file, also of those in classes."""
+def names_in(path: str) -> frozenset[str]:
+    """The names of all functions in a file, also of those in classes."""
     if not (ROOT / path).is_file():
         return frozenset()
     functions = ast.FunctionDef | ast.AsyncFunctionDef
@@ -41,7 +41,7 @@ def test_a_row_names_a_test_or_says_that_nothing_is_built(row):
 )
 def test_a_test_that_is_named_exists(path, name):
     assert name.startswith("test_")
-    assert name in tests_of(path)
+    assert name in names_in(path)
 
 
 def test_no_test_is_named_in_a_way_that_nobody_checks():

@@ -139,8 +139,12 @@ def _endpoint(host: str | None, port: int | None) -> Endpoint | None:
 def _exit_code(work: Callable[[], int]) -> int:
     try:
         return work()
-    except (click.ClickException, ChasquiError) as failed:
-        return tell_failure(failed)
+    except click.ClickException as refused:
+        return tell_failure(refused)
+    except ChasquiError as failed:
+        # Not as wrong usage, after which nobody starts it again: the next start may do.
+        tell_failure(failed)
+        return EXIT_FAILED
     except Exception as error:  # noqa: BLE001  a hook at startup may raise anything
         talk(f"error: the worker ended: {failure_text(error)}")
         return EXIT_FAILED
