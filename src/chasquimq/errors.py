@@ -17,6 +17,7 @@
     │  ├─ IdConflict                    a job id is taken by a different job
     │  ├─ DurabilityNotMet              fewer confirmations than the durability class asks for
     │  ├─ AbilityMissing                the server lacks a command that was asked for by name
+    │  ├─ GroupConflict                 workers of another group consume the same stream
     │  ├─ ScriptFailed                  a script raised inside the server
     │  ├─ EntriesLost                   a reader of history or events came too late for some
     │  └─ ServerRefused                 any other error reply
@@ -165,6 +166,19 @@ class DurabilityNotMet(StoreError):
 
 class AbilityMissing(StoreError):
     """Use a newer server, or leave the choice to the probe."""
+
+
+class GroupConflict(StoreError):
+    """Use the group that consumes the queue already, or another queue.
+
+    `found` names the groups in use, `group` is the one that was asked for.
+    """
+
+    def __init__(self, message: str, *, queue: str, group: str, found: Sequence[str]) -> None:
+        self.queue = queue
+        self.group = group
+        self.found = list(found)
+        super().__init__(message)
 
 
 class ScriptFailed(StoreError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from chasquimq.model.queue_facts import QueueFacts, RunTimes, check_queue
+from chasquimq.model.queue_facts import GroupUse, QueueFacts, RunTimes, check_queue
 from chasquimq.model.server_facts import ServerFacts, check_server
 from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
 from chasquimq.store import script
@@ -26,7 +26,7 @@ SNAPSHOT = Snapshot(
 ALIVE = WorkerSnapshot(name="w1", pending=1, idle_ms=100)
 DEAD = WorkerSnapshot(name="w2", pending=3, idle_ms=90_000)
 QUEUE = QueueFacts(
-    snapshot=SNAPSHOT, groups=["default"], workers=[ALIVE], ghost_count=0, pending_looked_at=0,
+    snapshot=SNAPSHOT, groups=[GroupUse("default", 1, 1)], workers=[ALIVE], ghost_count=0, pending_looked_at=0,
     run_times=RunTimes(10, 1, 5, 9), unique_count=0, unique_bytes=None, unique_is_complete=True,
     promoter="w1", scheduler="w1", repeat_lag_ms=None, quarantined_count=0,
 )  # fmt: skip
@@ -70,7 +70,8 @@ def test_every_trouble_of_a_server_is_found_with_a_remedy(change, check, words):
 @pytest.mark.parametrize(
     ("change", "check", "words"),
     [
-        ({"groups": ["default", "b"]}, "group", "2 groups share"),
+        ({"groups": [GroupUse("default", 1), GroupUse("b", 0, 2)]}, "group", "2 groups share"),
+        ({"groups": [GroupUse("default", 1), GroupUse("b")]}, "group", "nobody uses it"),
         ({"workers": [ALIVE, DEAD]}, "dead worker", "w2 holds 3 jobs, silent for 90 s"),
         ({"ghost_count": 2, "pending_looked_at": 9}, "ghosts", "2 of 9"),
         ({"quarantined_count": 1}, "firing", "put aside"),
@@ -94,7 +95,12 @@ def test_every_trouble_of_a_queue_is_found_with_a_remedy(change, check, words):
         ({"stream_depth": 9}, {"workers": []}, "workers", "9 jobs are ready"),
         ({"oldest_delayed_lag_ms": 9_000}, {}, "promotion", "9.0 s late, led by w1"),
         ({"oldest_delayed_lag_ms": 9_000}, {"promoter": None}, "promotion", "nobody leads"),
-        ({"stream_depth": 9, "has_group": False}, {"groups": ["b"]}, "group", "no group"),
+        (
+            {"stream_depth": 9, "has_group": False},
+            {"groups": [GroupUse("b", 1)]},
+            "group",
+            "no group",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -170,6 +176,21 @@ async def test_findings_are_code_1_with_a_remedy_each(chasqui, queue, queue_name
     assert "to do" in said.out
     (unique,) = [one["found"] for one in facts["checks"] if one["check"] == "unique ids"]
     assert unique.startswith("1 kept, about ")
+
+
+async def test_two_groups_in_use_are_an_error_that_names_both(chasqui, queue, queue_name, raw):
+    await queue.add("a", 1)
+    for group in ("default", "other"):
+        if group == "other" or not await raw("XINFO", "GROUPS", raw.keys.stream):
+            await raw("XGROUP", "CREATE", raw.keys.stream, group, "0")
+        await raw("XREADGROUP", "GROUP", group, "c", "STREAMS", raw.keys.stream, ">")
+
+    checks = (await chasqui("doctor", queue_name, "--json")).json["checks"]
+
+    (found,) = [one for one in checks if one["check"] == "group"]
+    assert found["level"] == "error"
+    assert "'default' (1 consumers, 1 pending), 'other' (1 consumers, 1 pending)" in found["found"]
+    assert "XGROUP DESTROY" in found["remedy"]
 
 
 async def test_ghosts_and_dead_workers_are_found_and_left_alone(chasqui, queue_name, raw):

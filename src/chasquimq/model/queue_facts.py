@@ -10,6 +10,8 @@ from chasquimq.model.finding import Finding, error, note, ok, size_text, warning
 from chasquimq.model.snapshot import Snapshot, WorkerSnapshot, WrongType
 
 DLQ_DEPTH_MAX = 100_000
+# A producer has to make the stream on some servers, which a group does.
+PRODUCERS_GROUP = "default"
 LATE_MS_MAX = 5_000
 UNIQUE_BYTES_MAX = 256 * 1024 * 1024
 
@@ -23,6 +25,21 @@ class RunTimes(msgspec.Struct, frozen=True):
     max_ms: float
 
 
+class GroupUse(msgspec.Struct, frozen=True):
+    """A consumer group, how many workers it has and how many jobs they hold."""
+
+    name: str
+    workers: int = 0
+    pending: int = 0
+
+    @property
+    def is_used(self) -> bool:
+        return self.workers > 0 or self.pending > 0
+
+    def __str__(self) -> str:
+        return f"{self.name!r} ({self.workers:,} consumers, {self.pending:,} pending)"
+
+
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the server knows of one queue; None stands for nothing, or for nobody.
 
@@ -31,7 +48,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     snapshot: Snapshot
-    groups: Sequence[str]
+    groups: Sequence[GroupUse]
     workers: Sequence[WorkerSnapshot]
     ghost_count: int
     pending_looked_at: int
@@ -67,18 +84,46 @@ def check_queue(facts: QueueFacts, lease_ms: int) -> list[Finding]:
 
 
 def _group(facts: QueueFacts) -> Iterator[Finding]:
-    group, others = facts.snapshot.group, [g for g in facts.groups if g != facts.snapshot.group]
-    if not facts.snapshot.has_group:
-        found = f"no group {group!r} yet" + (f", but {', '.join(others)}" if others else "")
-        if not facts.snapshot.stream_depth:
-            yield note("group", f"{found}; the first worker makes it")
-        else:
-            yield warning("group", found, f"start a worker of group {group!r}, or name its group")
-    elif others:
-        found = f"{len(facts.groups)} groups share the stream; what one acks is gone for all"
-        yield error("group", found, f"use one group; XGROUP DESTROY {', '.join(others)}")
+    group = facts.snapshot.group
+    if facts.snapshot.has_group:
+        yield from _other_groups(facts)
+        return
+    others = [one.name for one in facts.groups]
+    found = f"no group {group!r} yet" + (f", but {', '.join(others)}" if others else "")
+    if not facts.snapshot.stream_depth:
+        yield note("group", f"{found}; the first worker makes it")
     else:
-        yield ok("group", f"{group!r} is there")
+        yield warning("group", found, f"start a worker of group {group!r}, or name its group")
+
+
+def _other_groups(facts: QueueFacts) -> Iterator[Finding]:
+    used = [one for one in facts.groups if one.is_used]
+    unused = [one for one in facts.groups if one.name != facts.snapshot.group and not one.is_used]
+    if len(used) > 1:
+        yield _shared(used)
+    elif not unused:
+        yield ok("group", f"{facts.snapshot.group!r} is there")
+    for one in unused:
+        yield _left_over(one)
+
+
+def _shared(used: Sequence[GroupUse]) -> Finding:
+    found = (
+        f"{len(used)} groups share the stream: {', '.join(map(str, used))}; "
+        "each runs every job, and what one acks is gone for all"
+    )
+    remedy = (
+        "use one group: stop the workers of the others, let a worker of theirs run until it is "
+        "idle, then remove them with XGROUP DESTROY"
+    )
+    return error("group", found, remedy)
+
+
+def _left_over(group: GroupUse) -> Finding:
+    if group.name == PRODUCERS_GROUP:
+        return note("group", f"{group.name!r} is there as well, made by a producer; nobody uses it")
+    found = f"{group.name!r} is there as well, and nobody uses it"
+    return warning("group", found, f"remove it with XGROUP DESTROY {group.name}")
 
 
 def _somebody_works(facts: QueueFacts, lease_ms: int) -> Finding:

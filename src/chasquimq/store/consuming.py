@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import ServerOutOfMemory, ServerRefused, StoreError
+from chasquimq.errors import GroupConflict, ServerRefused, StoreError
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, has_many_set, many_set_question, probe
@@ -17,6 +17,7 @@ from chasquimq.store.passing import pass_moves
 from chasquimq.store.server_clock import ServerClock
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_group_name
+from chasquimq.wire.stream_entry import read_text
 
 if TYPE_CHECKING:
     from chasquimq.settings import (
@@ -83,7 +84,7 @@ class ConsumerStore:
         return self._reads.is_up
 
     async def open(self) -> None:
-        """Connect, probe the server and make sure that the group exists."""
+        """Connect, probe the server and join the group; no other may be in use."""
         await self._writes.connection()
         await self._reads.connection()
         self.has_gap = False
@@ -119,10 +120,14 @@ class ConsumerStore:
             return await self._regroup(error)
         return self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
 
-    async def create_group(self) -> None:
-        """Create stream and group; entries added before it are seen."""
+    async def join_group(self) -> None:
+        """Create stream and group where they are missing; entries added before are seen.
+
+        Raises:
+            GroupConflict: another group consumes the stream.
+        """
         connection = await self._writes.connection()
-        await self._create_group(connection)
+        await self._join_group(connection)
 
     async def ack(self, entry_ids: Sequence[bytes]) -> list[Door]:
         """Complete entries: at most a thousand, whoever owns them."""
@@ -193,7 +198,7 @@ class ConsumerStore:
         """Whoever deleted the group deleted its jobs; those to come need it again."""
         if error.code != "NOGROUP":
             raise error
-        await self.create_group()
+        await self.join_group()
         return EMPTY
 
     async def _run(self, name: str, *args: Part) -> Reply:
@@ -210,30 +215,44 @@ class ConsumerStore:
             replies = await connection.send(many_set_question(self.keys), 2)
             self._has_many_set = has_many_set(replies)
         await self.clock.learn(connection)
-        await self._create_group(connection)
+        await self._join_group(connection)
         self.has_gap = True
 
     async def _prepare_reads(self, connection: Connection) -> None:
         self._reader_client_id = await connection.call("CLIENT", "ID")
         self.has_gap = True
 
-    async def _create_group(self, connection: Connection) -> None:
-        try:
-            await connection.call("XGROUP", "CREATE", self.keys.stream, self.group, "0", "MKSTREAM")
-        except ServerRefused as error:
-            if error.code != "BUSYGROUP":
-                raise
-        except ServerOutOfMemory:
-            # What runs must be acked all the same, and with the group there it can be.
-            if not await self._has_group(connection):
-                raise
+    async def _join_group(self, connection: Connection) -> None:
+        args = (self.group, self.consumer, PARKING)
+        others = await script.run(connection, "join_group", [self.keys.stream], *args)
+        if others:
+            raise _conflict(self.keys, self.group, others)
 
-    async def _has_group(self, connection: Connection) -> bool:
-        try:
-            groups = await connection.call("XINFO", "GROUPS", self.keys.stream)
-        except ServerRefused:
-            return False  # there is no stream
-        return self.group.encode() in [row[1] for row in groups]
+
+def _conflict(keys: QueueKeys, group: str, others: Sequence[Reply]) -> GroupConflict:
+    found = [
+        (read_text(name), workers, pending)
+        for name, workers, pending in zip(others[::3], others[1::3], others[2::3], strict=True)
+    ]
+    told = [
+        f"{name!r} ({_count(workers, 'consumer')}, {pending} pending)"
+        for name, workers, pending in found
+    ]
+    name, _, pending = found[0]
+    drain = "run a worker of it until it is idle, then remove it" if pending else "remove it"
+    return GroupConflict(
+        f"one group must consume queue {keys.queue!r}, found {' and '.join(told)} beside "
+        f"{group!r}: what one group acks is deleted for all, and each would run every job; "
+        f"start this worker with group={name!r}, or give it another queue; if no worker uses "
+        f"{name!r} any more, {drain} with XGROUP DESTROY {keys.stream} {name}",
+        queue=keys.queue,
+        group=group,
+        found=[name for name, *_ in found],
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _chunks(rows: Sequence[tuple[bytes, int]], size: int) -> Iterator[Sequence[tuple[bytes, int]]]:

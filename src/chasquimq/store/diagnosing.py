@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from chasquimq.errors import ServerRefused, StoreError
-from chasquimq.model.queue_facts import QueueFacts, RunTimes
+from chasquimq.model.queue_facts import GroupUse, QueueFacts, RunTimes
 from chasquimq.model.server_facts import ServerFacts
 from chasquimq.model.snapshot import WrongType
 from chasquimq.store import script
@@ -150,13 +150,19 @@ class DiagnosingStore:
             return None
         return read_text(reply[1]) if reply else None
 
-    async def _groups(self, keys: QueueKeys) -> list[str]:
+    async def _groups(self, keys: QueueKeys) -> list[GroupUse]:
         (reply,) = await self._link.ask(pack(("XINFO", "GROUPS", keys.stream)))
         if is_missing(reply):
             return []
         if isinstance(reply, StoreError):
             raise reply
-        return [read_text(pairs(row)[b"name"]) for row in reply]
+        return [await self._use(keys, pairs(row)) for row in reply]
+
+    async def _use(self, keys: QueueKeys, group: dict[bytes, Reply]) -> GroupUse:
+        name = read_text(group[b"name"])
+        found = await InspectorStore(keys.queue, self._link, name).workers()
+        workers = sum(not one.is_parking for one in found)
+        return GroupUse(name, workers, cast("int", group[b"pending"]))
 
     async def _ghosts(self, keys: QueueKeys, group: str) -> tuple[int, int]:
         ghosts, looked_at, at = 0, 0, "-"
