@@ -7,8 +7,12 @@ import time
 
 import pytest
 
-from chasquimq import BackoffSpec, UnrecoverableError
+from chasquimq import BackoffSpec, Queue, RepeatPattern, UnrecoverableError, Worker
 from chasquimq.errors import ServerOutOfMemory
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.row_write import Jobs, OwnIdTerms, own_id_write
+from chasquimq.store.row_writing import Patience, RowWriter
+from chasquimq.wire.row_jobs import encode_envelopes, job_digests
 from support.waiting import eventually, patience
 
 OUTAGE_S = 3.0
@@ -137,3 +141,62 @@ async def has_drained(raw, worker):
     health = worker.health()
     delayed = await raw("ZCARD", raw.keys.delayed)
     return (health.completed, health.buried, delayed) == (JOBS, JOBS, 3 * JOBS)
+
+
+FIRST_WRITES = {
+    "add": lambda queue: queue.add("n", 1),
+    "add_bulk": lambda queue: queue.add_bulk([{"name": "n", "data": at} for at in range(300)]),
+    "add with an id": lambda queue: queue.add("n", 1, job_id="mine"),
+    "add for later": lambda queue: queue.add("n", 1, delay_ms=60_000),
+    "add for later with an id": lambda queue: queue.add("n", 1, delay_ms=60_000, job_id="mine"),
+    "plan": lambda queue: queue.upsert_repeatable_job("n", 1, repeat=RepeatPattern.every(60_000)),
+}
+
+
+@pytest.mark.parametrize("resend", [True, False], ids=["resent", "sent once"])
+@pytest.mark.parametrize("first", FIRST_WRITES.values(), ids=FIRST_WRITES)
+async def test_the_first_write_of_a_queue_says_that_memory_is_missing(
+    url, queue_name, raw, memory, first, resend
+):
+    await memory(1)
+    async with Queue(queue_name, redis_url=url, resend=resend) as queue:
+        with pytest.raises(ServerOutOfMemory, match="raise maxmemory"):
+            await first(queue)
+        assert await raw("KEYS", "*") == []
+        await memory(0)
+        assert await first(queue)
+
+
+async def test_a_worker_of_a_queue_that_is_not_there_yet_says_that_memory_is_missing(
+    url, queue_name, memory
+):
+    await memory(1)
+
+    with pytest.raises(ServerOutOfMemory, match="raise maxmemory"):
+        await asyncio.wait_for(Worker(queue_name, print, redis_url=url).run(), 10)
+
+
+async def test_rows_for_a_queue_that_is_not_there_yet_say_that_memory_is_missing(
+    url, queue_name, memory
+):
+    def write() -> None:
+        patience = Patience(resend_s=0.1, full_s=0.1)
+        writer = RowWriter(
+            queue_name, ConnectionSettings(url=url), lambda *_: None, patience=patience
+        )
+        jobs = Jobs(["a"], ["n"], encode_envelopes(["a"], [b"\xc0"], 5))
+        terms = OwnIdTerms(
+            stream_len_max=0, unique_ms=60_000, has_leftovers=writer.has_leftovers(["a"]),
+            has_many_set=writer.has_many_set(),
+        )  # fmt: skip
+        digests = job_digests(jobs.names, [b"\xc0"])
+        try:
+            writer.put(own_id_write(jobs, digests, writer.keys, terms))
+            writer.drain()
+        finally:
+            writer.close()
+
+    await memory(1)
+
+    with pytest.raises(ServerOutOfMemory, match="raise maxmemory"):
+        await asyncio.to_thread(write)

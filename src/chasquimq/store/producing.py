@@ -294,5 +294,11 @@ class ProducerStore:
             + pack(("XCFGSET", self.keys.stream, "IDMP-MAXSIZE", _UNCONFIRMED_MAX)),
             2,
         )
-        if isinstance(replies[1], StoreError):
-            raise replies[1]
+        made, told = replies
+        if isinstance(told, StoreError):
+            # A stream that could not be made cannot be told anything; why is in the first reply.
+            raise made if isinstance(made, StoreError) and _is_no_key(told) else told
+
+
+def _is_no_key(error: StoreError) -> bool:
+    return "no such key" in str(error)
