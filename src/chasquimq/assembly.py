@@ -27,6 +27,7 @@ from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.leasing import LeaseStore
 from chasquimq.store.payloads import decode
 from chasquimq.store.recording import EventStore
+from chasquimq.store.rights import EVENTS, HISTORY, upkeep_roles
 from chasquimq.store.upkeep import UpkeepStore
 from chasquimq.telemetry.sink import MetricsSink, WorkerHealth
 
@@ -73,9 +74,12 @@ class Assembly:
 
     def _store(self) -> ConsumerStore:
         settings = self.settings
+        wished = [] if settings.events.level == "off" else [EVENTS]
+        wished += [HISTORY] if settings.history.is_kept else []
         return ConsumerStore(
             self.queue, self.group, self.consumer, self.connection,
             settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
+            beside=upkeep_roles(settings.upkeep), wished=wished,
         )  # fmt: skip
 
     def _lease_store(self) -> LeaseStore:

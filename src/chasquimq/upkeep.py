@@ -18,11 +18,14 @@ from chasquimq.settings import (
     UpkeepSettings,
 )
 from chasquimq.store.address import connection_settings
+from chasquimq.store.connection import Connection
 from chasquimq.store.firing import FiringStore
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.link import Link
+from chasquimq.store.rights import demand, upkeep_roles
 from chasquimq.store.upkeep import UpkeepStore
 from chasquimq.store.waiting import wait_for_server
+from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_group_name, check_queue_name
 
 _RELEASE_S = 1.0
@@ -53,7 +56,10 @@ class Upkeep:
             redis_url, tls=tls, insecure_tls=insecure_tls,
             credential_provider=credential_provider, queue=self.name,
         )  # fmt: skip
-        self._link = Link(self._connection, name="chasqui-upkeep", waits_for_login=True)
+        self._link = Link(
+            self._connection, name="chasqui-upkeep", prepare=self._demand_rights,
+            waits_for_login=True,
+        )  # fmt: skip
         self._store = UpkeepStore(
             self.name, self._link, waiting_events_max=EventSettings().waiting_max
         )
@@ -116,6 +122,9 @@ class Upkeep:
         """The same, for signal handlers."""
         self._loops.stop()
         self._stopping.set()
+
+    async def _demand_rights(self, connection: Connection) -> None:
+        await demand(connection, QueueKeys(self.name), upkeep_roles(self._settings))
 
     async def _leave(self) -> None:
         with suppress(StoreError, TimeoutError):

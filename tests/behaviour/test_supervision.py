@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 import pytest
 
@@ -122,4 +123,6 @@ async def test_a_loop_that_was_down_says_when_it_is_up(keep, caplog):
         loop._run_s = 60
         await eventually(lambda: not supervisor.loops_down, within_s=4)
 
-    assert told(caplog) == [("ERROR", "a loop has been down"), ("INFO", "a loop is up again")]
+    (level, down), up = told(caplog)
+    assert (level, up) == ("ERROR", ("INFO", "a loop is up again"))
+    assert re.fullmatch("loop flapping has been failing for [56] s: READONLY a replica", down)

@@ -108,7 +108,7 @@ async def test_a_user_without_the_right_to_add_is_told_which_right_is_missing(
     await raw("ACL", "SETUSER", user, "-xadd", "-eval", "-evalsha")
 
     who = "this user" if is_terse else f"the user '{user}'"
-    told = f"^{who} must be allowed to run (XADD|EVALSHA) and"
+    told = f"^{who} must be allowed to run (XADD|EVAL, EVALSHA and XADD) and is not"
     with pytest.raises(ServerRefused, match=told):
         await add_at(with_credentials(url, f"{user}:{QUOTED}"))
 

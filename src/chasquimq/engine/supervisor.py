@@ -82,7 +82,11 @@ class Supervisor:
         trouble.is_told |= isinstance(error, ConnectionLost)
         if name in self.loops_down and not trouble.is_told_down:
             trouble.is_told = trouble.is_told_down = True
-            logger.error("a loop has been down", extra=_about(name, trouble))
+            logger.error(
+                "loop %s has been failing for %.0f s: %s",
+                name, time.monotonic() - trouble.since_s, trouble.error,
+                extra=_about(name, trouble),
+            )  # fmt: skip
 
     def _tell_bug(self, name: str, error: BaseException) -> None:
         self._troubles[name].is_told = True

@@ -14,6 +14,7 @@ from chasquimq.store.arrivals import EMPTY, ArrivalReader, Batch
 from chasquimq.store.link import Link
 from chasquimq.store.moves import MoveSpeller, flat
 from chasquimq.store.passing import pass_moves
+from chasquimq.store.rights import RESULTS, WORKER, Role, demand
 from chasquimq.store.server_clock import ServerClock
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_group_name
@@ -47,7 +48,13 @@ class ConsumerStore:
         abilities: AbilitySettings,
         lease_ms: int,
         results: ResultSettings,
+        *,
+        beside: Sequence[Role] = (),
+        wished: Sequence[Role] = (),
     ) -> None:
+        # Upkeep, events and history use the connection for writes and need rights as well.
+        self._roles = (WORKER, *((RESULTS,) if results.is_stored else ()), *beside)
+        self._wished = wished
         self.keys = QueueKeys(queue)
         self.group = check_group_name(group)
         self.consumer = consumer
@@ -84,7 +91,7 @@ class ConsumerStore:
         return self._reads.is_up
 
     async def open(self) -> None:
-        """Connect, probe the server and join the group; no other may be in use."""
+        """Connect, check rights, probe the server and join the group; no other may be in use."""
         await self._writes.connection()
         await self._reads.connection()
         self.has_gap = False
@@ -210,6 +217,7 @@ class ConsumerStore:
             raise
 
     async def _prepare_writes(self, connection: Connection) -> None:
+        await demand(connection, self.keys, self._roles, self._wished)
         self.abilities = await probe(connection, self.keys, self._wanted)
         if self._keeps_results:
             replies = await connection.send(many_set_question(self.keys), 2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -31,6 +32,15 @@ from chasquimq.store.delay_events import DelayEvents
 from chasquimq.store.delay_write import DelayWrite
 from chasquimq.store.link import Link, pause
 from chasquimq.store.outbox import Outbox
+from chasquimq.store.rights import (
+    NATIVE_ADD,
+    PLAIN_ADD,
+    PRODUCER,
+    Role,
+    missing_rights,
+    needs,
+    refusal_of,
+)
 from chasquimq.store.server_errors import about, is_worth_resending
 from chasquimq.store.window import UnconfirmedBytes, Window
 from chasquimq.wire.keys import QueueKeys
@@ -86,6 +96,9 @@ class ProducerStore:
             self._delay_events = DelayEvents(queue, settings.events_max_stream_len, self.link)
         self._preparing = asyncio.Lock()
         self._prepared: Connection | None = None
+        # What the user of that connection may not run, of all that producers do.
+        self._missing: frozenset[str] = frozenset()
+        self._asked: Connection | None = None
 
     async def abilities(self) -> Abilities:
         """What the server can do, asked once for each connection."""
@@ -160,6 +173,7 @@ class ProducerStore:
             except ConnectionLost as error:
                 raise doubt or error from error.__cause__
             try:
+                await self._permit(connection, lambda: [PRODUCER[name]])
                 return await script.run(connection, name, keys, *args)
             except StoreError as error:
                 # Once it may have been done, no later trouble can say that it was not.
@@ -263,7 +277,9 @@ class ProducerStore:
 
     async def _connect(self, jobs: Sequence[NewJob]) -> None:
         try:
-            await self.link.connection(within_s=self._settings.resend_within_ms / 1000 + 0.05)
+            within_s = self._settings.resend_within_ms / 1000 + 0.05
+            connection = await self.link.connection(within_s=within_s)
+            await self._permit(connection, lambda: self._roles(jobs))
         except StoreError as error:
             raise about(error, ids_of(jobs)) from error.__cause__
 
@@ -277,6 +293,46 @@ class ProducerStore:
                 await self._widen_memory(connection)
                 self._prepared = connection
         return connection
+
+    async def _permit(self, connection: Connection, roles: Callable[[], Sequence[Role]]) -> None:
+        """Raise which commands the user may not run of all that this act needs.
+
+        Asked when a connection first writes: who only looks needs no right to add.
+        """
+        if connection is not self._asked:
+            await self._ask_rights(connection)
+        if self._missing and any(needs(role) & self._missing for role in roles()):
+            # They may have been granted since.
+            await self._ask_rights(connection)
+            refusal = await refusal_of(connection, self.keys, self._missing, roles())
+            if refusal is not None:
+                raise refusal
+
+    async def _ask_rights(self, connection: Connection) -> None:
+        try:
+            roles = (NATIVE_ADD, *PRODUCER.values())
+            self._missing = await missing_rights(connection, self.keys, roles)
+        except StoreError:
+            return  # the act itself meets the same trouble, and knows what to do about it
+        self._asked = connection
+        if self._abilities and "xgroup|create" in self._missing:
+            # The memory of ids cannot be widened; a script remembers instead.
+            self._abilities = replace(self._abilities, idempotent_add=False)
+
+    def _roles(self, jobs: Sequence[NewJob]) -> list[Role]:
+        roles = [PRODUCER["schedule"]] if any(map(_wait_of, jobs)) else []
+        ready = [job for job in jobs if job.wait is None]
+        if self._is_capped or any(map(_digest_of, ready)):
+            roles.append(PRODUCER["add"])
+        elif ready:
+            roles.append(self._plain_role())
+        return roles
+
+    def _plain_role(self) -> Role:
+        if not self._settings.resend:
+            return PLAIN_ADD
+        assert self._abilities is not None, "a connection probes the server before it is used"
+        return NATIVE_ADD if self._abilities.idempotent_add else PRODUCER["add"]
 
     async def _prepare(self, connection: Connection) -> None:
         self._abilities = await probe(connection, self.keys, self._wanted)

@@ -1,0 +1,232 @@
+"""Asks the server which commands of a role its user may not run, before the first is used."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from chasquimq.errors import ServerRefused
+from chasquimq.store.connection import pack
+from chasquimq.store.script import run, script
+
+if TYPE_CHECKING:
+    from chasquimq.settings import UpkeepSettings
+    from chasquimq.store.connection import Connection, Part, Reply
+    from chasquimq.wire.keys import QueueKeys
+
+logger = logging.getLogger(__name__)
+_KEY = "<key>"
+# Every command that a role may need, in a form that changes nothing on a key that does not exist.
+# A command that is new in a role or a script needs a line here; nothing else lists commands.
+FORMS: dict[str, tuple[Part, ...]] = {
+    "client|id": (),
+    "client|unblock": (0,),
+    "del": (_KEY,),
+    "eval": ("return 0", 0),
+    "evalsha": ("0" * 40, 0),
+    "exists": (_KEY,),
+    "expire": (_KEY, 1),
+    "get": (_KEY,),
+    "hdel": (_KEY, "f"),
+    "hget": (_KEY, "f"),
+    "hgetall": (_KEY,),
+    "hincrby": (_KEY, "f", "no number"),
+    "hlen": (_KEY,),
+    "hmget": (_KEY, "f"),
+    "hscan": (_KEY, 0),
+    "hset": (_KEY, "f", "v", "no value"),
+    "memory|usage": (_KEY,),
+    "mget": (_KEY,),
+    "msetex": (1, _KEY, "", "XX", "PX", 1),
+    "pexpire": (_KEY, 1),
+    "set": (_KEY, "", "XX"),
+    "time": (),
+    "xack": (_KEY, "g", "0-1"),
+    "xackdel": (_KEY, "g", "IDS", 1, "0-1"),
+    "xadd": (_KEY, "NOMKSTREAM", "*", "f", "v"),
+    "xcfgset": (_KEY, "IDMP-MAXSIZE", 100),
+    "xclaim": (_KEY, "g", "c", 0, "0-1"),
+    "xdel": (_KEY, "0-1"),
+    "xgroup|create": (_KEY, "g", "0"),
+    "xgroup|delconsumer": (_KEY, "g", "c"),
+    "xinfo|consumers": (_KEY, "g"),
+    "xinfo|groups": (_KEY,),
+    "xinfo|stream": (_KEY,),
+    "xlen": (_KEY,),
+    "xpending": (_KEY, "g", "-", "+", 1),
+    "xrange": (_KEY, "-", "+"),
+    "xread": ("STREAMS", _KEY, "0"),
+    "xreadgroup": ("GROUP", "g", "c", "STREAMS", _KEY, ">"),
+    "xrevrange": (_KEY, "+", "-"),
+    "xtrim": (_KEY, "MAXLEN", 0),
+    "zadd": (_KEY, "XX", 0, "m"),
+    "zcard": (_KEY,),
+    "zcount": (_KEY, 0, 0),
+    "zrange": (_KEY, 0, 0),
+    "zrangebyscore": (_KEY, 0, 0),
+    "zrem": (_KEY, "m"),
+    "zremrangebyrank": (_KEY, 0, 0),
+    "zscore": (_KEY, "m"),
+}
+# The probe of abilities tries these, and does without what the user may not run.
+OPTIONAL = frozenset({"msetex", "xackdel", "xcfgset"})
+_WITH_SUBCOMMANDS = frozenset({"CLIENT", "MEMORY", "XGROUP", "XINFO"})
+_IN_SCRIPTS = re.compile(r"\b(?:p?call|try)\('([A-Z]+)'(?:, '([A-Z]+)')?")
+_GRANTED_BY = re.compile(r"ACL SETUSER (?P<user>\S+) \+")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Somebody who needs rights: the commands it sends and the scripts it runs."""
+
+    name: str
+    commands: str = ""
+    scripts: str = ""
+
+
+WORKER = Role(
+    "a worker",
+    "client|id client|unblock time xpending xreadgroup",
+    "ack bury charge claim hand_back join_group reap_consumer renew retry",
+)
+RESULTS = Role("a worker that keeps results", "exists", "complete")
+PROMOTER = Role(
+    "promotion",
+    "xinfo|consumers xlen",
+    "acquire_lock promote_due reap_consumer release_lock sweep unindex",
+)
+SCHEDULER = Role(
+    "the scheduler", "hmget time zrange", "acquire_lock fire quarantine_spec release_lock"
+)
+# Best effort: what they cannot write is dropped and counted, and no job waits for it.
+EVENTS = Role("events", "xadd xtrim")
+HISTORY = Role("history", "memory|usage xlen", "record")
+# What a producer does, by the script that does it; each is asked about when it is first done.
+PLAIN_ADD = Role("adding jobs", "xadd")
+NATIVE_ADD = Role("adding jobs", "xadd xgroup|create")
+PRODUCER = {
+    "add": Role("adding jobs", scripts="add"),
+    "schedule": Role("adding delayed jobs", scripts="schedule"),
+    "cancel": Role("cancelling delayed jobs", scripts="cancel"),
+    "upsert_repeatable": Role("planning repeatable jobs", scripts="upsert_repeatable"),
+    "remove_repeatable": Role("removing repeatable jobs", scripts="remove_repeatable"),
+    "replay": Role("replaying dead jobs", "time xrange xrevrange", "replay"),
+    "purge": Role("purging dead jobs", "time xrange xrevrange", "purge"),
+}
+
+
+@cache
+def needs(role: Role) -> frozenset[str]:
+    """The commands of a role, as access lists name them."""
+    names = role.scripts.split()
+    in_scripts = [command for name in names for command in commands_of(script(name).text)]
+    callers = ("eval", "evalsha") if names else ()
+    return frozenset((*role.commands.split(), *in_scripts, *callers)) - OPTIONAL
+
+
+def commands_of(text: str) -> set[str]:
+    """The commands that the text of a script runs."""
+    return {
+        f"{command}|{word}".lower() if command in _WITH_SUBCOMMANDS else command.lower()
+        for command, word in _IN_SCRIPTS.findall(text)
+    }
+
+
+async def missing_rights(
+    connection: Connection, keys: QueueKeys, roles: Iterable[Role]
+) -> frozenset[str]:
+    """The commands of these roles that the user may not run; one round trip, nothing is run."""
+    wanted = sorted(frozenset[str]().union(*map(needs, roles)))
+    args = [part for command in wanted for part in _counted(_spelled(command, keys.stream))]
+    try:
+        places: list[int] | None = await run(connection, "missing_rights", [keys.stream], *args)
+    except ServerRefused as error:
+        if error.code != "NOPERM":
+            raise
+        places = None
+    if places is None:
+        return frozenset(await _tried(connection, keys, wanted))
+    return frozenset(wanted[place - 1] for place in places)
+
+
+async def demand(
+    connection: Connection, keys: QueueKeys, roles: Sequence[Role], wished: Sequence[Role] = ()
+) -> None:
+    """Raise what the user may not run of all that these roles need, in one error.
+
+    What only the wished ones need is logged.
+    """
+    missing = await missing_rights(connection, keys, (*roles, *wished))
+    if not missing:
+        return
+    refusal = await refusal_of(connection, keys, missing, roles)
+    if refusal is not None:
+        raise refusal
+    refusal = await refusal_of(connection, keys, missing, wished)
+    if refusal is not None:
+        logger.warning("events or history will be incomplete: %s", refusal)
+
+
+async def refusal_of(
+    connection: Connection, keys: QueueKeys, missing: frozenset[str], roles: Sequence[Role]
+) -> ServerRefused | None:
+    """The error for those of the missing commands that these roles need.
+
+    They are tried, which tells the name of the user and whether commands or keys are missing.
+    """
+    lacking = [role for role in roles if needs(role) & missing]
+    if not lacking:
+        return None
+    wanted = sorted(frozenset[str]().union(*map(needs, lacking)) & missing)
+    found = await _tried(connection, keys, wanted)
+    return _refusal(found, " and ".join(role.name for role in lacking)) if found else None
+
+
+def upkeep_roles(settings: UpkeepSettings) -> list[Role]:
+    """Those whose loops are switched on."""
+    roles = [PROMOTER] if settings.delayed_enabled else []
+    return [*roles, SCHEDULER] if settings.run_scheduler else roles
+
+
+async def _tried(
+    connection: Connection, keys: QueueKeys, commands: list[str]
+) -> dict[str, ServerRefused]:
+    """The commands that are refused when they are sent, in a form that changes nothing."""
+    scratch = f"{keys.stream}:probe"
+    request = b"".join(pack(_spelled(command, scratch)) for command in commands)
+    replies: list[Reply] = await connection.send(request, len(commands))
+    return {
+        command: reply
+        for command, reply in zip(commands, replies, strict=True)
+        if isinstance(reply, ServerRefused) and reply.code == "NOPERM"
+    }
+
+
+def _spelled(command: str, key: str) -> tuple[Part, ...]:
+    parts = [key if part == _KEY else part for part in FORMS[command]]
+    return (*command.upper().split("|"), *parts)
+
+
+def _counted(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return (len(parts), *parts)
+
+
+def _refusal(found: dict[str, ServerRefused], purpose: str) -> ServerRefused:
+    """One sentence for all commands; a fence around the keys is a sentence of its own."""
+    commands = [name for name, error in found.items() if _GRANTED_BY.search(str(error))]
+    if len(commands) <= 1:
+        return found[commands[0]] if commands else next(iter(found.values()))
+    match = _GRANTED_BY.search(str(found[commands[0]]))
+    user = match["user"] if match else "<user>"
+    who = "this user" if user == "<user>" else f"the user {user!r}"
+    spelled = [name.upper().replace("|", " ") for name in commands]
+    return ServerRefused(
+        f"{who} must be allowed to run {', '.join(spelled[:-1])} and {spelled[-1]} and is not "
+        f"(NOPERM), which {purpose} needs; "
+        f"grant them with ACL SETUSER {user} {' '.join(f'+{name}' for name in commands)}",
+        code="NOPERM",
+    )
