@@ -23,6 +23,14 @@ class Mutant:
 
 
 _LEASES = "tests/behaviour/test_leases.py"
+_REFUSED = (
+    "tests/store/test_refused_commands.py::test_a_refused_command_leaves_every_job_in_one_place"
+    "_and_a_later_try_succeeds"
+)
+_EXHAUSTED = (
+    "tests/store/test_refused_commands.py::"
+    "test_a_stream_at_the_end_of_its_ids_loses_doubles_and_strands_nothing"
+)
 _FORGED = (
     "tests/store/test_upkeep.py::"
     "test_a_forged_member_leaves_the_job_whose_id_it_carries_cancellable"
@@ -57,13 +65,112 @@ MUTANTS = (
     ),
     Mutant(
         "burial without the gate of the ack", f"{_LUA}/bury.lua",
-        "if #held == 0 then\n    marks[i] = 0\n  elseif held", "if #held > 0 and held",
+        "if #held == 0 or seen[id] then\n    marks[i] = 0\n  elseif held", "if #held > 0 and held",
         "tests/store/test_script_bury.py::test_the_second_burial_finds_the_entry_gone[valkey]",
     ),
     Mutant(
         "burial by one who does not own it", f"{_LUA}/bury.lua",
         "elseif held[1][2] ~= ARGV[2] then", "elseif false then",
         "tests/store/test_script_bury.py::test_an_entry_of_another_owner_stays_where_it_is[valkey]",
+    ),
+    Mutant(
+        "a burial acknowledges before the DLQ has the job", f"{_LUA}/bury.lua",
+        "redis.call('XACK', KEYS[1], ARGV[1], '0-0')",
+        "redis.call('XACK', KEYS[1], ARGV[1], unpack(ids))",
+        f"{_EXHAUSTED}[valkey-bury-two-no room]",
+    ),
+    Mutant(
+        "a burial needs memory that a full server does not give", f"{_LUA}/bury.lua",
+        "redis.call('XACK', KEYS[1], ARGV[1], '0-0')\n", "",
+        "tests/faults/test_out_of_memory.py::test_work_goes_on_without_memory_and_what_fell_due_"
+        "runs_when_it_returns[valkey-plain]",
+    ),
+    Mutant(
+        "half a burial leaves a second entry in the DLQ", f"{_LUA}/bury.lua",
+        "if #dead > 0 then redis.pcall('XDEL', KEYS[2], unpack(dead)) end", "",
+        f"{_EXHAUSTED}[valkey-bury-two-room for one]",
+    ),
+    Mutant(
+        "rights are not checked before the first write", f"{_LUA}/shared/needs.lua",
+        "if not is_allowed or is_allowed(command, key, ...) then return end",
+        "if command then return end",
+        f"{_REFUSED}[valkey-retry-later-zadd]",
+    ),
+    Mutant(
+        "a retry acknowledges what it may not delay", f"{_LUA}/retry.lua",
+        "needs('ZADD', delayed, 0, '')\n", "",
+        f"{_REFUSED}[valkey-retry-later-zadd]",
+    ),
+    Mutant(
+        "an ack leaves entries that it may not delete", f"{_LUA}/ack.lua",
+        "needs('XDEL', KEYS[1], '0-0')\n", "",
+        f"{_REFUSED}[valkey-ack-two-xdel]",
+    ),
+    Mutant(
+        "a completion loses the result that it may not write", f"{_LUA}/complete.lua",
+        "needs('SET', KEYS[2], '')\n", "",
+        f"{_REFUSED}[valkey-complete-one by one-set]",
+    ),
+    Mutant(
+        "an id is marked before its job is added", f"{_LUA}/add.lua",
+        "local left, added, added_count = next_key, {}, 0\n",
+        "local left, added, added_count = next_key, {}, 0\n"
+        "for i = 1, count do if markers[i] then redis.call('SET', markers[i], 'x') end end\n",
+        f"{_REFUSED}[valkey-add-own ids-xadd]",
+    ),
+    Mutant(
+        "half a bulk stays when the stream refuses the rest", f"{_LUA}/add.lua",
+        "if added_count > 0 then redis.pcall('XDEL', KEYS[1], unpack(added)) end", "",
+        f"{_EXHAUSTED}[valkey-add-fresh ids-room for one]",
+    ),
+    Mutant(
+        "a refused write is remembered as done", f"{_LUA}/add.lua",
+        "redis.pcall('DEL', KEYS[2])\n", "",
+        f"{_REFUSED}[valkey-add-fresh ids-xadd]",
+    ),
+    Mutant(
+        "a delayed job is marked and may not be delayed", f"{_LUA}/schedule.lua",
+        "needs('ZADD', KEYS[1], 0, '')\n", "",
+        f"{_REFUSED}[valkey-schedule-waiting and passed-zadd]",
+    ),
+    Mutant(
+        "rows are remembered that were never added", f"{_LUA}/add_run_rows.lua",
+        "needs('PEXPIRE', KEYS[5], ARGV[3])\n", "",
+        f"{_REFUSED}[valkey-add_run_rows-ready and later-pexpire]",
+    ),
+    Mutant(
+        "a replayed job leaves the DLQ before the stream has it", f"{_LUA}/replay.lua",
+        "redis.call('XDEL', KEYS[1], '0-0')",
+        "for i = 2, #ARGV, 3 do redis.call('XDEL', KEYS[1], ARGV[i]) end",
+        f"{_EXHAUSTED}[valkey-replay-two-no room]",
+    ),
+    Mutant(
+        "promotion adds what it may not remove", f"{_LUA}/promote_due.lua",
+        "    needs('ZREMRANGEBYRANK', delayed, 0, 0)\n", "",
+        f"{_REFUSED}[valkey-promote_due-two and a broken one-zremrangebyrank]",
+    ),
+    Mutant(
+        "fires that may not be counted exceed their limit", f"{_LUA}/fire.lua",
+        "needs('HINCRBY', KEYS[3], '', 0)\n", "",
+        f"{_REFUSED}[valkey-fire-again-hincrby]",
+    ),
+    Mutant(
+        "a cancel that is refused half-way has removed the job", f"{_LUA}/cancel.lua",
+        "needs('HDEL', dix, '')\n", "",
+        f"{_REFUSED}[valkey-cancel-two of three-hdel]",
+    ),
+    Mutant(
+        "a cancel reads every job of its time", f"{_LUA}/cancel.lua",
+        "local PAGE_MAX = 32", "local PAGE_MAX = 2 ^ 40",
+        "tests/store/test_cancel_among_many.py::"
+        "test_a_cancel_takes_the_server_no_time_beside_a_crowd_of_the_same_time[valkey]",
+    ),
+    Mutant(
+        "a cancel gives up behind many names", f"{_LUA}/cancel.lua",
+        "if looks > LOOKS_MAX then return nil, member end",
+        "if looks > LOOKS_MAX then return nil end",
+        "tests/store/test_cancel_among_many.py::"
+        "test_a_job_behind_thousands_of_names_and_broken_members_is_found[valkey]",
     ),
     Mutant(
         "failure by one who does not own it", f"{_LUA}/retry.lua",
@@ -109,8 +216,8 @@ MUTANTS = (
     ),
     Mutant(
         "the stream is trimmed", f"{_LUA}/add.lua",
-        "redis.call('XADD', KEYS[1], '*', 'd', envelope, 'n', name)",
-        "redis.call('XADD', KEYS[1], 'MAXLEN', 5, '*', 'd', envelope, 'n', name)",
+        "redis.pcall('XADD', KEYS[1], '*', 'd', envelope, 'n', name)",
+        "redis.pcall('XADD', KEYS[1], 'MAXLEN', 5, '*', 'd', envelope, 'n', name)",
         "tests/faults/test_refusing_server.py::"
         "test_a_full_queue_refuses_by_name_and_takes_more_as_it_drains[valkey]",
     ),
@@ -227,7 +334,7 @@ MUTANTS = (
     ),
     Mutant(
         "the marker of an id is not set with its job", f"{_LUA}/add.lua",
-        "if markers[i] then redis.call('SET', markers[i], digest, 'PX', ARGV[3]) end", "",
+        "redis.call('SET', marker, ARGV[3 + i * 3], 'PX', ARGV[3])", "",
         "tests/faults/test_unique_race.py::"
         "test_racers_that_die_or_hear_nothing_add_each_id_once[valkey]",
     ),

@@ -19,30 +19,23 @@ from chasquimq.store.row_writing import RowWriter
 from chasquimq.wire.row_jobs import encode_envelopes, job_digests, row_digests
 from security.everyday import do_everything
 from support.drive import Drive
+from support.script_commands import commands_of, script_names
 from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/connect-securely.md").read_text("utf-8")
 BLOCK = re.compile(r"<!-- commands: (?P<who>.*?) -->\n(?P<block>(?: {4}.*\n)+)")
 COMMAND = re.compile(r"\+([a-z|]+)")
-IN_SCRIPTS = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?")
 GRANTS = {found["who"]: COMMAND.findall(found["block"]) for found in BLOCK.finditer(PAGE)}
 EVERYWHERE, NEWER = GRANTS["every server"], GRANTS["Redis 8.6"]
 MANY_SET = GRANTS["Redis 8.4 and Valkey 9.1"]
 ROWS = re.search(r"\| rows written by Spark.*", PAGE)
-WITH_SUBCOMMANDS = {"XGROUP", "XINFO"}
 PASSWORD = "canary-5b1e"
 
 
 def in_scripts() -> set[str]:
     """The commands that our scripts run."""
-    scripts = (ROOT / "src/chasquimq/store/scripts").glob("*.lua")
-    found = [IN_SCRIPTS.findall(path.read_text("utf-8")) for path in scripts]
-    return {
-        f"{command}|{word}".lower() if command in WITH_SUBCOMMANDS else command.lower()
-        for pairs in found
-        for command, word in pairs
-    }
+    return {command for name in script_names() for command in commands_of(name)}
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ _UNCONFIRMED_MAX = 10_000
 _GROUP = "default"
 # How long a request's answer is remembered for a resend.
 _REQUEST_TTL_S = 60
-_CANCELS_PER_CALL_MAX = 300
+_CANCELS_PER_CALL_MAX = 100
 # Only ids of callers have a window.
 _UNUSED_MS = 1
 _wait_of, _digest_of = attrgetter("wait"), attrgetter("digest")
@@ -157,10 +157,23 @@ class ProducerStore:
         return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
 
     async def _cancel_some(self, job_ids: Sequence[str]) -> list[int]:
+        reply = await self._send_cancel(job_ids)
+        if not _is_unfinished(reply):
+            return reply
+        return [await self._cancel_patiently(job_id) for job_id in job_ids]
+
+    async def _cancel_patiently(self, job_id: str) -> int:
+        """Look for a job among many names of one due time, in as many calls as that takes."""
+        reply = await self._send_cancel([job_id])
+        while _is_unfinished(reply):
+            reply = await self._send_cancel([job_id], reply[1])
+        return reply[0]
+
+    async def _send_cancel(self, job_ids: Sequence[str], *cursor: bytes) -> Reply:
         keys = [self.keys.delayed, self.keys.dix, self.keys.token(secrets.token_hex(12))]
         for job_id in job_ids:
             keys += (self.keys.didx(job_id), self.keys.dlid(job_id), self.keys.uniq(job_id))
-        return await self.request("cancel", keys, _REQUEST_TTL_S, *job_ids)
+        return await self.request("cancel", keys, _REQUEST_TTL_S, *job_ids, *cursor)
 
     async def request(self, name: str, keys: Sequence[str], *args: Part) -> Reply:
         """Run a script that remembers its answer by a token, until the server has answered."""
@@ -358,3 +371,7 @@ class ProducerStore:
 
 def _is_no_key(error: StoreError) -> bool:
     return "no such key" in str(error)
+
+
+def _is_unfinished(reply: Reply) -> bool:
+    return reply[0] == b"more"

@@ -34,9 +34,13 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """The script of that file name, read once."""
-    text = files("chasquimq.store").joinpath("scripts", f"{name}.lua").read_text("utf-8")
-    return Script(name, text)
+    """The script of that file name, read once; one that needs rights brings the check along."""
+    text = _text_of(f"{name}.lua")
+    return Script(name, _text_of("shared/needs.lua") + text if "needs(" in text else text)
+
+
+def _text_of(path: str) -> str:
+    return files("chasquimq.store").joinpath("scripts", path).read_text("utf-8")
 
 
 async def run(connection: Connection, name: str, keys: Sequence[str | bytes], *args: Part) -> Reply:

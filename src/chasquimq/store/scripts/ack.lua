@@ -3,6 +3,7 @@
 -- ARGV     1 group   2.. entry ids (at most 1,000)
 -- RETURNS  one mark an id: 1 was pending and is gone now, -1 was not pending
 -- SETTLES  who completes an entry: the first ack finds it pending, every later one does not.
+needs('XDEL', KEYS[1], '0-0')
 local marks, gone = {}, {}
 for i = 2, #ARGV do
   if redis.call('XACK', KEYS[1], ARGV[1], ARGV[i]) == 1 then

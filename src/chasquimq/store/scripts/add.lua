@@ -35,20 +35,39 @@ for i = 1, count do
   if marks[i] == 1 then fresh = fresh + 1 end
 end
 if cap > 0 and fresh > 0 and backlog + fresh > cap then return 'full' end
-local left = next_key
-for i = 1, count do
-  local at = 1 + i * 3
-  local envelope, name, digest = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  if marks[i] == 1 then
-    if markers[i] then redis.call('SET', markers[i], digest, 'PX', ARGV[3]) end
-    if markers[i] and KEYS[left + 1] then redis.call('DEL', KEYS[left], KEYS[left + 1]) end
-    if name == '' then
-      redis.call('XADD', KEYS[1], '*', 'd', envelope)
-    else
-      redis.call('XADD', KEYS[1], '*', 'd', envelope, 'n', name)
-    end
-  end
-  if markers[i] then left = left + 2 end
-end
+-- A job that the stream refuses must leave no trace: its next try would be told that it is there.
+-- So the jobs come before their markers, and the token, which a refused write never asks for again,
+-- is taken back.
+local left, added, added_count = next_key, {}, 0
+if KEYS[left] then needs('DEL', KEYS[left]) end
 redis.call('SET', KEYS[2], table.concat(marks), 'EX', ARGV[2])
+for i = 1, count do
+  if marks[i] == 1 then
+    local at, entry = 1 + i * 3, nil
+    local envelope, name = ARGV[at], ARGV[at + 1]
+    if name == '' then
+      entry = redis.pcall('XADD', KEYS[1], '*', 'd', envelope)
+    else
+      entry = redis.pcall('XADD', KEYS[1], '*', 'd', envelope, 'n', name)
+    end
+    -- An id has characters, an error has none.
+    if #entry == 0 then
+      if added_count > 0 then redis.pcall('XDEL', KEYS[1], unpack(added)) end
+      redis.pcall('DEL', KEYS[2])
+      return entry
+    end
+    added_count = added_count + 1
+    added[added_count] = entry
+  end
+end
+for i = 1, next_key > 3 and count or 0 do
+  local marker = markers[i]
+  if marker then
+    if marks[i] == 1 then
+      redis.call('SET', marker, ARGV[3 + i * 3], 'PX', ARGV[3])
+      if KEYS[left] then redis.call('DEL', KEYS[left], KEYS[left + 1]) end
+    end
+    left = left + 2
+  end
+end
 return marks

@@ -48,6 +48,8 @@ local function set_all()
   parts[at + 1], parts[at + 2], parts[at + 3] = 'NX', 'PX', ARGV[3]
   return redis.pcall('MSETEX', count, unpack(parts)) == 1
 end
+needs('SET', KEYS[2], '')
+needs('DEL', KEYS[3])
 local are_all_new = ARGV[4] == '1' and set_all()
 -- A row that the stream refuses must not stay marked: its next write would count it as added.
 local function forget_from(first)
@@ -58,7 +60,6 @@ for i = 1, count do
   local key, digest, envelope = KEYS[2 + i], ARGV[5 + i], ARGV[5 + count + i]
   local name = ARGV[5 + count * 2 + (has_one_name and 1 or i)]
   if are_all_new or redis.call('SET', key, digest, 'NX', 'PX', ARGV[3]) then
-    if has_leftovers then redis.call('DEL', KEYS[1 + count + i * 2], KEYS[2 + count + i * 2]) end
     local added
     if name == '' then
       added = redis.pcall('XADD', stream, '*', 'd', envelope)
@@ -69,6 +70,7 @@ for i = 1, count do
       forget_from(i)
       return added
     end
+    if has_leftovers then redis.call('DEL', KEYS[1 + count + i * 2], KEYS[2 + count + i * 2]) end
     marks[i] = '1'
   else
     marks[i] = redis.call('GET', key) == digest and '0' or '2'

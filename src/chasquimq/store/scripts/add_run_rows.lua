@@ -89,6 +89,56 @@ for i = 1, count do
 end
 if cap > 0 and fresh > 0 and backlog + fresh > cap then return 'full' end
 
+-- The envelope begins with an array of few, then the id: 32 characters behind two bytes.
+local function renumbered(envelope, number)
+  local id = string.sub(envelope, 4, 35) .. '-' .. number
+  return string.sub(envelope, 1, 1) .. string.char(217, #id) .. id .. string.sub(envelope, 36), id
+end
+
+local time = redis.call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+needs('SET', KEYS[2], '')
+needs('PEXPIRE', KEYS[5], ARGV[3])
+needs('HSET', KEYS[5], '', '')
+if has_waits then
+  needs('ZADD', KEYS[3], 0, '')
+  needs('HSET', KEYS[4], '', '')
+end
+
+local function add(envelope, name)
+  if name == '' then return redis.pcall('XADD', stream, '*', 'd', envelope) end
+  return redis.pcall('XADD', stream, '*', 'd', envelope, 'n', name)
+end
+
+-- Ready rows come first, because the stream may refuse them; then what waits, and last who asked
+-- for the rows: one that is known and was never added would be missing for ever.
+local marks, added, waiting = {}, {}, {}
+for i = 1, count do
+  local at = 7 + (i - 1) * stride + 1
+  local envelope, number = ARGV[at], places[i]
+  marks[i] = number and '1' or '0'
+  if number then
+    local id
+    if number > 0 then envelope, id = renumbered(envelope, number) end
+    local wait_ms = has_waits and tonumber(ARGV[at + 3]) or 0
+    if wait_ms > 0 then
+      waiting[#waiting + 1] = { wait_ms, ARGV[at + 1], envelope, id or string.sub(envelope, 4, 35) }
+    else
+      local entry = add(envelope, ARGV[at + 1])
+      if entry.err then
+        if #added > 0 then redis.pcall('XDEL', stream, unpack(added)) end
+        return entry
+      end
+      added[#added + 1] = entry
+    end
+  end
+end
+for _, row in ipairs(waiting) do
+  local wait_ms, name, envelope, id = unpack(row)
+  local due = string.format('%.0f', now_ms + wait_ms)
+  redis.call('ZADD', KEYS[3], due, struct.pack('<I4', #name) .. name .. envelope)
+  redis.call('HSET', KEYS[4], id, due)
+end
 for bucket, group in pairs(groups) do
   local fields = {}
   for j = 1, #group do
@@ -98,37 +148,6 @@ for bucket, group in pairs(groups) do
   end
   redis.call('HSET', KEYS[bucket], unpack(fields))
   redis.call('PEXPIRE', KEYS[bucket], ARGV[3])
-end
-
--- The envelope begins with an array of few, then the id: 32 characters behind two bytes.
-local function renumbered(envelope, number)
-  local id = string.sub(envelope, 4, 35) .. '-' .. number
-  return string.sub(envelope, 1, 1) .. string.char(217, #id) .. id .. string.sub(envelope, 36), id
-end
-
-local time = redis.call('TIME')
-local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local marks = {}
-for i = 1, count do
-  local at = 7 + (i - 1) * stride + 1
-  local envelope, name, number = ARGV[at], ARGV[at + 1], places[i]
-  if not number then
-    marks[i] = '0'
-  else
-    marks[i] = '1'
-    local id
-    if number > 0 then envelope, id = renumbered(envelope, number) end
-    local wait_ms = has_waits and tonumber(ARGV[at + 3]) or 0
-    if wait_ms > 0 then
-      local due = string.format('%.0f', now_ms + wait_ms)
-      redis.call('ZADD', KEYS[3], due, struct.pack('<I4', #name) .. name .. envelope)
-      redis.call('HSET', KEYS[4], id or string.sub(envelope, 4, 35), due)
-    elseif name == '' then
-      redis.call('XADD', stream, '*', 'd', envelope)
-    else
-      redis.call('XADD', stream, '*', 'd', envelope, 'n', name)
-    end
-  end
 end
 local answer = table.concat(marks)
 redis.call('SET', KEYS[2], answer, 'EX', ARGV[2])

@@ -19,6 +19,10 @@ for i = 2, 3 do
   end
 end
 
+needs('SET', KEYS[2], '')
+needs('DEL', KEYS[2])
+if ARGV[4] ~= '1' then needs('XDEL', stream, '0-0') end
+
 local function ack_each()
   local marks, gone = {}, {}
   for i = 1, count do

@@ -25,6 +25,11 @@ total = tonumber(total or '0')
 if not total then return redis.error_reply('ERR fired must be a number') end
 -- A key of the wrong type must fail before the first write.
 redis.call('XLEN', KEYS[1])
+if count > 0 then needs('SET', KEYS[4], '') end
+needs('HINCRBY', KEYS[3], '', 0)
+needs('DEL', KEYS[3])
+needs('ZREM', KEYS[2], '')
+needs('ZADD', KEYS[2], 0, '')
 
 local function add(due_ms, envelope)
   if ARGV[7] == '' then return redis.pcall('XADD', KEYS[1], '*', 'd', envelope, 'due', due_ms) end

@@ -151,12 +151,18 @@ while not at_end and moved + bad < page_max and bytes < bytes_max do
   local page = math.min(page_size, page_max - moved - bad)
   local due = call('ZRANGEBYSCORE', delayed, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, page)
   at_end = #due < page * 2
+  if moved + bad == 0 and #due > 0 then
+    needs('ZREMRANGEBYRANK', delayed, 0, 0)
+    needs('HDEL', dix, '')
+    if not is_paired then needs('HMGET', dix, '') end
+  end
   local failure = move_page(due)
   if failure then return failure end
   -- A large page costs each job less, but must not bring in much more than bytes_max.
   if bytes < bytes_max / 4 then page_size = 64 else page_size = 16 end
 end
-local lag_ms, oldest = 0, call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+local lag_ms = 0
+local oldest = call('ZRANGEBYSCORE', delayed, '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 -- A score may be minus infinity, which no whole number can tell.
 if oldest[2] then lag_ms = math.max(0, now_ms - math.max(0, tonumber(oldest[2]))) end
 return {moved, call('ZCARD', delayed), math.floor(lag_ms), bad, unknown, untold}

@@ -5,6 +5,8 @@
 -- SETTLES  an upsert that mends a spec while it is judged: what was not read is not touched.
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not score or tonumber(score) ~= tonumber(ARGV[2]) then return 0 end
+needs('HGET', KEYS[2], '')
+needs('ZREM', KEYS[1], '')
 -- A hash of the wrong type is a reason to be here.
 local spec = redis.pcall('HGET', KEYS[2], 'spec')
 if type(spec) ~= 'string' then spec = '' end

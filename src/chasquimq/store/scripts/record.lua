@@ -6,6 +6,7 @@
 local seq = tonumber(ARGV[1])
 local last = tonumber(redis.call('GET', KEYS[2]) or '0')
 if last >= seq then return 0 end
+needs('SET', KEYS[2], '')
 if tonumber(ARGV[2]) > 0 then
     redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 4))
 else

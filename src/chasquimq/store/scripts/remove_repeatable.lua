@@ -8,6 +8,9 @@ if known then return tonumber(known) end
 -- Keys of the wrong type must fail before the first write.
 redis.call('ZCARD', KEYS[1])
 redis.call('HLEN', KEYS[3])
+needs('HDEL', KEYS[3], '')
+needs('DEL', KEYS[2])
+needs('SET', KEYS[4], '')
 local armed = redis.call('ZREM', KEYS[1], ARGV[2])
 local aside = redis.call('HDEL', KEYS[3], ARGV[2])
 redis.call('DEL', KEYS[2])

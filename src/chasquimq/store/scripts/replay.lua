@@ -2,8 +2,8 @@
 -- KEYS     1 dlq   2 stream   3 request token   then one outcome for each entry
 -- ARGV     1 token_ttl_s   then for each entry: dlq entry id, envelope, name
 -- RETURNS  one mark an entry: 1 replayed, 0 it was in the DLQ no more
--- SETTLES  two replays at once: whoever deletes an entry replays it; a resend answers what the
---          first send did.
+-- SETTLES  two replays at once: only what is in the DLQ is replayed, and leaves it here; a resend
+--          answers what the first send did. After an error nothing has moved.
 local known = redis.call('GET', KEYS[3])
 if known then
   local marks = {}
@@ -29,20 +29,36 @@ for i = 1, count do
   end
   redis.call('XRANGE', KEYS[1], id, '0-0', 'COUNT', 1)
 end
-local marks = {}
+needs('DEL', KEYS[4])
+needs('SET', KEYS[3], '')
+-- Deletes nothing: after a delete a server that is out of memory lets a script write.
+redis.call('XDEL', KEYS[1], '0-0')
+
+local function make_ready(envelope, name)
+  if name == '' then return redis.pcall('XADD', KEYS[2], '*', 'd', envelope) end
+  return redis.pcall('XADD', KEYS[2], '*', 'd', envelope, 'n', name)
+end
+
+-- The stream may refuse a job, so all are written before the first leaves the DLQ.
+local marks, ids, added, seen = {}, {}, {}, {}
 for i = 1, count do
   local at = i * 3 - 1
-  local envelope, name = ARGV[at + 1], ARGV[at + 2]
-  marks[i] = redis.call('XDEL', KEYS[1], ARGV[at])
-  if marks[i] == 1 then
-    if name == '' then
-      redis.call('XADD', KEYS[2], '*', 'd', envelope)
-    else
-      redis.call('XADD', KEYS[2], '*', 'd', envelope, 'n', name)
+  local id = ARGV[at]
+  marks[i] = 0
+  if not seen[id] and #redis.call('XRANGE', KEYS[1], id, id, 'COUNT', 1) == 1 then
+    local entry = make_ready(ARGV[at + 1], ARGV[at + 2])
+    if entry.err then
+      if #added > 0 then redis.pcall('XDEL', KEYS[2], unpack(added)) end
+      return entry
     end
-    -- How the last generation ended says nothing about this one.
-    redis.call('DEL', KEYS[3 + i])
+    marks[i], seen[id] = 1, true
+    added[#added + 1], ids[#ids + 1] = entry, id
   end
+end
+if #ids > 0 then redis.call('XDEL', KEYS[1], unpack(ids)) end
+for i = 1, count do
+  -- How the last generation ended says nothing about this one.
+  if marks[i] == 1 then redis.call('DEL', KEYS[3 + i]) end
 end
 redis.call('SET', KEYS[3], table.concat(marks), 'EX', ARGV[1])
 return marks

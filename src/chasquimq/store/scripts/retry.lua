@@ -78,6 +78,9 @@ for i = 3, #ARGV, 4 do
   end
 end
 if #ids == 0 then return marks end
+needs('XDEL', stream, '0-0')
+needs('ZADD', delayed, 0, '')
+if #indexed > 0 then needs('HSET', dix, '', '') end
 call('XACK', stream, group, unpack(ids))
 call('XDEL', stream, unpack(ids))
 

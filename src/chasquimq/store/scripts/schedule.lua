@@ -75,29 +75,44 @@ local function set_markers(at, digest, member, wait_ms)
 end
 
 local left = marker
+needs('ZADD', KEYS[1], 0, '')
+needs('HSET', KEYS[2], '', '')
+if KEYS[left] then needs('DEL', KEYS[left]) end
+redis.call('SET', KEYS[4], table.concat(marks), 'EX', ARGV[1])
+-- Jobs whose time has passed come first: only the stream can still refuse what it is given.
+local added = {}
+for i = 1, passed > 0 and count or 0 do
+  if marks[i] == 1 and dues[i] <= now_ms then
+    local at, entry = i * 6 - 3, nil
+    local envelope, name = ARGV[at], ARGV[at + 1]
+    if name == '' then
+      entry = redis.pcall('XADD', KEYS[3], '*', 'd', envelope)
+    else
+      entry = redis.pcall('XADD', KEYS[3], '*', 'd', envelope, 'n', name)
+    end
+    if entry.err then
+      if #added > 0 then redis.pcall('XDEL', KEYS[3], unpack(added)) end
+      redis.pcall('DEL', KEYS[4])
+      return entry
+    end
+    added[#added + 1] = entry
+  end
+end
 marker = 5
 for i = 1, count do
   local at = i * 6 - 3
-  local envelope, name, digest, id = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local due_ms, is_fresh = dues[i], marks[i] == 1
-  local member = struct.pack('<I4', #name) .. name .. envelope
+  local name, digest, due_ms, is_fresh = ARGV[at + 1], ARGV[at + 2], dues[i], marks[i] == 1
+  local member = struct.pack('<I4', #name) .. name .. ARGV[at]
+  if is_fresh and due_ms > now_ms then
+    local due = string.format('%.0f', due_ms)
+    redis.call('ZADD', KEYS[1], due, member)
+    -- A job with an id of its own is found through didx.
+    if digest == '' then redis.call('HSET', KEYS[2], ARGV[at + 3], due) end
+  end
   if digest ~= '' then
     if is_fresh then set_markers(marker, digest, member, due_ms - now_ms) end
     if is_fresh and KEYS[left + 1] then redis.call('DEL', KEYS[left], KEYS[left + 1]) end
     marker, left = marker + 3, left + 2
   end
-  if is_fresh and due_ms <= now_ms then
-    if name == '' then
-      redis.call('XADD', KEYS[3], '*', 'd', envelope)
-    else
-      redis.call('XADD', KEYS[3], '*', 'd', envelope, 'n', name)
-    end
-  elseif is_fresh then
-    local due = string.format('%.0f', due_ms)
-    redis.call('ZADD', KEYS[1], due, member)
-    -- A job with an id of its own is found through didx.
-    if digest == '' then redis.call('HSET', KEYS[2], id, due) end
-  end
 end
-redis.call('SET', KEYS[4], table.concat(marks), 'EX', ARGV[1])
 return marks

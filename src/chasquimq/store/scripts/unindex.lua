@@ -2,6 +2,7 @@
 -- KEYS     1 delayed (zset)   then the didx of each job
 -- RETURNS  how many were forgotten
 -- SETTLES  a member that carried the id of another job: that one can still be cancelled.
+needs('GET', KEYS[2])
 local gone = 0
 for i = 2, #KEYS do
   -- A key of another type is an index of nothing.

@@ -20,6 +20,10 @@ if ARGV[5] == '' then
   local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   return {'new', string.format('%.0f', now_ms)}
 end
+needs('HDEL', KEYS[2], '')
+needs('HDEL', KEYS[3], '')
+needs('ZADD', KEYS[1], 0, '')
+needs('SET', KEYS[4], '')
 redis.call('HSET', KEYS[2], 'spec', ARGV[3])
 redis.call('HDEL', KEYS[2], 'fired', 'retry')
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'retry', ARGV[4]) end
