@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from chasquimq.engine.listening import Listener
 from chasquimq.errors import SettingsError
 from chasquimq.job import DeliveredJob, Job, enter_job
 from chasquimq.model.delivery import Delivery
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.store.payloads import decode
 
@@ -28,7 +28,7 @@ JobHook = Callable[[Job], Awaitable[None] | None]
 HOOK_NAMES = (
     "on_startup", "on_shutdown", "on_completed", "on_failed", "on_dead", "on_lease_lost",
 )  # fmt: skip
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _POLL_S = 0.05
 RUNNING_MAX = 1_000
 WAITING_MAX = 10_000

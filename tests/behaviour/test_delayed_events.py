@@ -148,7 +148,7 @@ async def test_events_that_are_refused_are_counted_and_logged_once(telling, raw,
     await eventually(lambda: telling.events_dropped_count == 2)
 
     (line,) = [one for one in caplog.records if "events of delayed adds" in one.getMessage()]
-    assert (line.levelname, line.queue, line.count) == ("WARNING", telling.name, 1)
+    assert (line.levelname, line.chasqui_queue, line.chasqui_count) == ("WARNING", telling.name, 1)
     assert telling.events_unproven_count == 0
 
 

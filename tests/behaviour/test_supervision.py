@@ -51,7 +51,7 @@ async def keep():
 
 
 def told(caplog) -> list[tuple[str, str]]:
-    return [(one.levelname, one.message) for one in caplog.records if hasattr(one, "loop")]
+    return [(one.levelname, one.message) for one in caplog.records if hasattr(one, "chasqui_loop")]
 
 
 async def test_a_loop_that_fails_now_and_then_is_told_once(keep, caplog):
@@ -61,8 +61,8 @@ async def test_a_loop_that_fails_now_and_then_is_told_once(keep, caplog):
     await eventually(lambda: loop.runs >= 4)
 
     assert told(caplog) == [("WARNING", "a loop had failed and is up again")]
-    (line,) = [one for one in caplog.records if hasattr(one, "loop")]
-    assert (line.loop, line.error) == ("flapping", "WRONGTYPE no stream")
+    (line,) = [one for one in caplog.records if hasattr(one, "chasqui_loop")]
+    assert (line.chasqui_loop, line.chasqui_error) == ("flapping", "WRONGTYPE no stream")
     assert supervisor.loops_down == {}
 
 

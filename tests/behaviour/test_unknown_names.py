@@ -54,7 +54,7 @@ async def test_each_unknown_name_is_warned_of_once(queue, running_worker, caplog
         await eventually(lambda: stranger.worker.health().retried >= 8)
 
     warnings = [record for record in caplog.records if "no handler has this name" in record.message]
-    assert sorted(record.job_name for record in warnings) == ["greet", "leave"]
+    assert sorted(record.chasqui_job_name for record in warnings) == ["greet", "leave"]
 
 
 async def test_an_unknown_name_is_no_failure(queue, running_worker):

@@ -34,3 +34,12 @@ def test_an_error_is_told_below_and_control_bytes_are_spelled():
 
     assert lines[-1].startswith("  ValueError: a")
     assert "\x1b" not in lines[-1]
+
+
+def test_our_own_keys_are_shown_without_their_prefix_unless_somebody_else_has_the_name():
+    (alone,) = line_of("a handler failed", chasqui_job_id="7")
+    (beside,) = line_of("a handler failed", chasqui_job_id="7", job_id="of a request")
+
+    assert alone.endswith("a handler failed job_id=7")
+    assert "chasqui_job_id=7" in beside
+    assert "job_id=of a request" in beside

@@ -118,7 +118,7 @@ async def test_trouble_with_the_delayed_set_shows_in_health_is_told_once_and_hea
 
 
 def is_told(record):
-    return getattr(record, "loop", "") == "promoter"
+    return getattr(record, "chasqui_loop", "") == "promoter"
 
 
 async def test_forgotten_scripts_cost_no_job(queue, raw, running_worker):

@@ -31,6 +31,8 @@ _EXHAUSTED = (
     "tests/store/test_refused_commands.py::"
     "test_a_stream_at_the_end_of_its_ids_loses_doubles_and_strands_nothing"
 )
+_LOGGING = "tests/behaviour/test_hostile_logging.py"
+_STALLS = "tests/behaviour/test_stalls.py"
 _FORGED = (
     "tests/store/test_upkeep.py::"
     "test_a_forged_member_leaves_the_job_whose_id_it_carries_cancellable"
@@ -400,6 +402,39 @@ MUTANTS = (
         "a forged id takes another job's index key", f"{_LUA}/unindex.lua",
         "if not is_waiting then", "if true then",
         f"{_FORGED}[valkey-an id of its caller]",
+    ),
+    Mutant(
+        "a log call raises what a filter raises", "src/chasquimq/model/log.py",
+        "        except BaseException as error:  # noqa: BLE001 - filters and handlers are the user's\n",
+        "        except ZeroDivisionError as error:\n",
+        f"{_LOGGING}::"
+        "test_a_log_call_that_raises_stops_no_runner[valkey-fails_later-RaisingFilter]",
+    ),
+    Mutant(
+        "keys of log records are not ours alone", "src/chasquimq/model/log.py",
+        "{PREFIX + key: value", "{key: value",
+        f"{_LOGGING}::test_what_a_record_carries_begins_with_our_name",
+    ),
+    Mutant(
+        "an attempt that cannot be settled is kept for nobody", f"{_ENGINE}/outcomes.py",
+        "            self.unsettled(delivery, bug)\n", "            pass\n",
+        f"{_LOGGING}::test_an_error_that_nobody_can_describe_ends_its_job_and_no_runner"
+        "[valkey-never_suspended-of_no_class]",
+    ),
+    Mutant(
+        "a runner that dies keeps the queue", f"{_ENGINE}/runner.py",
+        "self._drainer is not None and self._drainer.done()", "False",
+        f"{_STALLS}::test_a_runner_that_somebody_cancels_is_replaced[valkey]",
+    ),
+    Mutant(
+        "health does not tell a stall", f"{_ENGINE}/runner.py",
+        "self._note_stall(self.stalled_ms >= self._stall_after_ms)", "self._note_stall(False)",
+        f"{_STALLS}::test_a_worker_that_starts_nothing_of_what_it_holds_is_not_well[valkey]",
+    ),
+    Mutant(
+        "jobs that may not start yet are a stall", f"{_ENGINE}/runner.py",
+        "if not (may_start and has_room):", "if not holdings.waiting:",
+        f"{_STALLS}::test_jobs_that_wait_for_their_turn_are_no_stall[valkey]",
     ),
     Mutant(
         "the checker ignores what is lost", "tests/support/rules.py",

@@ -52,6 +52,19 @@ def bare_errors(path: Path) -> list[int]:
     return [call.lineno for call in calls if ast.unparse(call.func).endswith("ChasquiError")]
 
 
+def own_loggers(path: Path) -> list[int]:
+    """The lines that make a logger which raises what a user's logging set-up raises."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if ast.unparse(call) == "logging.getLogger(__name__)"]
+
+
+def test_every_module_logs_by_a_logger_that_cannot_raise():
+    found = {str(path.relative_to(PACKAGE)): own_loggers(path) for path in modules()}
+    found.pop("__init__.py")  # it logs nothing: it gives the package its null handler
+
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
 def test_every_error_has_a_name_of_its_own():
     found = {str(path.relative_to(PACKAGE)): bare_errors(path) for path in modules()}
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from chasquimq.store.connection import pack
 from chasquimq.model.backoff import RetryOverride
+from chasquimq.store.connection import pack
 from chasquimq.wire.codec import encode_envelope
 from chasquimq.wire.delayed_member import encode_member
 

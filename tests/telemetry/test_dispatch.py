@@ -85,7 +85,11 @@ def test_a_raising_sink_is_logged_once(caplog):
         safe.reader_batch(BATCH)
 
     (line,) = caplog.records
-    assert (line.sink, line.happening, line.untold) == ("Raising", "job_outcomes", 0)
+    assert (line.chasqui_sink, line.chasqui_happening, line.chasqui_untold) == (
+        "Raising",
+        "job_outcomes",
+        0,
+    )
     assert line.exc_info[0] is ValueError
 
 
@@ -97,7 +101,7 @@ def test_a_sink_that_goes_on_raising_is_logged_at_a_slower_pace(caplog):
         safe.reader_batch(BATCH)
         clock.now_s += 1
 
-    told = [line.untold for line in caplog.records]
+    told = [line.chasqui_untold for line in caplog.records]
     assert told == [0, 59, 119, 239, 479, 959, 1_919, 3_599, 3_599]
 
 
@@ -118,7 +122,7 @@ def test_a_sink_that_stops_everything_for_long_is_logged_once(caplog):
     safe.reader_batch(BATCH)
 
     (line,) = caplog.records
-    assert (line.sink, line.happening) == ("Slow", "reader_batch")
+    assert (line.chasqui_sink, line.chasqui_happening) == ("Slow", "reader_batch")
     assert "more than a fifth of the worker's time" in line.message
 
 

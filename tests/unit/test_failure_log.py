@@ -38,7 +38,7 @@ def test_a_kind_is_told_once_and_what_was_not_told_is_counted(log, caplog, monke
     monkeypatch.setattr(failure_log, "_AGAIN_S", 0.0)
     note(log, "mail")
 
-    assert [line.untold for line in caplog.records] == [0, 2]
+    assert [line.chasqui_untold for line in caplog.records] == [0, 2]
 
 
 def test_names_that_are_made_up_do_not_fill_the_memory(log, caplog):

@@ -33,6 +33,7 @@ WHOLE_NUMBERS = (
     "pool_size",
     "timeout_ms",
     "shutdown_deadline_ms",
+    "stall_after_ms",
 )
 YES_OR_NO = (
     "events_enabled",

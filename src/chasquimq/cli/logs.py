@@ -7,10 +7,14 @@ from typing import Any
 
 from chasquimq.cli.moment import iso
 from chasquimq.cli.render import json_text, mask_secrets, shown
+from chasquimq.model.log import PREFIX
 
 LEVELS = ("debug", "info", "warning", "error")
 # What every record has; the rest was given as `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+# What a line of JSON says of itself.
+_RESERVED = frozenset({"time", "level", "logger", "message", "exception"})
 
 
 def start_logging(level: str, *, as_json: bool) -> None:
@@ -55,4 +59,11 @@ def _moment(record: logging.LogRecord) -> str:
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    """What was given with the record; our own keys without their prefix, where they are free."""
+    given = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    return {_short(key, given): value for key, value in given.items()}
+
+
+def _short(key: str, given: dict[str, Any]) -> str:
+    short = key.removeprefix(PREFIX)
+    return key if short in given or short in _RESERVED else short

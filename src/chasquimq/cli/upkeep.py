@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 import click
@@ -13,8 +12,9 @@ from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option, wait_for_serv
 from chasquimq.cli.server_choice import any_server
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
+from chasquimq.model.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @click.command()

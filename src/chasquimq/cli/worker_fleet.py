@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import signal
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from chasquimq.cli.signals import EXIT_INTERRUPTED, exit_code_of, hear_signals
+from chasquimq.model.log import get_logger
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -19,7 +19,7 @@ RESTART_MS_MAX = 30_000
 # A child that lived this long died of something new.
 SETTLED_S = 60.0
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def restart_ms(deaths: int) -> float:

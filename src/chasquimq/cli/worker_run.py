@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,6 +20,7 @@ from chasquimq.cli.worker_target import (
     tell_server,
 )
 from chasquimq.errors import SettingsError
+from chasquimq.model.log import get_logger
 
 if TYPE_CHECKING:
     from chasquimq.cli.endpoint import Endpoint
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 READY_POLL_S = 0.02
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class WorkerRun:

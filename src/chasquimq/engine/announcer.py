@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.listening import Listener
 from chasquimq.model.delivery import Delivery
+from chasquimq.model.log import get_logger
+from chasquimq.model.pace import Pace
 
 if TYPE_CHECKING:
     from chasquimq.model.outcome import Burying, Retrying
     from chasquimq.store.recording import EventStore
+
+logger = get_logger(__name__)
 
 
 class Announcer(Listener):
@@ -25,6 +29,7 @@ class Announcer(Listener):
         self._store = store
         self._tells_starts = tells_starts
         self._starting: list[Delivery] = []
+        self._pace = Pace()
         self._soon = asyncio.get_running_loop().call_soon
 
     def started(self, delivery: Delivery) -> None:
@@ -36,19 +41,19 @@ class Announcer(Listener):
         delivery.is_announced = True
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
-        self._soon(self._store.completed, deliveries, self._untold(deliveries))
+        self._soon(self._tell, self._store.completed, deliveries, self._untold(deliveries))
 
     def retried(self, moves: Sequence[Retrying]) -> None:
         untold = self._untold([move.delivery for move in moves])
-        self._soon(self._store.retried, moves, untold)
+        self._soon(self._tell, self._store.retried, moves, untold)
 
     def buried(self, moves: Sequence[Burying]) -> None:
         entries = [move.entry for move in moves if isinstance(move.entry, Delivery)]
-        self._soon(self._store.buried, moves, self._untold(entries))
+        self._soon(self._tell, self._store.buried, moves, self._untold(entries))
 
     def drained(self) -> None:
         if self._tells_starts:
-            self._soon(self._store.drained)
+            self._soon(self._tell, self._store.drained)
 
     def _untold(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         if not self._tells_starts:
@@ -57,4 +62,12 @@ class Announcer(Listener):
 
     def _tell_starts(self) -> None:
         starting, self._starting = self._starting, []
-        self._store.started(starting)
+        self._tell(self._store.started, starting)
+
+    def _tell(self, write: Callable[..., None], *about: object) -> None:
+        """Nobody hears what a callback of the event loop raises, and no job waits for events."""
+        try:
+            write(*about)
+        except Exception:
+            if self._pace.allows():
+                logger.exception("events could not be written, and are left out")

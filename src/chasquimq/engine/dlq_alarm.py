@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.loop import Ticker
+from chasquimq.model.log import get_logger
 
 if TYPE_CHECKING:
     from chasquimq.store.upkeep import UpkeepStore
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 PAUSE_MS = 10_000
 
 

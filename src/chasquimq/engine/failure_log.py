@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chasquimq.model.log import get_logger
+
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
     from chasquimq.model.verdict import Failure
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _AGAIN_S = 60.0
 _KINDS_MAX = 1_000
 
@@ -69,7 +70,9 @@ class FailureLog:
         """The traceback in characters that any log can carry, whatever the error is made of."""
         try:
             text = "".join(self._format(error))
-        except Exception:  # noqa: BLE001 - a user's exception may resist being looked at
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - a user's exception may resist being looked at
             return "<no traceback: the exception cannot be formatted>"
         return text.encode(errors="backslashreplace").decode()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 
 from chasquimq.errors import StoreError
+from chasquimq.model.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 # A connection may break under any step, and the next one is there at once.
 _TRIES = 3
 
@@ -26,6 +26,9 @@ async def _insist(step: Step) -> None:
             await step()
         except StoreError as error:
             if not tries_left:
-                logger.warning("a step of stopping failed", extra={"error": str(error)})
+                logger.warning("a step of stopping failed: %s", error)
+        except Exception:  # a bug in one step must not cost the others
+            logger.exception("a step of stopping failed")
+            return
         else:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from chasquimq.engine.listening import Listener
 from chasquimq.engine.loop import Ticker
 from chasquimq.errors import StoreError
+from chasquimq.model.log import get_logger
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
     from chasquimq.model.outcome import Burying, Retrying
     from chasquimq.store.history_writing import HistoryStore
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _PAUSE_MS = 250
 # On a slow queue an entry waits longer for company: rows share the bytes around them.
 _COMPANY = 10

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.loop import Ticker
+from chasquimq.model.log import get_logger
 
 if TYPE_CHECKING:
     from chasquimq.store.janitor import JanitorStore
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _IDLE_MS_MIN = 3_600_000
 
 

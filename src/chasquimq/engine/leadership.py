@@ -67,6 +67,6 @@ class Leadership:
             self._expiry = asyncio.get_running_loop().call_later(left_s, self._note, False)
 
     def _note(self, is_held: bool) -> None:
-        if is_held != self.is_held and self._sink is not None:
+        is_changed, self.is_held = is_held != self.is_held, is_held
+        if is_changed and self._sink is not None:
             self._sink.lock_outcome(LockOutcome(self._role, is_held))
-        self.is_held = is_held

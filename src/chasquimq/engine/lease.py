@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import StoreError
 from chasquimq.model.dialing import dial_delay_ms
+from chasquimq.model.log import get_logger
 
 if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chasquimq.settings import LeaseSettings
     from chasquimq.store.leasing import LeaseStore
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _RETRY_S = 0.2
 _LOOK_S = 0.05
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from chasquimq.model.log import get_logger
+
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
     from chasquimq.engine.listening import Listener
     from chasquimq.model.delivery import Delivery
+
+logger = get_logger(__name__)
 
 
 class LeaseAlarm:
@@ -46,4 +50,10 @@ class LeaseAlarm:
         if self._listener is not None:
             self._listener.lease_lost()
         if self._on_lost is not None and delivery.started_ns:
-            self._on_lost(delivery)
+            self._call_hook(self._on_lost, delivery)
+
+    def _call_hook(self, hook: Callable[[Delivery], None], delivery: Delivery) -> None:
+        try:
+            hook(delivery)
+        except Exception:  # a callback of the event loop has nobody to raise to
+            logger.exception("the hook on_lease_lost could not be called")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
+from chasquimq.model.verdict import describe
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
     from chasquimq.model.outcome import Burying, Retrying
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 Hear = Callable[..., None]
 _HAPPENINGS = (
     "started", "completed", "retried", "buried", "lease_lost", "drained", "read", "disputed",
@@ -91,7 +92,7 @@ class Chorus(Listener):
 
     def _note(self, hear: Hear, error: BaseException) -> None:
         name = hear.__qualname__
-        pace = self._paces[name, type(error).__name__]
+        pace = self._paces[name, describe(error).error_type]
         if pace.allows():
             logger.error(
                 "a listener raised, and has not heard of some jobs", exc_info=error,

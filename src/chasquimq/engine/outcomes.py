@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from chasquimq.engine.failure_log import FailureLog
 from chasquimq.engine.redaction import Redaction
 from chasquimq.errors import PayloadTooLarge, RetryLater
 from chasquimq.model.delivery import Delivery
+from chasquimq.model.log import get_logger
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.model.reason import DlqReason
 from chasquimq.model.verdict import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chasquimq.settings import WorkerSettings
     from chasquimq.store.consuming import ConsumerStore
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _MOVES_MAX = 256
 # Names may be made up by whoever adds jobs: neither memory nor the log may grow with them.
 _WARNED_NAMES_MAX = 1_000
@@ -87,13 +87,42 @@ class Outcomes:
         """Send the job and its value to the acker."""
         try:
             result = None if value is None else self._spell_result(value)
-        except Exception as error:  # noqa: BLE001 - a user's value may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a user's value may raise anything
             self.failed(delivery, error)
             return
         self.acker.put(Completing(delivery, result))
 
     def failed(self, delivery: Delivery, error: BaseException) -> None:
-        """Judge the error and send the job where it belongs."""
+        """Judge the error and send the job where it belongs; raises nothing, and loses no job."""
+        try:
+            self._judge(delivery, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as bug:  # noqa: BLE001 - an error object may be anything
+            self.unsettled(delivery, bug)
+
+    def unsettled(self, delivery: Delivery, error: BaseException) -> None:
+        """Bury a job whose attempt could not be settled; where even that fails, let it go.
+
+        What is not held any more is not renewed: its lease lapses, and it is delivered again.
+        """
+        try:
+            # Not the error's words, which the redact hook has not seen.
+            failure = Failure(describe(error).error_type, "its attempt could not be settled")
+            logger.error(
+                "job %s is buried: %s", delivery.job_id, failure.text,
+                extra={"job_id": delivery.job_id, "job_name": delivery.name},
+            )  # fmt: skip
+            self.burier.put(
+                Burying(delivery, DlqReason.UNRECOVERABLE, delivery.run_number, failure)
+            )
+        except Exception:  # nothing else is left to try
+            logger.exception("a job could not be buried, its lease is left to lapse")
+            self._holdings.release([delivery.entry_id])
+
+    def _judge(self, delivery: Delivery, error: BaseException) -> None:
         now_ms = self._now_ms()
         failure = describe(error, self._redact)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,8 @@ from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.engine.timekeeper import Timekeeper
 from chasquimq.errors import StoreError
+from chasquimq.model.log import get_logger
+from chasquimq.model.verdict import describe
 from chasquimq.store.payloads import encode_result
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from chasquimq.store.consuming import ConsumerStore
     from chasquimq.store.leasing import LeaseStore
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _POLL_S = 0.01
 # A read that began just now cannot be unblocked yet; it is asked again.
 _UNBLOCK_S = 0.05
@@ -85,9 +86,10 @@ class Pipeline:
         self.runners = Runners(
             self.holdings, begin, self.outcomes, self.spawn,
             timeout_ms=settings.timeout_ms, charge=self._charger.charge,
+            stall_after_ms=settings.stall_after_ms,
         )  # fmt: skip
         self.lease = self._new_lease(lease_store, on_lease_lost)
-        self._pulse = self.lease.pulse = Pulse(self.lease.check)
+        self._pulse = self.lease.pulse = Pulse(self._on_beat)
         self.reader = self._new_reader()
 
     async def start(self) -> None:
@@ -238,15 +240,21 @@ class Pipeline:
             self._hand_back.give_unseen, self._settings.read.block_ms, self._listener,
         )  # fmt: skip
 
+    def _on_beat(self) -> None:
+        self.lease.check()
+        self.runners.check()
+
     def _leases_trusted(self, is_trusted: bool) -> None:
         act = self.runners.let_go if is_trusted else self.runners.hold_back
         self._loop.call_soon_threadsafe(act, "leases")
 
 
 def _tell(error: BaseException) -> None:
-    if not isinstance(error, StoreError):
-        raise error
-    logger.warning("a step of stopping failed", extra={"error": str(error)})
+    """Whatever ends a step of stopping, the next ones are taken: leases end, connections close."""
+    is_bug = not isinstance(error, StoreError)
+    logger.warning(
+        "a step of stopping failed: %s", describe(error).text, exc_info=error if is_bug else None
+    )
 
 
 def _uncharged(deliveries: list[Delivery]) -> list[tuple[bytes, int]]:

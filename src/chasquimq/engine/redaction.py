@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
+
+from chasquimq.model.log import get_logger
+from chasquimq.model.verdict import describe
 
 if TYPE_CHECKING:
     from chasquimq.settings import Redact
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 WITHHELD = "<withheld: the redact hook failed>"
 
 
@@ -25,7 +27,7 @@ class Redaction:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - a user's hook may raise anything
-            return self._withhold(f"raised {type(error).__name__}")
+            return self._withhold(f"raised {describe(error).error_type}")
         # Callers lie.
         if not isinstance(redacted, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             return self._withhold(f"returned {type(redacted).__name__}")

@@ -17,6 +17,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import JobTimeout
+from chasquimq.model.log import get_logger
+from chasquimq.model.verdict import describe
 
 if TYPE_CHECKING:
     from chasquimq.engine.holdings import Holdings
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 # A handler that never waits ends in StopIteration, with its value.
 Begin = Callable[["Delivery"], tuple[Coroutine[Any, Any, Any], Any]]
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+logger = get_logger(__name__)
 _SLICE_NS = 5_000_000
 # The reason for good; leases that cannot be trusted are one that passes.
 STOPPING = "stopping"
@@ -47,6 +50,8 @@ class Finish(Protocol):
 
     def dropped(self, delivery: Delivery) -> None: ...
 
+    def unsettled(self, delivery: Delivery, error: BaseException) -> None: ...
+
 
 class Runners:
     """At most `holdings.running_max` handlers at once."""
@@ -60,6 +65,7 @@ class Runners:
         *,
         timeout_ms: int | None,
         charge: Callable[[Delivery], Awaitable[bool]],
+        stall_after_ms: int,
     ) -> None:
         self._holdings = holdings
         self._begin = begin
@@ -67,8 +73,18 @@ class Runners:
         self._spawn = spawn
         self._timeout_ms = timeout_ms
         self._charge = charge
+        self._stall_after_ms = stall_after_ms
         self._is_draining = False
+        # The task that drains the queue; it may end before its first step, by a cancel.
+        self._drainer: asyncio.Task[None] | None = None
+        self._runner_count = 0
         self._held_back_by: set[str] = set()
+        # When a handler was last started, as far as anybody outside a runner can see.
+        self._started_ns = 0
+        # Since when jobs wait although they may start, and nothing starts; 0 while that is not so.
+        self._stalled_since_ns = 0
+        self.stalled_ms = 0
+        self.is_stalled = False
         self._base = contextvars.copy_context()
         self._running: dict[asyncio.Task[None], Delivery] = {}
         self._interrupted: set[asyncio.Task[None]] = set()
@@ -81,7 +97,7 @@ class Runners:
             return
         if holdings.running_count < holdings.running_max:
             self._is_draining = True
-            self._spawn(self._drain(), "chasqui-runner")
+            self._start_runner()
 
     def hold_back(self, reason: str) -> None:
         """Start nothing new until every reason is gone."""
@@ -91,11 +107,55 @@ class Runners:
         self._held_back_by.discard(reason)
         self.wake()
 
+    def check(self) -> None:
+        """Replace a runner that died, and notice when nothing starts; called at each beat."""
+        if self._is_draining and self._drainer is not None and self._drainer.done():
+            self._is_draining = False
+        self.wake()
+        self._check_stall()
+
+    def _check_stall(self) -> None:
+        """Jobs that may start, beside free room, do so at once; how long have they not?"""
+        holdings, now_ns = self._holdings, time.monotonic_ns()
+        may_start = bool(holdings.waiting) and not self._held_back_by
+        has_room = holdings.running_count < holdings.running_max
+        if not (may_start and has_room):
+            self._stalled_since_ns = 0
+        elif self._started_ns >= self._stalled_since_ns:
+            self._stalled_since_ns = now_ns
+        self.stalled_ms = (now_ns - (self._stalled_since_ns or now_ns)) // 1_000_000
+        self._note_stall(self.stalled_ms >= self._stall_after_ms)
+
     def interrupt(self) -> None:
         """Cancel every running handler; the deadline has passed."""
         for task in list(self._running):
             self._interrupted.add(task)
             task.cancel()
+
+    def _start_runner(self) -> None:
+        self._runner_count = number = self._runner_count + 1
+        runner = self._drain()
+        try:
+            task = self._spawn(runner, "chasqui-runner")
+        except Exception:  # a task factory may be the user's; the next beat tries again
+            runner.close()
+            self._is_draining = False
+            logger.exception("a runner could not be started and is tried again")
+        else:
+            # An eager task may have handed the queue on already.
+            if number == self._runner_count:
+                self._drainer = task
+
+    def _note_stall(self, is_stalled: bool) -> None:
+        if is_stalled != self.is_stalled:
+            self.is_stalled = is_stalled
+            if is_stalled:
+                logger.error(
+                    "%d jobs wait and room is free, but nothing has started for %.1f s",
+                    len(self._holdings.waiting), self.stalled_ms / 1000,
+                )  # fmt: skip
+            else:
+                logger.warning("the worker starts jobs again")
 
     async def _drain(self) -> None:  # noqa: C901, PLR0915 - a frame less per job is the point
         task = asyncio.current_task()
@@ -104,40 +164,58 @@ class Runners:
         copy_context, complete, now_ns = self._base.copy, finish.complete, time.monotonic_ns
         references, has_cancel = sys.getrefcount(task), _has_cancel
         slice_ends_ns = now_ns() + _SLICE_NS
-        while waiting and not self._held_back_by:
-            delivery = waiting.popleft()
-            started_ns = now_ns()
-            is_fresh = started_ns - delivery.held_since_ns < _FRESH_NS
-            if not (is_fresh and delivery.is_charged) or delivery.is_lease_lost:
-                await self._own(task, delivery, self._charged(task, delivery))
-                return
-            delivery.started_ns = started_ns
-            context = copy_context()
-            try:
-                coroutine, awaited = context.run(begin, delivery)
-            except StopIteration as stop:
-                ended_ns = now_ns()
-                delivery.duration_us = (ended_ns - started_ns) // 1000
-                delivery.is_finished = True
-                complete(delivery, stop.value)
-            except KeyboardInterrupt:
+        delivery: Delivery | None = None
+        try:
+            while waiting and not self._held_back_by:
+                delivery = waiting.popleft()
+                started_ns = now_ns()
+                is_fresh = started_ns - delivery.held_since_ns < _FRESH_NS
+                if not (is_fresh and delivery.is_charged) or delivery.is_lease_lost:
+                    await self._own(task, delivery, self._charged(task, delivery))
+                    return
+                delivery.started_ns = started_ns
+                context = copy_context()
+                try:
+                    coroutine, awaited = context.run(begin, delivery)
+                except StopIteration as stop:
+                    ended_ns = now_ns()
+                    delivery.duration_us = (ended_ns - started_ns) // 1000
+                    delivery.is_finished = True
+                    complete(delivery, stop.value)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a user's handler may raise anything
+                    ended_ns = _note_end(delivery)
+                    finish.failed(delivery, error)
+                else:
+                    rest = _rest(context, coroutine, awaited)
+                    await self._own(task, delivery, self._wait(task, delivery, rest))
+                    return
+                if sys.getrefcount(task) != references or has_cancel(task):
+                    # The job kept our task or cancelled it; what follows must not reach another job.
+                    break
+                if ended_ns > slice_ends_ns:
+                    delivery = None
+                    self._started_ns = ended_ns
+                    await asyncio.sleep(0)
+                    slice_ends_ns = now_ns() + _SLICE_NS
+        except BaseException as error:  # a bug, or a cancel
+            self._died(delivery, error)
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001 - a user's handler may raise anything
-                ended_ns = _note_end(delivery)
-                finish.failed(delivery, error)
-            else:
-                await self._own(
-                    task, delivery, self._wait(task, delivery, _rest(context, coroutine, awaited))
-                )
-                return
-            if sys.getrefcount(task) != references or has_cancel(task):
-                # The job kept our task or cancelled it; what follows must not reach another job.
-                break
-            if ended_ns > slice_ends_ns:
-                await asyncio.sleep(0)
-                slice_ends_ns = now_ns() + _SLICE_NS
-        self._is_draining = False
-        self.wake()
+        else:
+            self._started_ns = now_ns()
+            self._is_draining = False
+            self.wake()
+
+    def _died(self, delivery: Delivery | None, error: BaseException) -> None:
+        """A runner ends early: its delivery is settled nevertheless; the next beat replaces it."""
+        if isinstance(error, KeyboardInterrupt):
+            return
+        if STOPPING not in self._held_back_by:
+            logger.error("a runner ended early and is replaced: %s", describe(error).error_type)
+        if delivery is not None:
+            self._finish.unsettled(delivery, error)
 
     async def _own(
         self, task: asyncio.Task[None], delivery: Delivery, handler: Awaitable[Any]
@@ -145,6 +223,7 @@ class Runners:
         """This task belongs to the delivery from here on; a fresh runner takes the queue."""
         self._running[task] = delivery
         self._holdings.running_count += 1
+        self._started_ns = time.monotonic_ns()
         self._is_draining = False
         self.wake()
         try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from chasquimq.engine.leadership import Leadership
 from chasquimq.engine.loop import Ticker
+from chasquimq.model.log import get_logger
 from chasquimq.model.schedule import FIRES_PER_TICK_MAX, MissedFires, Plan, plan_fires
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chasquimq.store.firing import FiringStore
     from chasquimq.telemetry.sink import MetricsSink
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 SPECS_PER_TICK_MAX = 256
 PAUSE_MS_MIN = 20
 

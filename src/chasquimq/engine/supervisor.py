@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections import defaultdict
@@ -11,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
+from chasquimq.model.verdict import describe
 
 if TYPE_CHECKING:
     from chasquimq.engine.loop import Loop
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 # A loop is back within two seconds of its cure, which a last long pause must leave time for.
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
 _DOWN_S = 5.0
@@ -77,7 +78,8 @@ class Supervisor:
 
     def _note(self, name: str, error: BaseException) -> None:
         trouble = self._troubles.setdefault(name, _Trouble(time.monotonic()))
-        trouble.error = str(error) or type(error).__name__
+        failure = describe(error)
+        trouble.error = failure.message or failure.error_type
         # The link says once that the server is away; a line for each loop would say no more.
         trouble.is_told |= isinstance(error, ConnectionLost)
         if name in self.loops_down and not trouble.is_told_down:
@@ -90,7 +92,7 @@ class Supervisor:
 
     def _tell_bug(self, name: str, error: BaseException) -> None:
         self._troubles[name].is_told = True
-        if self._paces[name, type(error).__name__].allows():
+        if self._paces[name, describe(error).error_type].allows():
             logger.error("a loop failed and is started again", exc_info=error, extra={"loop": name})
 
     def _recovered(self, name: str) -> None:

@@ -106,8 +106,10 @@ def describe(error: BaseException, redact: Callable[[str, str], str] | None = No
     """
     try:
         error_type, message = _remote_words(error) or (type(error).__name__, str(error))
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
-        error_type, message = type(error).__name__, "<exception str() failed>"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - a user's __str__ may raise anything
+        error_type, message = _type_name(type(error)), "<exception str() failed>"
     if redact is not None:
         message = redact(error_type, message)
     return Failure(_storable(error_type), _storable(message))
@@ -125,6 +127,10 @@ def _asked_ms(error: RetryLater) -> int | None:
     if not isinstance(asked, int | float) or (isinstance(asked, float) and math.isnan(asked)):
         return None
     return int(min(max(0, asked), _AFTER_MS_MAX))
+
+
+# The name of a class as it was written, whatever its metaclass answers.
+_type_name: Callable[[type], str] = vars(type)["__name__"].__get__
 
 
 def _remote_words(error: BaseException) -> tuple[str, str] | None:

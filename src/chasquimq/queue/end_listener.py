@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Iterable
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.dialing import dial_delay_ms
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.store.end_tail import EndTail
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 # Who waits again this soon finds the tail still running.
 _LINGER_S = 1.0
 

@@ -98,6 +98,8 @@ class WorkerSettings:
     pool_size: int | None = None
     timeout_ms: int | None = None
     shutdown_deadline_ms: int = 30_000
+    # Jobs that wait beside free room for this long make health say so.
+    stall_after_ms: int = 15_000
     redact: Redact | None = None
     read: ReadSettings = field(default_factory=ReadSettings)
     ack: AckSettings = field(default_factory=AckSettings)
@@ -112,6 +114,7 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         at_least("concurrency", self.concurrency, 1)
         at_least("shutdown_deadline_ms", self.shutdown_deadline_ms, 0)
+        at_least("stall_after_ms", self.stall_after_ms, 1)
         if self.timeout_ms is not None:
             at_least("timeout_ms", self.timeout_ms, 1)
         if self.pool_size is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from chasquimq.errors import ProcessLate, StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.spark.channels import by_channel
 from chasquimq.spark.lateness import Lateness
 from chasquimq.store.server_errors import Action, action_for
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chasquimq.spark.queries import ChannelQuery
     from chasquimq.spark.workplace import Workplace
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 # Samples wait this long for a batch to take them along.
 _FLUSH_AFTER_S: Final = 10.0
 # A look for new queues walks all keys of the server.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import (
@@ -13,6 +12,7 @@ from chasquimq.errors import (
     SparkFailed,
     StoreError,
 )
+from chasquimq.model.log import get_logger
 from chasquimq.spark.bronze_extent import last_ids
 from chasquimq.spark.channels import BRONZE
 from chasquimq.spark.complaint import complaint, complaint_kind, is_late_process
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from chasquimq.spark.lake import Lake
     from chasquimq.spark.pipeline_settings import PipelineSettings
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class ChannelQuery:

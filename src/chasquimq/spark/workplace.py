@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -11,6 +10,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Self
 
 from chasquimq.errors import StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.spark.audit import audit
 from chasquimq.spark.backfill import Backfill
 from chasquimq.spark.backlog import Backlog
@@ -31,7 +31,7 @@ from chasquimq.store.ranging import RangeStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _SAMPLE_TAG = "sample"
 _LOOK_AGAIN_S = 0.5
 _AUDIT_EVERY_S = 30.0

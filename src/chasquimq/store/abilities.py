@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import AbilityMissing, ServerOutOfMemory, ServerRefused, StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.store.connection import pack
 from chasquimq.store.server_errors import Action, action_for
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chasquimq.store.connection import Connection, Reply
     from chasquimq.wire.keys import QueueKeys
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _TROUBLE = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
 _CLAIMING_READ = ("XREADGROUP", "GROUP", "probe", "probe", "COUNT", 1, "CLAIM", 1, "STREAMS")
 

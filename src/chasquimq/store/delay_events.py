@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.store.add_write import AddMark
 from chasquimq.store.event_lines import EventLines
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chasquimq.wire.new_job import NewJob
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class DelayEvents:

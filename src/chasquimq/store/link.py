@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
 from chasquimq.model.dialing import dial_delay_ms
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.store.connection import Connection, Part, Reply
 from chasquimq.store.dialling import dial
@@ -26,7 +27,7 @@ from chasquimq.store.server_errors import (
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Prepare = Callable[[Connection], Awaitable[None]]
 _WAIT_MS = 50

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused
+from chasquimq.model.log import get_logger
 from chasquimq.store.connection import pack
 from chasquimq.store.script import run, script
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chasquimq.store.connection import Connection, Part, Reply
     from chasquimq.wire.keys import QueueKeys
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _KEY = "<key>"
 # Every command that a role may need, in a form that changes nothing on a key that does not exist.
 # A command that is new in a role or a script needs a line here; nothing else lists commands.

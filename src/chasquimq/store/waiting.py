@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import random
 from collections.abc import Awaitable
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
 from chasquimq.model.dialing import dial_delay_ms
+from chasquimq.model.log import get_logger
 from chasquimq.store.address import normal_url, redact
 from chasquimq.store.link import Link
 from chasquimq.store.server_errors import Action, action_for
@@ -18,7 +18,7 @@ from chasquimq.store.server_errors import Action, action_for
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 async def wait_for_server(

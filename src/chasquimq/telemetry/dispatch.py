@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from chasquimq.errors import SettingsError
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.telemetry.burden import Burden
 from chasquimq.telemetry.sink import (
@@ -19,7 +19,7 @@ from chasquimq.telemetry.sink import (
     listens,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 Tell = Callable[[Any], None]
 
 

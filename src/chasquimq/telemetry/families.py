@@ -240,5 +240,17 @@ LEASE_BEAT_AGE = Family(
     unit="seconds",
     per_unit=1_000,
 )
+STALLED = Family(
+    "chasquimq_worker_stalled",
+    "gauge",
+    "1 while jobs wait in the worker, room to run them is free, and nothing starts; else 0.",
+)
+OLDEST_WAITING_AGE = Family(
+    "chasquimq_worker_oldest_waiting_age_seconds",
+    "gauge",
+    "How long the oldest job that the worker holds has waited for its start, 0 for none.",
+    unit="seconds",
+    per_unit=1_000,
+)
 
 FAMILIES = tuple(family for family in list(globals().values()) if isinstance(family, Family))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,9 +12,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from chasquimq.errors import SettingsError
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 REQUEST_BYTES_MAX = 8_192
 # A whole request, not a byte of it: who drips bytes is dropped as soon as who says nothing.
 REQUEST_S_MAX = 2.0

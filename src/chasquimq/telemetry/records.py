@@ -156,6 +156,8 @@ class WorkerHealth(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     unconfirmed: int = 0
     last_read_age_ms: int = 0
     lease_beat_age_ms: int = 0
+    oldest_waiting_age_ms: int = 0
+    is_stalled: bool = False
 
 
 Record = (

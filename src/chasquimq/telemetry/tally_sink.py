@@ -110,6 +110,8 @@ class TallySink(MetricsSink, Generic[H]):
             f.UNCONFIRMED: health.unconfirmed,
             f.LAST_READ_AGE: health.last_read_age_ms,
             f.LEASE_BEAT_AGE: health.lease_beat_age_ms,
+            f.STALLED: int(health.is_stalled),
+            f.OLDEST_WAITING_AGE: health.oldest_waiting_age_ms,
         }
         with self._lock:
             self._tally.gauges.update(gauges)

@@ -5,7 +5,6 @@ OpenTelemetry is imported when a `Tracing` is made; who asks for none never load
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from chasquimq.errors import SettingsError
+from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.telemetry.trace_context import context_of, extras_of, origin_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TRACER_NAME = "chasquimq"
 _SYSTEM = "chasquimq"
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 Attributes = dict[str, str | int]
 Answer = TypeVar("Answer")
 _NOTHING: Mapping[str, str | int] = {}

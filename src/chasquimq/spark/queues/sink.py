@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -15,6 +14,7 @@ from pyspark.sql.datasource import (
 )
 
 from chasquimq.errors import NotSupportedError, StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.spark.queues.layout import Layout
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.report import Summary, TaskReport, summary_of
@@ -25,7 +25,7 @@ from chasquimq.store.row_writing import RowWriter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 SUMMARY_FIELD = "summary"
 # What an attempt that was overtaken may still send is over long before.
 FORGET_AFTER_MS = 600_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import socket
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 
 from chasquimq.errors import StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.spark.workers.board import Board, Record
 from chasquimq.spark.workers.target import new_worker
 
@@ -30,7 +30,7 @@ _COUNTERS: Final = (
     "completed", "failed", "retried", "buried", "handed_back", "leases_lost", "running",
 )  # fmt: skip
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def host_worker(settings: HostSettings, partition: int, _rows: Iterable[int]) -> Iterator[Record]:

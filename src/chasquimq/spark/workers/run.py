@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from chasquimq.errors import SparkFailed, StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.spark.complaint import first_line
 from chasquimq.spark.jvm_gone import JVM_GONE
 from chasquimq.spark.workers.beside import JobBeside
@@ -33,7 +33,7 @@ RESUBMIT_MS_MAX: Final = 60_000
 # A job that lived this long died of something new.
 SETTLED_S: Final = 120.0
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Stop(threading.Event):
