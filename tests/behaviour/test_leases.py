@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -240,3 +241,96 @@ async def is_fresh(raw):
 
 async def is_empty(queue):
     return (await queue.counts()).backlog == 0
+
+
+class Paused:
+    """Stops whoever decided on trust right before it is passed on, until another has been heard."""
+
+    def __init__(self, lease, decision, meanwhile):
+        self._decision = decision
+        self._meanwhile = meanwhile
+        self._pass_on = lease._on_trust
+        self._has_other = threading.Event()
+        self.is_met = False
+        lease._on_trust = self
+
+    def __call__(self, is_trusted):
+        if is_trusted is self._decision and not self.is_met:
+            self.is_met = True
+            self._meanwhile()
+            self._has_other.wait(0.5)  # where one has to wait for the other, nobody comes
+            self._pass_on(is_trusted)
+        else:
+            self._pass_on(is_trusted)
+            self._has_other.set()
+
+
+async def test_a_renewal_between_a_lapse_and_its_hold_lets_runners_go_on(queue, running_worker):
+    done = []
+
+    async def handler(job):
+        done.append(job.data)
+
+    running = await running_worker(handler)
+    pipeline = running.worker._shift.pipeline
+    renewal = threading.Thread(target=pipeline.lease._beat)
+    paused = Paused(pipeline.lease, False, renewal.start)
+    # As after an outage: the event loop notices it at its next beat.
+    pipeline.lease._renewed_s -= 60
+    await eventually(lambda: paused.is_met)
+    await asyncio.to_thread(renewal.join)
+    # The renewal came last, so it is the last word; not only the next one, ten seconds later.
+    assert pipeline.lease.is_trusted
+
+    await queue.add("n", 1)
+
+    await eventually(lambda: done == [1], what="the job's start")
+    assert running.worker.health().is_ok
+
+
+async def test_a_lapse_between_a_renewal_and_its_word_holds_runners_back(running_worker):
+    async def handler(job):
+        raise AssertionError("nothing was added")
+
+    running = await running_worker(handler)
+    pipeline = running.worker._shift.pipeline
+    lease, loop = pipeline.lease, asyncio.get_running_loop()
+    lease.is_trusted = False
+    pipeline.runners.hold_back("leases")
+
+    def lapses():
+        lease._renewed_s -= 60
+        loop.call_soon_threadsafe(lease.check)
+
+    paused = Paused(lease, True, lapses)
+    await asyncio.to_thread(lease._beat)
+
+    await eventually(lambda: paused.is_met and not lease.is_trusted)
+    await asyncio.sleep(0)  # what was posted before now has run
+    assert pipeline.runners._held_back_by == {"leases"}
+    await asyncio.to_thread(lease._beat)
+    await eventually(lambda: not pipeline.runners._held_back_by)
+
+
+async def test_the_thread_that_renews_leases_survives_what_its_listeners_raise(
+    queue, running_worker
+):
+    beats = []
+
+    async def handler(job):
+        pass
+
+    running = await running_worker(handler, claim_min_idle_ms=300)
+    lease = running.worker._shift.pipeline.lease
+
+    def raises(*_):
+        beats.append(lease.beat_age_ms)
+        raise ValueError("a bug")
+
+    pass_on, lease._on_trust = lease._on_trust, raises
+    lease.is_trusted = False
+    await eventually(lambda: beats)
+    lease._on_trust = pass_on
+    lease.is_trusted = False
+
+    await eventually(lambda: lease.is_trusted, what="a renewal after the bug")

@@ -66,6 +66,11 @@ MUTANTS = (
         "test_an_outage_is_no_storm_of_dials_and_its_end_is_noticed[valkey]",
     ),
     Mutant(
+        "trust in leases is decided without the lock", f"{_ENGINE}/lease.py",
+        "self._deciding = threading.Lock()", "self._deciding = __import__('contextlib').nullcontext()",
+        f"{_LEASES}::test_a_renewal_between_a_lapse_and_its_hold_lets_runners_go_on[valkey]",
+    ),
+    Mutant(
         "burial without the gate of the ack", f"{_LUA}/bury.lua",
         "if #held == 0 or seen[id] then\n    marks[i] = 0\n  elseif held", "if #held > 0 and held",
         "tests/store/test_script_bury.py::test_the_second_burial_finds_the_entry_gone[valkey]",

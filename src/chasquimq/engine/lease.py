@@ -46,6 +46,8 @@ class Lease:
         self._thread: threading.Thread | None = None
         self._renewed_s = time.monotonic()
         self.pulse: Pulse | None = None
+        # Two threads decide on trust: what is decided first is passed on first.
+        self._deciding = threading.Lock()
         self.is_trusted = True
 
     @property
@@ -66,22 +68,37 @@ class Lease:
 
     def check(self) -> None:
         """Trust no lease that could not be renewed for too long; called from either side."""
+        if not self._is_over():
+            return
+        with self._deciding:
+            # A renewal may have come between the two looks.
+            is_lapse = self.is_trusted and self._is_over()
+            if is_lapse:
+                self._trust(False)
+                self._on_lost(self._holdings.ids())
+        if is_lapse:
+            logger.warning("leases could not be renewed in time, so nothing new is started")
+
+    def _is_over(self) -> bool:
         silent_ms = (time.monotonic() - self._renewed_s) * 1000
-        is_over = self._thread is not None and silent_ms >= self._settings.lost_after_ms
-        if is_over and self.is_trusted:
-            logger.warning("leases could not be renewed in time")
-            self._trust(False)
-            self._on_lost(self._holdings.ids())
+        return self._thread is not None and silent_ms >= self._settings.lost_after_ms
 
     def _run(self) -> None:
         failures = 0
         pause_s = self._settings.beat_ms / 1000
         while not self._stopped.wait(pause_s):
-            is_renewed = self._beat()
+            is_renewed = self._safely(self._beat)
             failures = 0 if is_renewed else failures + 1
             pause_s = self._settings.beat_ms / 1000 if is_renewed else self._retry_s
             self._await_server(failures)
         self._store.close()
+
+    def _safely(self, act: Callable[[], object]) -> bool:
+        try:
+            return bool(act())
+        except Exception:  # without this thread every lease would run out in silence
+            logger.exception("renewing leases failed and is tried again")
+            return False
 
     def _await_server(self, failures: int) -> None:
         """Dial no more often than any other connection, until one of them gets through."""
@@ -89,7 +106,7 @@ class Lease:
         while time.monotonic() < until_s and not self._is_reached():
             if self._stopped.wait(_LOOK_S):
                 return
-            self.check()
+            self._safely(self.check)
 
     @property
     def _retry_s(self) -> float:
@@ -100,16 +117,17 @@ class Lease:
         try:
             lost = self._store.renew(self._held())
         except StoreError as error:
-            logger.debug("leases were not renewed", extra={"error": str(error)})
+            logger.debug("leases were not renewed: %s", error)
             self.check()
             return False
         except Exception:  # a bug must not let every lease run out in silence
             logger.exception("renewing leases failed and is tried again")
             self.check()
             return False
-        # A lease runs from when the server was asked, not from when it answered.
-        self._renewed_s = asked_s
-        self._trust(True)
+        with self._deciding:
+            # A lease runs from when the server was asked, not from when it answered.
+            self._renewed_s = asked_s
+            self._trust(True)
         if lost:
             self._on_lost(lost)
         return True
@@ -122,6 +140,7 @@ class Lease:
         return held
 
     def _trust(self, is_trusted: bool) -> None:
+        """Decide and pass it on, in one step for the other thread; call it with the lock."""
         if self.is_trusted != is_trusted:
-            self.is_trusted = is_trusted
             self._on_trust(is_trusted)
+            self.is_trusted = is_trusted
