@@ -90,7 +90,7 @@ def health_of(pipeline: Pipeline, *, is_stopping: bool) -> Health:
         has_trusted_leases=pipeline.lease.is_trusted,
         is_stalled=not is_stopping and pipeline.runners.is_stalled,
         loops_down=pipeline.supervisor.loops_down,
-        waiting=len(holdings.waiting),
+        waiting=holdings.waiting_count,
         running=holdings.running_count,
         unconfirmed=holdings.unconfirmed_count,
         last_read_age_ms=int(read_age_s * 1000),

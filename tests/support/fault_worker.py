@@ -105,6 +105,14 @@ async def crash_if_told(job: Job) -> None:
         os._exit(9)
 
 
+@noted
+async def dies_if_told(job: Job) -> None:
+    """Works for a while, as jobs do, and then may take its whole process along."""
+    await asyncio.sleep(random.uniform(0.010, 0.060))
+    if job.data == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def facts(job: Job) -> list[Any]:
     """What a handler in a child sees of its job, and where it runs."""
     this = current_job()

@@ -41,6 +41,7 @@ class Charger:
                 # Others may have run it while we stood still, and that is spent, too.
                 own = held.is_charged or again.entry_id in self._doubted
                 held.earlier = max(held.earlier, again.earlier - own)
+                self._holdings.suspect([held])
         self._doubted.update(delivery.entry_id for delivery in known)
 
     def suspect(self, redelivered: list[Delivery]) -> None:
@@ -55,17 +56,23 @@ class Charger:
             self._ticker.nudge()
 
     async def charge(self, delivery: Delivery) -> bool:
-        """Count a start before it happens; False: the entry is ours no more."""
+        """Count a start before it happens; False: the entry is ours no more.
+
+        Other counts that are in doubt are set right before: this start may end the process.
+        """
         # Said before it is written, so that a correction meanwhile does not take it back.
         delivery.is_charged = True
         while True:
+            doubted, self._doubted = self._doubted - {delivery.entry_id}, set()
+            own = (delivery.entry_id, delivery.earlier + 1)
             try:
-                lost = await self._store.charge([(delivery.entry_id, delivery.earlier + 1)])
+                lost = await self._store.charge([*self._counts(doubted), own])
             except StoreError:
                 # No start without its charge, however long the server is away.
+                self._doubted |= doubted
                 await asyncio.sleep(_RETRY_MS / 1000)
                 continue
-            return not lost
+            return delivery.entry_id not in lost
 
     async def run(self) -> None:
         while not self._ticker.is_stopped:

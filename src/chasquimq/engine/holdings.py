@@ -9,6 +9,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from chasquimq.engine.suspects import Suspects
+from chasquimq.settings.delivery import MAX_ATTEMPTS
+
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
     from chasquimq.settings import ReadSettings
@@ -26,8 +29,12 @@ _REFUSED_BYTES_MAX = 8 * 1024 * 1024
 class Holdings:
     """Asked from both ends: the reader for room, the lease for ids."""
 
-    def __init__(self, concurrency: int, read: ReadSettings) -> None:
+    def __init__(
+        self, concurrency: int, read: ReadSettings, attempts_max: int = MAX_ATTEMPTS
+    ) -> None:
         self.waiting: deque[Delivery] = deque()
+        # Redelivered jobs; they take no room, because few of them run at once.
+        self.suspects = Suspects(attempts_max)
         self.running_count = 0
         self.running_max = concurrency
         self._held: dict[bytes, Delivery] = {}
@@ -44,18 +51,36 @@ class Holdings:
         return len(self._held) + len(self._refused)
 
     @property
-    def unconfirmed_count(self) -> int:
-        return len(self._held) + len(self._refused) - len(self.waiting) - self.running_count
+    def waiting_count(self) -> int:
+        return len(self.waiting) + len(self.suspects.waiting)
 
-    def admit(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Take deliveries in; answers those that were held already and must not start twice."""
+    @property
+    def unconfirmed_count(self) -> int:
+        return self.held_count - self.waiting_count - self.running_count
+
+    def admit(self, deliveries: list[Delivery], *, are_plain: bool = True) -> list[Delivery]:
+        """Take deliveries in; answers those that were held already and must not start twice.
+
+        `are_plain`: none of them is redelivered.
+        """
         fresh = {delivery.entry_id: delivery for delivery in deliveries}
         known: list[Delivery] = []
         if not self._held.keys().isdisjoint(fresh):
             known = [fresh.pop(entry_id) for entry_id in list(fresh) if entry_id in self._held]
         self._held.update(fresh)
-        self.waiting.extend(fresh.values())
+        if are_plain:
+            self.waiting.extend(fresh.values())
+        else:
+            self.waiting.extend([one for one in fresh.values() if not one.earlier])
+            self.suspects.waiting.extend([one for one in fresh.values() if one.earlier])
         return known
+
+    def suspect(self, deliveries: list[Delivery]) -> None:
+        """Move what waits and turns out to have run elsewhere to the suspects."""
+        for delivery in deliveries:
+            if delivery.earlier and delivery in self.waiting:
+                self.waiting.remove(delivery)
+                self.suspects.waiting.append(delivery)
 
     def refuse(self, entry_id: bytes, size_bytes: int) -> bool:
         """Hold an entry only until it is buried; False: it is held already."""
@@ -66,7 +91,7 @@ class Holdings:
 
     def take_all(self) -> list[Delivery]:
         """Everything that has not started, to be handed back."""
-        leftovers = list(self.waiting)
+        leftovers = [*self.waiting, *self.suspects.take_all()]
         self.waiting.clear()
         return leftovers
 
@@ -79,6 +104,7 @@ class Holdings:
         if self._refused:
             for entry_id in entry_ids:
                 self._refused.pop(entry_id, None)
+        self.suspects.settled(entry_ids)
         self._has_room.set()
 
     def get(self, entry_id: bytes) -> Delivery | None:
@@ -113,7 +139,10 @@ class Holdings:
 
     def _is_heavy(self) -> bool:
         # Summed when asked, once a read, because counting along would cost every job.
-        if sum([len(one.envelope) for one in self.waiting]) >= self._read.held_bytes_max:
+        held_bytes = sum([len(one.envelope) for one in self.waiting])
+        if self.suspects.waiting:
+            held_bytes += sum([len(one.envelope) for one in self.suspects.waiting])
+        if held_bytes >= self._read.held_bytes_max:
             return True
         return sum(self._refused.values()) >= _REFUSED_BYTES_MAX
 

@@ -19,6 +19,7 @@ from chasquimq.engine.reader import Intake, Reader
 from chasquimq.engine.retry_policy import policy_of
 from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
+from chasquimq.engine.suspects import SuspectRequeuer, uncharged
 from chasquimq.engine.timekeeper import Timekeeper
 from chasquimq.errors import StoreError
 from chasquimq.model.log import get_logger
@@ -77,11 +78,12 @@ class Pipeline:
         self._policy = policy_of(settings.retry)
         self._timekeeper = Timekeeper(store)
         self.supervisor = Supervisor()
-        self.holdings = Holdings(settings.concurrency, settings.read)
+        self.holdings = Holdings(settings.concurrency, settings.read, settings.retry.max_attempts)
         self.outcomes = Outcomes(
             store, self.holdings, self._policy, settings, encode=encode, listener=listener
         )
         self._hand_back = HandBack(store, self.holdings, self.outcomes.counters)
+        self._requeuer = SuspectRequeuer(self.holdings.suspects, self._hand_back)
         self._charger = Charger(store, self.holdings, settings.lease.uncharge_after_ms)
         self.runners = Runners(
             self.holdings, begin, self.outcomes, self.spawn,
@@ -132,10 +134,10 @@ class Pipeline:
 
     async def _stop_reading(self, limit_s: Callable[[], float]) -> None:
         self.reader.stop()
-        for part in (self._charger, self.upkeep, self._timekeeper):
+        for part in (self._charger, self._requeuer, self.upkeep, self._timekeeper):
             part.stop()
         await self._within(limit_s, self._end_reading())
-        unstarted = _uncharged(self.holdings.take_all())
+        unstarted = uncharged(self.holdings.take_all())
         await self._within(limit_s, take_leave(lambda: self._hand_back.give(unstarted)))
 
     async def _end_reading(self) -> None:
@@ -217,6 +219,7 @@ class Pipeline:
 
     def _loops(self) -> list[Loop]:
         loops: list[Loop] = [self._pulse, *self.outcomes.doors, self._charger, self._timekeeper]
+        loops += [self._requeuer]
         loops += [loop for loop in (self._historian, self.reporter) if loop is not None]
         return [*loops, *self.upkeep.loops]
 
@@ -255,7 +258,3 @@ def _tell(error: BaseException) -> None:
     logger.warning(
         "a step of stopping failed: %s", describe(error).text, exc_info=error if is_bug else None
     )
-
-
-def _uncharged(deliveries: list[Delivery]) -> list[tuple[bytes, int]]:
-    return [(delivery.entry_id, delivery.earlier) for delivery in deliveries]

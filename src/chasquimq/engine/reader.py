@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from chasquimq.store.arrivals import Batch
     from chasquimq.store.consuming import ConsumerStore
 
+# Suspects that wait are soon gone, and then the next of them may be claimed.
+_SUSPECTS_BLOCK_MS = 20
+
 
 class Intake:
     """What happens to a batch on arrival, whether it was read or claimed."""
@@ -44,7 +47,7 @@ class Intake:
         for arrival in batch.arrivals:
             self._refuse(Burying(arrival, arrival.reason, 0))
         welcome = batch.deliveries if batch.is_plain else self._welcome(batch.deliveries)
-        known = self._holdings.admit(welcome)
+        known = self._holdings.admit(welcome, are_plain=batch.is_plain)
         if known:
             self._charger.correct(known)
         if welcome is not batch.deliveries:
@@ -114,15 +117,23 @@ class Reader:
         if self._store.has_gap:
             await self._give_back_unseen()
         asked_ns = time.monotonic_ns()
-        batch = await self._claimer.claim(room)
-        if not batch.size:
-            batch = await self._store.read(room, self._claimer.block_ms(self._block_ms))
+        batch = await self._ask(room)
         self.last_read_s = time.monotonic()
         if batch.size:
             self._date(batch, asked_ns)
             self._intake.take(batch)
         if self._listener is not None:
             self._tell(self._listener, batch)
+
+    async def _ask(self, room: int) -> Batch:
+        """Claim, then read; what the dead left stays for others while suspects wait here."""
+        if not self._holdings.suspects.may_claim:
+            block_ms = min(self._block_ms, _SUSPECTS_BLOCK_MS)
+            return await self._store.read(room, block_ms, claims=False)
+        batch = await self._claimer.claim(room)
+        if batch.size:
+            return batch
+        return await self._store.read(room, self._claimer.block_ms(self._block_ms))
 
     def _date(self, batch: Batch, asked_ns: int) -> None:
         """What may have waited for us while we stood still is no older than the question."""

@@ -32,6 +32,8 @@ logger = get_logger(__name__)
 _SLICE_NS = 5_000_000
 # The reason for good; leases that cannot be trusted are one that passes.
 STOPPING = "stopping"
+# A suspect on its last attempt runs alone, and any other starts between two drains.
+_TRIAL = "trial"
 # A delivery that waited longer may have been uncharged, or claimed while this process slept.
 _FRESH_NS = 200_000_000
 
@@ -68,6 +70,7 @@ class Runners:
         stall_after_ms: int,
     ) -> None:
         self._holdings = holdings
+        holdings.suspects.on_turn = lambda: self.let_go(_TRIAL)
         self._begin = begin
         self._finish = finish
         self._spawn = spawn
@@ -93,11 +96,12 @@ class Runners:
     def wake(self) -> None:
         """Make sure that a runner looks at the queue, if a handler may start."""
         holdings = self._holdings
+        if holdings.suspects.waiting:
+            self._start_suspect()
         if self._is_draining or self._held_back_by or not holdings.waiting:
             return
         if holdings.running_count < holdings.running_max:
-            self._is_draining = True
-            self._start_runner()
+            self._start_runner(self._drain())
 
     def hold_back(self, reason: str) -> None:
         """Start nothing new until every reason is gone."""
@@ -111,13 +115,17 @@ class Runners:
         """Replace a runner that died, and notice when nothing starts; called at each beat."""
         if self._is_draining and self._drainer is not None and self._drainer.done():
             self._is_draining = False
+        suspects = self._holdings.suspects
+        if not suspects.waiting and not suspects.is_alone:
+            self._held_back_by.discard(_TRIAL)
         self.wake()
         self._check_stall()
 
     def _check_stall(self) -> None:
         """Jobs that may start, beside free room, do so at once; how long have they not?"""
         holdings, now_ns = self._holdings, time.monotonic_ns()
-        may_start = bool(holdings.waiting) and not self._held_back_by
+        # A trial holds others back for seconds: one that does not end is a stall, too.
+        may_start = bool(holdings.waiting) and not self._held_back_by - {_TRIAL}
         has_room = holdings.running_count < holdings.running_max
         if not (may_start and has_room):
             self._stalled_since_ns = 0
@@ -132,9 +140,9 @@ class Runners:
             self._interrupted.add(task)
             task.cancel()
 
-    def _start_runner(self) -> None:
+    def _start_runner(self, runner: Coroutine[Any, Any, None]) -> None:
+        self._is_draining = True
         self._runner_count = number = self._runner_count + 1
-        runner = self._drain()
         try:
             task = self._spawn(runner, "chasqui-runner")
         except Exception:  # a task factory may be the user's; the next beat tries again
@@ -156,6 +164,33 @@ class Runners:
                 )  # fmt: skip
             else:
                 logger.warning("the worker starts jobs again")
+
+    def _start_suspect(self) -> None:
+        """Start a suspect whose turn has come; a drain ends first, so that no place is used twice.
+
+        One that must be alone holds everything else back from now until its trial is over.
+        """
+        holdings, suspects = self._holdings, self._holdings.suspects
+        is_full = holdings.running_count >= holdings.running_max
+        if is_full or self._held_back_by - {_TRIAL} or not suspects.has_turn:
+            return
+        self._held_back_by.add(_TRIAL)
+        if self._is_draining or not suspects.may_start(self._running.values()):
+            return
+        self._start_runner(self._try())
+
+    async def _try(self) -> None:
+        """Take a suspect out only here: a task that is cancelled before its first step loses none."""
+        task, suspects = asyncio.current_task(), self._holdings.suspects
+        assert task is not None, "runners are tasks"
+        suspect = suspects.start() if suspects.has_turn else None
+        if not suspects.is_alone:
+            self._held_back_by.discard(_TRIAL)
+        if suspect is None:
+            self._is_draining = False
+            self.wake()
+            return
+        await self._own(task, suspect, self._charged(task, suspect))
 
     async def _drain(self) -> None:  # noqa: C901, PLR0915 - a frame less per job is the point
         task = asyncio.current_task()

@@ -104,9 +104,9 @@ class ConsumerStore:
         await self._reads.close()
         await self._writes.close()
 
-    async def read(self, count: int, block_ms: int) -> Batch:
+    async def read(self, count: int, block_ms: int, *, claims: bool = True) -> Batch:
         """Up to `count` entries: new ones and, where the server can, what the dead left."""
-        claim = ("CLAIM", self._lease_ms) if self.abilities.claim_on_read else ()
+        claim = ("CLAIM", self._lease_ms) if claims and self.abilities.claim_on_read else ()
         block = ("BLOCK", block_ms) if block_ms else ()
         try:
             reply = await self._reads.call(

@@ -1,0 +1,200 @@
+"""Runs redelivered jobs one at a time, because a run of one of them may have killed its process.
+
+A suspect is a job with earlier charged deliveries: a run of it began, and nobody heard of its end.
+Suspects wait in a lane of their own, beside the jobs that nobody suspects:
+
+- At most one of them is on trial in a worker. The next one starts when the server has confirmed
+  the end of the first, or when the first has run for `PROVED_S`.
+- A suspect on its last attempt runs alone: the crash that buries it leaves no doubt whose it was.
+  It starts when every other run has ended or lasted `PROVED_S`, and nothing starts beside it until
+  it has ended or lasted as long.
+- What waits for too long goes back to the server, uncharged, for workers that have time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from chasquimq.engine.loop import Ticker
+
+if TYPE_CHECKING:
+    from chasquimq.engine.hand_back import HandBack
+    from chasquimq.model.delivery import Delivery
+
+# What kills its process mostly does it early; a run of this length counts as harmless.
+PROVED_S = 5.0
+# Each suspect that lasts so long halves the wait of the next one: a hundred long jobs of a worker
+# that was killed from outside run again within a minute, and not within eight.
+_PROVED_S_MIN = 0.5
+# A suspect waits so long for those before it, and the first of them for a place to run.
+_WAIT_S_MAX, _FIRST_WAIT_S_MAX = 1.0, 1.2 * PROVED_S
+# What goes back is offered to other workers for so long before this one may claim again.
+_OFFER_S = 1.0
+_LOOK_MS = 250
+
+
+class Suspects:
+    """The lane of one worker; `on_turn` asks its runners to look here again."""
+
+    def __init__(self, attempts_max: int) -> None:
+        self.waiting: deque[Delivery] = deque()
+        self.on_turn: Callable[[], None] = _nobody
+        self._attempts_max = attempts_max
+        self._on_trial: Delivery | None = None
+        # When the worker began to be kept free for a suspect on its last attempt.
+        self._began_s = 0.0
+        self._proved_s = PROVED_S
+        self._rests_until_s = 0.0
+        self._offers_until_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the suspect on trial must have its worker for itself."""
+        return self._on_trial is not None and self._is_last(self._on_trial)
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether this worker has time for more of them."""
+        return not self.waiting and time.monotonic() >= self._offers_until_s
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether the first one may start as far as other suspects are concerned."""
+        if self._on_trial is not None or not self.waiting:
+            return False
+        return not self._is_last(self.waiting[0]) or time.monotonic() >= self._rests_until_s
+
+    def may_start(self, running: Iterable[Delivery]) -> bool:
+        """Whether the first one may start beside these; if not, ask again when they are older."""
+        if not self._is_last(self.waiting[0]):
+            return True
+        self._began_s = self._began_s or time.monotonic()
+        now_ns = time.monotonic_ns()
+        left_s = max([_left_s(one, now_ns, PROVED_S) for one in running], default=0.0)
+        if left_s > 0:
+            self._look_in(left_s)
+        return left_s <= 0
+
+    def start(self) -> Delivery:
+        """Take the first one out; it is on trial until it is settled or has lasted."""
+        suspect = self._on_trial = self.waiting.popleft()
+        self._look_in(self._needed_s)
+        return suspect
+
+    def settled(self, entry_ids: Collection[bytes]) -> None:
+        """The next one may start: a crash can no longer charge the one before."""
+        if self._on_trial is not None and self._on_trial.entry_id in entry_ids:
+            self._end_trial()
+
+    def take_all(self) -> list[Delivery]:
+        """Empty the lane."""
+        taken = list(self.waiting)
+        self.waiting.clear()
+        return taken
+
+    def take_overdue(self) -> list[Delivery]:
+        """Those that have waited too long here, while other workers may have time."""
+        now_ns = time.monotonic_ns()
+        overdue: list[Delivery] = []
+        kept: list[Delivery] = []
+        for one in self.take_all():
+            limit_s = _WAIT_S_MAX if kept or overdue else self._first_wait_s_max
+            is_overdue = now_ns - one.held_since_ns >= limit_s * 1e9
+            (overdue if is_overdue else kept).append(one)
+        self.waiting.extend(kept)
+        if overdue:
+            self._offers_until_s = time.monotonic() + _OFFER_S
+            if self._on_trial is None:
+                self.on_turn()
+        return overdue
+
+    @property
+    def _first_wait_s_max(self) -> float:
+        is_awaited = self._began_s > 0 and self._on_trial is None
+        return math.inf if is_awaited else _FIRST_WAIT_S_MAX
+
+    def _is_last(self, suspect: Delivery) -> bool:
+        return suspect.run_number >= suspect.max_attempts(self._attempts_max)
+
+    @property
+    def _needed_s(self) -> float:
+        return PROVED_S if self.is_alone else self._proved_s
+
+    def _end_trial(self) -> None:
+        if self.is_alone:
+            # Other jobs get as much time as those that want the worker for themselves.
+            took_s = time.monotonic() - self._began_s
+            self._rests_until_s = time.monotonic() + took_s
+            self._look_in(took_s)
+        self._on_trial, self._began_s = None, 0.0
+        self.on_turn()
+
+    def _look_in(self, wait_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        suspect = self._on_trial
+        if suspect is None:
+            self.on_turn()
+            return
+        left_s = _left_s(suspect, time.monotonic_ns(), self._needed_s)
+        if suspect.is_finished or left_s > 0:
+            self._look_in(max(left_s, _LOOK_MS / 1000))
+            return
+        if not self.is_alone:
+            self._proved_s = max(_PROVED_S_MIN, self._proved_s / 2)
+        self._end_trial()
+
+
+class SuspectRequeuer:
+    """Gives suspects that wait in vain to other workers."""
+
+    name = "suspects"
+
+    def __init__(self, suspects: Suspects, hand_back: HandBack) -> None:
+        self._suspects = suspects
+        self._hand_back = hand_back
+        self._ticker = Ticker()
+
+    def stop(self) -> None:
+        self._ticker.stop()
+
+    async def run(self) -> None:
+        while not self._ticker.is_stopped:
+            await self.run_once()
+            await self._ticker.pause(_LOOK_MS)
+
+    async def run_once(self) -> None:
+        """Requeue what is overdue; if the server does not answer, it waits on here."""
+        if not self._suspects.waiting:
+            return
+        overdue = self._suspects.take_overdue()
+        try:
+            await self._hand_back.give(uncharged(overdue))
+        except BaseException:
+            self._suspects.waiting.extendleft(reversed(overdue))
+            raise
+
+
+def uncharged(deliveries: Sequence[Delivery]) -> list[tuple[bytes, int]]:
+    """Entry ids, and the deliveries that they are charged with while they have not started."""
+    return [(delivery.entry_id, delivery.earlier) for delivery in deliveries]
+
+
+def _left_s(delivery: Delivery, now_ns: int, needed_s: float) -> float:
+    """How much longer a run must last; all of it where it has not started."""
+    if not delivery.started_ns:
+        return needed_s
+    return needed_s - (now_ns - delivery.started_ns) / 1e9
+
+
+def _nobody() -> None:
+    return
