@@ -16,6 +16,7 @@
     │  ├─ QueueFull                     `max_stream_len` is reached
     │  ├─ IdConflict                    a job id is taken by a different job
     │  ├─ DurabilityNotMet              fewer confirmations than the durability class asks for
+    │  ├─ CredentialsRefused(SettingsError) a credential provider answered something else
     │  ├─ AbilityMissing                the server lacks a command that was asked for by name
     │  ├─ GroupConflict                 workers of another group consume the same stream
     │  ├─ ScriptFailed                  a script raised inside the server
@@ -162,6 +163,18 @@ class DurabilityNotMet(StoreError):
     def __init__(self, message: str, job_ids: Sequence[str]) -> None:
         self.job_ids = list(job_ids)
         super().__init__(message)
+
+
+class CredentialsRefused(SettingsError, StoreError):
+    """Correct the credential provider; nothing was sent. `found` is the shape of its answer."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            "what credential_provider answers",
+            found,
+            "a tuple of user and password, both text",
+            hint="write it with `async def`, and answer (user, password) or (None, password)",
+        )
 
 
 class AbilityMissing(StoreError):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from urllib.parse import urlsplit
 
 import pytest
 
-from chasquimq.errors import ServerRefused, ServerUnreachable
+from chasquimq import Queue, Worker
+from chasquimq.errors import CredentialsRefused, ServerRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
 from support.adding import adding
 from support.raw import Raw
+from support.workers import RunningWorker
 
 SECRET = "p@ss/w:rd?#1"
 QUOTED = "p%40ss%2Fw%3Ard%3F%231"
@@ -176,17 +180,156 @@ async def test_a_provider_in_a_thread_is_asked_too(locked):
     connection.close()
 
 
-@pytest.mark.parametrize("way", ["raises", "gives no pair"])
-async def test_a_provider_that_fails_is_named_as_the_cause(add_at, proxy, way):
+async def test_a_provider_that_raises_is_named_as_the_cause_without_its_words(
+    add_at, proxy, caplog
+):
     async def provider(address: str) -> tuple[str | None, str | None]:
-        if way == "raises":
-            raise LookupError("the vault is sealed")
-        return None  # pyright: ignore[reportReturnType]
+        raise LookupError(f"the vault refused the token {SECRET}")
 
-    with pytest.raises(ServerUnreachable, match="the credential provider") as caught:
+    with pytest.raises(ServerUnreachable, match=r"the credential provider.*LookupError") as caught:
         await add_at(proxy.url, credential_provider=provider)
 
-    assert isinstance(caught.value.__cause__, LookupError | TypeError)
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert SECRET not in str(caught.value) + caplog.text
+
+
+# What is answered, and how it is shown.
+SHAPES = {
+    "text": (SECRET, "str"),
+    "two letters": ("ab", "str"),
+    "bytes": (SECRET.encode(), "bytes"),
+    "nothing": (None, "None"),
+    "no parts": ((), "an empty tuple"),
+    "an empty list": ([], "an empty list"),
+    "three parts": (("user", SECRET, "more"), "a tuple of str, str, str"),
+    "a nested pair": ((("user", SECRET),), "a tuple of tuple"),
+    "numbers": ((1, 2), "a tuple of int, int"),
+    "a user alone": (("user", None), "a tuple of str, None"),
+    "an empty password": ((None, ""), "a tuple of None, an empty str"),
+    "an empty user": (("", SECRET), "a tuple of an empty str, str"),
+    "an empty text alone": (("",), "a tuple of an empty str"),
+    "a mapping": ({"user": SECRET}, "dict"),
+    "a set": ({"user", SECRET}, "set"),
+}
+
+
+def provider_of(answer, asked: list[str]):
+    async def provider(address: str):
+        asked.append(address)
+        return answer
+
+    return provider
+
+
+@pytest.mark.parametrize("who", ["loop", "thread"])
+@pytest.mark.parametrize(("answer", "shown"), SHAPES.values(), ids=SHAPES)
+async def test_an_answer_of_another_shape_is_refused_before_anything_is_sent(
+    add_at, proxy, answer, shown, who
+):
+    asked: list[str] = []
+    provider = provider_of(answer, asked)
+    settings = ConnectionSettings(url=proxy.url, credential_provider=provider)
+    if who == "loop":
+        dialled = add_at(proxy.url, credential_provider=provider)
+    else:
+        dialled = asyncio.to_thread(BlockingConnection(settings).call, "PING")
+
+    with pytest.raises(CredentialsRefused) as caught:
+        await dialled
+
+    said = str(caught.value)
+    assert said.startswith("what credential_provider answers must be a tuple of user and password")
+    assert f"got {shown!r}" in said
+    assert SECRET not in said
+    assert isinstance(caught.value, SettingsError)
+    assert (proxy.write_count, len(asked)) == (0, 1)
+
+
+@pytest.mark.parametrize("answer", ["ab", None, ("user", None)])
+async def test_an_answer_of_another_shape_is_refused_over_a_unix_socket_too(add_at, url, answer):
+    with pytest.raises(CredentialsRefused):
+        await add_at(url, credential_provider=provider_of(answer, []))
+
+
+async def test_a_provider_that_is_no_coroutine_function_is_refused(add_at, proxy):
+    with pytest.raises(CredentialsRefused, match="async"):
+        await add_at(proxy.url, credential_provider=lambda _: ("user", SECRET))
+
+    assert proxy.write_count == 0
+
+
+@pytest.mark.parametrize("provider", ["user:password", ("user", SECRET), 5])
+def test_a_provider_that_cannot_be_called_is_refused_without_being_shown(provider):
+    with pytest.raises(SettingsError, match="credential_provider must be") as caught:
+        ConnectionSettings(credential_provider=provider)
+
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [[None, SECRET], (SECRET,), [SECRET], (None, SECRET.encode())])
+async def test_lists_single_passwords_and_bytes_are_taken(add_at, locked, answer):
+    await add_at(locked, credential_provider=provider_of(answer, []))
+
+
+async def test_a_provider_beside_a_password_in_the_url_is_refused_by_name(add_at, proxy):
+    url = with_credentials(proxy.url, f"user:{QUOTED}")
+
+    with pytest.raises(SettingsError, match="credential_provider") as caught:
+        await add_at(url, credential_provider=provider_of((None, SECRET), []))
+
+    assert QUOTED not in str(caught.value)
+    assert proxy.accept_count == 0
+
+
+async def test_a_thread_does_not_wait_for_ever_for_a_provider(proxy):
+    async def provider(address: str):
+        await asyncio.Event().wait()
+
+    settings = ConnectionSettings(
+        url=proxy.url, credential_provider=provider, connect_timeout_ms=200
+    )
+    call = asyncio.to_thread(BlockingConnection(settings).call, "PING")
+    with pytest.raises(ServerUnreachable, match=r"the credential provider.*TimeoutError"):
+        await asyncio.wait_for(call, 5)
+
+
+@pytest.mark.parametrize("trouble", ["wrong shape", "raises"])
+async def test_a_running_worker_asks_a_bad_provider_by_the_ladder(
+    proxy, user, queue_name, caplog, trouble
+):
+    asked: list[float] = []
+    is_bad = False
+
+    async def provider(address: str):
+        asked.append(time.monotonic())
+        if is_bad and trouble == "raises":
+            raise LookupError(SECRET)
+        return f"{user} {SECRET}" if is_bad else (user, SECRET)
+
+    ran = asyncio.Event()
+
+    async def handle(job):
+        ran.set()
+
+    worker = Worker(queue_name, handle, redis_url=proxy.url, credential_provider=provider)
+    running = RunningWorker(worker)
+    await running.until_consuming()
+    is_bad = True
+    asked.clear()
+    proxy.cut()
+    await asyncio.sleep(4)
+
+    # A reader and a writer, five dials each at most.
+    assert 2 <= len(asked) <= 12
+    lines = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert 1 <= len(lines) <= 2, lines
+    assert not [one for one in lines if one.exc_info]
+    assert SECRET not in caplog.text
+    is_bad = False
+    async with Queue(queue_name, redis_url=proxy.url, credential_provider=provider) as queue:
+        await queue.add("n", 1)
+    await asyncio.wait_for(ran.wait(), 10)
+    await running.stop()
 
 
 async def test_a_provider_that_fails_once_costs_an_open_queue_only_time(add_at, proxy, user):

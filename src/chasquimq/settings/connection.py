@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from chasquimq.errors import SettingsError
 from chasquimq.settings.rules import at_least, true_or_false
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
@@ -35,6 +36,11 @@ class ConnectionSettings:
 
     def __post_init__(self) -> None:
         true_or_false("insecure_tls", self.insecure_tls)
+        provider = self.credential_provider
+        if provider is not None and not callable(provider):
+            # What it is instead may be the password.
+            found, rule = type(provider).__name__, "an async function of the server's address"
+            raise SettingsError("credential_provider", found, rule)
         at_least("connect_timeout_ms", self.connect_timeout_ms, 1)
         at_least("command_timeout_ms", self.command_timeout_ms, 1)
 

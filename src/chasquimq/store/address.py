@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ssl
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from chasquimq.errors import ServerUnreachable, SettingsError
+from chasquimq.errors import CredentialsRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings, CredentialProvider, given, true_or_false
 from chasquimq.store.redact import redact
 from chasquimq.store.topology import parse_topology
@@ -46,6 +47,8 @@ _WEAKENING = {
     "ssl_cert_reqs": ("none", "optional"),
     "ssl_check_hostname": ("false", "f", "0", "no", "n"),
 }
+_PROVIDER_SHARE = 0.8
+_PARTS_SHOWN = 3
 
 
 def normal_url(url: str, *, tls: bool = False) -> str:
@@ -117,6 +120,8 @@ def new_blocking_connection(settings: ConnectionSettings, *, name: str = "") -> 
 
 
 def _make(pool_class: Any, settings: ConnectionSettings, name: str, **options: Any) -> Any:
+    from redis.exceptions import DataError
+
     url = _url(settings)
     if parse_topology(url) is not None:
         raise SettingsError("redis_url", redact(url), _ONE_RULE)
@@ -126,6 +131,9 @@ def _make(pool_class: Any, settings: ConnectionSettings, name: str, **options: A
         # In a URL these would win over what we rely on.
         pool.connection_kwargs |= {"protocol": 2, **_tls_options(settings)}
         return pool.make_connection()
+    except DataError:
+        rule = "a URL without user and password where there is a credential_provider"
+        raise SettingsError("redis_url", redact(url), rule) from None
     except (TypeError, ValueError) as error:
         rule = "a URL whose options the client library knows"
         raise SettingsError("redis_url", redact(url), rule, hint=str(error)) from None
@@ -209,22 +217,72 @@ class _Provider:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         assert settings.credential_provider is not None
-        self._ask = settings.credential_provider
+        self._ask: Callable[[str], object] = settings.credential_provider
+        # A provider that hangs is named before the dial as a whole is given up.
+        self._timeout_s = settings.connect_timeout_ms / 1000 * _PROVIDER_SHARE
         parts = urlsplit(_url(settings))
         self._address = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
 
-    async def get_credentials_async(self) -> tuple[str, ...]:
+    async def get_credentials_async(self) -> tuple[str | bytes, ...]:
         try:
-            user, password = await self._ask(self._address)
+            answer = await self._answer()
         except Exception as error:
-            # The provider is a user's own code, and may raise anything.
+            # The provider is a user's own code, and may raise anything; its words may hold secrets.
             raise ServerUnreachable(
                 f"the credential provider must give user and password for {self._address}, it "
                 f"failed with {type(error).__name__}; the next dial asks it again"
             ) from error
-        return tuple(part for part in (user, password) if part is not None)
+        return _checked_credentials(answer)
 
-    def get_credentials(self) -> tuple[str, ...]:
+    def get_credentials(self) -> tuple[str | bytes, ...]:
         import asyncio
 
         return asyncio.run(self.get_credentials_async())
+
+    async def _answer(self) -> object:
+        import asyncio
+
+        answer = self._ask(self._address)
+        if not isinstance(answer, Awaitable):
+            return _NotAsync()
+        async with asyncio.timeout(self._timeout_s):
+            return await cast("Awaitable[object]", answer)
+
+
+class _NotAsync:
+    """Stands for the answer of a function that is not async."""
+
+
+def _checked_credentials(answer: object) -> tuple[str | bytes, ...]:
+    """User and password, or the password alone, or nothing for a server that is open to all."""
+    if isinstance(answer, _NotAsync):
+        raise CredentialsRefused("what cannot be awaited")
+    if not isinstance(answer, tuple | list):
+        raise CredentialsRefused("None" if answer is None else type(answer).__name__)
+    kind, parts = type(cast("object", answer)).__name__, list(cast("Sequence[object]", answer))
+    if not _is_login(parts):
+        raise CredentialsRefused(_shape(kind, parts))
+    return tuple(cast("str | bytes", part) for part in parts if part is not None)
+
+
+def _is_login(parts: list[object]) -> bool:
+    if len(parts) not in (1, 2) or not all(isinstance(one, str | bytes | None) for one in parts):
+        return False
+    if parts == [None, None]:
+        return True
+    # A user may be without a password that says anything, but somebody must be named.
+    return parts[-1] is not None and parts[0] not in ("", b"") and any(parts)
+
+
+def _shape(kind: str, parts: list[object]) -> str:
+    """What it is made of, without what it says."""
+    if not parts:
+        return f"an empty {kind}"
+    more = " and more" if len(parts) > _PARTS_SHOWN else ""
+    return f"a {kind} of {', '.join(map(_part_shape, parts[:_PARTS_SHOWN]))}{more}"
+
+
+def _part_shape(part: object) -> str:
+    if part is None:
+        return "None"
+    return f"an empty {type(part).__name__}" if part in ("", b"") else type(part).__name__

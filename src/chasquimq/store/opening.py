@@ -78,6 +78,9 @@ def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
     except (ClientError, OSError, TimeoutError) as error:
         # Over a unix socket the library wraps the refusal in a broken connection.
         refusal = error.__cause__ or error.__context__
+        if isinstance(refusal, StoreError):
+            # It is ours already: what the credential provider came to.
+            raise refusal from refusal.__cause__
         if isinstance(refusal, AuthenticationError):
             raise _refused(address, refusal) from error
         if isinstance(refusal, NoPermissionError):

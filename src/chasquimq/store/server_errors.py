@@ -9,6 +9,7 @@ from typing import Any
 
 from chasquimq.errors import (
     ConnectionLost,
+    CredentialsRefused,
     ScriptFailed,
     ServerOutOfMemory,
     ServerRefused,
@@ -143,6 +144,8 @@ def without_errors(replies: list[Any]) -> list[Any]:
 
 def is_login_refused(error: StoreError) -> bool:
     """Whether the server denied user and password, or nobody could name them."""
+    if isinstance(error, CredentialsRefused):
+        return True
     return isinstance(error, ServerRefused) and error.code in _LOGIN
 
 
