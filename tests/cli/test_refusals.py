@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -209,3 +212,16 @@ async def test_a_url_and_a_file_are_one_server_too_many(bare_chasqui, tmp_path):
     said = await bare_chasqui("queues", "--redis-url-file", "u", "--redis-url", "redis://b")
     assert (said.code, SECRET in said.err) == (2, False)
     assert "name two servers; give one" in said.err
+
+
+async def test_an_error_that_nobody_expected_gives_away_nothing(bare_environ, tmp_path):
+    """A module of the current directory stands in for one of ours, and fails."""
+    (tmp_path / "msgspec.py").write_text(f'raise RuntimeError("{EVIL}")\n')
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-m", "chasquimq", "queues"],
+        env=bare_environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "RuntimeError: redis://me:***@db:6379/0" in done.stderr
+    assert 'msgspec.py", line 1' in done.stderr
+    assert_is_clean(done.stderr)
