@@ -457,6 +457,21 @@ async def _one_consumer(stage: Stage) -> None:
     assert await stage.raw.consumers() == [ME]
 
 
+async def _join(stage: Stage) -> Any:
+    return await stage.run("join_group", [stage.keys.stream], GROUP, ME, PARKING)
+
+
+async def _group_left_over(stage: Stage) -> None:
+    """A group of nobody but the parking consumer."""
+    await stage.raw("XGROUP", "CREATE", stage.keys.stream, "other", "0", "MKSTREAM")
+    await stage.raw("XGROUP", "CREATECONSUMER", stage.keys.stream, "other", PARKING)
+    await stage.ready("a")
+
+
+async def _missing_rights(stage: Stage) -> Any:
+    return await stage.run("missing_rights", [stage.keys.stream], 2, "GET", stage.keys.stream)
+
+
 async def _one_ghost(stage: Stage) -> None:
     await stage.deliver("a", "b")
     await stage.raw("XDEL", stage.keys.stream, stage.ids[1])
@@ -572,6 +587,12 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     "claim": {"two": Scenario(_claim, _two_held, READY, 2)},
     "renew": {"two": Scenario(_renew, _two_held, READY, [])},
     "reap_consumer": {"idle": Scenario(_reap, _idle_consumer, {"a": {"stream"}}, 1, _one_consumer)},
+    "join_group": {
+        "beside one left over": Scenario(
+            _join, _group_left_over, {"a": {"stream"}}, [], _one_consumer
+        ),
+    },
+    "missing_rights": {"none": Scenario(_missing_rights, answer=[])},
     "sweep": {"one ghost": Scenario(_sweep, _one_ghost, {"a": {"stream"}}, [1, b""])},
     "count_ghosts": {
         "one ghost": Scenario(_count_ghosts, _one_ghost, {"a": {"stream"}}, [1, 2, b""])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from chasquimq.store import rights
+
 SCRIPTS = Path(__file__).parents[2] / "src/chasquimq/store/scripts"
-_CALLS = re.compile(r"\b(?:redis\.p?call|call|try)\('([A-Z]+)'(?:, '([A-Z]+)')?")
-_CONTAINERS = {"XGROUP", "XINFO"}
 
 
 def script_names() -> list[str]:
@@ -16,10 +15,4 @@ def script_names() -> list[str]:
 
 def commands_of(name: str) -> list[str]:
     """The commands of one script, as an ACL rule names them."""
-    text = (SCRIPTS / f"{name}.lua").read_text("utf-8")
-    return sorted(
-        {
-            f"{command}|{word}".lower() if command in _CONTAINERS else command.lower()
-            for command, word in _CALLS.findall(text)
-        }
-    )
+    return sorted(rights.commands_of((SCRIPTS / f"{name}.lua").read_text("utf-8")))

@@ -34,13 +34,15 @@ for _, row in ipairs(groups) do
   end
 end
 if #others > 0 then return others end
+-- Any read makes the consumer known. This one is of what it holds behind the last id there can
+-- be: nothing, because a second look at held entries would count as their delivery.
+local look = {'GROUP', ARGV[1], ARGV[2], 'STREAMS', KEYS[1], '18446744073709551614-0'}
+needs('XREADGROUP', unpack(look))
 local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
 if type(made) == 'table' and made.err then
   -- Without memory nothing is created; with the group there, what runs can be acked all the same.
   local is_known = string.find(made.err, 'BUSYGROUP', 1, true)
   if not is_known and not (is_there and string.find(made.err, 'OOM', 1, true)) then return made end
 end
--- Any read makes the consumer known. This one is of what it holds behind the last id there can
--- be: nothing, because a second look at held entries would count as their delivery.
-redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'STREAMS', KEYS[1], '18446744073709551614-0')
+redis.call('XREADGROUP', unpack(look))
 return {}
