@@ -28,8 +28,10 @@ def sign_up(queue: Queue, form: dict[str, str]) -> tuple[str, int]:
 
 def status(queue: Queue, job_id: str) -> tuple[str, int]:
     """What a page asks for while its visitor waits."""
-    found = queue.get_job(job_id)
-    return found.state, 404 if found.state == "unknown" else 200
+    # The id comes from outside: an unknown one must not make the server send its whole backlog.
+    found = queue.get_job(job_id, max_scanned_bytes=100_000)
+    is_gone = found.state == "unknown" and found.scanned_all
+    return found.state, 404 if is_gone else 200
 
 
 # endregion

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import msgspec
@@ -14,6 +15,8 @@ from chasquimq.store.finding import FinderStore, fair_shares
 from chasquimq.store.reading import ReadStore
 from chasquimq.wire.codec import encode_envelope
 from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.job_id import new_job_id
+from support.raw import Raw
 from support.waiting import eventually
 
 GROUP = "default"
@@ -362,3 +365,91 @@ def test_short_places_are_searched_whole_and_long_ones_share_the_rest(lengths, s
 
 async def is_state(queue, job_id, state):
     return (await queue.get_job(job_id)).state == state
+
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def heavy(queue, raw):
+    """A stream of 40 MiB whose jobs were added one after the other; answers them."""
+    envelopes = [
+        encode_envelope(f"old-{at}", b"\xc5\x10\x00" + b"x" * 4_096, 1) for at in range(10)
+    ]
+    for _ in range(1_000):
+        await asyncio.gather(*[raw("XADD", raw.keys.stream, "*", "d", one) for one in envelopes])
+    return [await queue.add("n", at) for at in range(10)]
+
+
+@pytest.fixture
+async def sent_bytes(url, queue_name):
+    """How many bytes the server has sent to anybody but the one who asks."""
+    asking = await Raw.open(url, queue_name)
+    asked_bytes = 0
+
+    async def count() -> int:
+        nonlocal asked_bytes
+        said = await asking("INFO", "stats")
+        total = int(re.search(rb"total_net_output_bytes:(\d+)", said)[1]) - asked_bytes
+        asked_bytes += len(said) + 32
+        return total
+
+    yield count
+    await asking.close()
+
+
+async def test_the_look_for_an_unknown_id_reads_no_more_than_it_may(heavy, queue, sent_bytes):
+    for limit_bytes, reads_max in [(0, 2_000), (100_000, 300_000), (None, 50 * MIB)]:
+        before = await sent_bytes()
+        found = await queue.get_job("nobody", max_scanned_bytes=limit_bytes)
+        read_bytes = await sent_bytes() - before
+
+        print(f"at most {limit_bytes}: {read_bytes:,} bytes read")
+        assert read_bytes <= reads_max
+        assert (found.state, found.scanned_all) == ("unknown", limit_bytes is None)
+
+
+async def test_a_look_without_a_limit_of_its_own_has_one_all_the_same(heavy, queue, sent_bytes):
+    before = await sent_bytes()
+    found = await queue.get_job("nobody")
+
+    assert await sent_bytes() - before <= 10 * MIB
+    assert (found.state, found.scanned_all) == ("unknown", False)
+
+
+async def test_the_time_in_an_id_leads_to_the_job_behind_a_long_backlog(heavy, queue, sent_bytes):
+    await asyncio.sleep(1.1)  # what is older than a second before the job comes last
+    late = await queue.add("late", 1)
+
+    before = await sent_bytes()
+    found = await queue.get_job(late.id, max_scanned_bytes=100_000)
+
+    assert found.state == "ready"
+    assert await sent_bytes() - before <= 100_000
+
+
+@pytest.mark.parametrize("options", [{}, {"job_id": "mine"}], ids=["fresh id", "own id"])
+async def test_a_delayed_job_is_found_by_its_index_without_any_search(queue, options):
+    job = await queue.add("n", 1, delay_ms=60_000, **options)
+
+    found = await queue.get_job(job.id, max_scanned_bytes=0)
+
+    assert (found.state, found.scanned_all) == ("delayed", True)
+
+
+async def test_a_clock_that_was_ahead_hides_no_job(queue, raw):
+    job_id = new_job_id(int(time.time() * 1000) + 86_400_000)
+    await raw("XADD", raw.keys.stream, "*", "d", encode_envelope(job_id, b"\x01", 1))
+    dead_id = new_job_id(int(time.time() * 1000) + 86_400_000)
+    await raw("XADD", raw.keys.dlq, "*", "d", encode_envelope(dead_id, b"\x01", 1), "reason", "x")
+
+    assert (await queue.get_job(job_id)).state == "ready"
+    assert (await queue.get_job(dead_id)).state == "dead"
+    nobody = await queue.get_job(new_job_id(int(time.time() * 1000)))
+    assert (nobody.state, nobody.scanned_all) == ("unknown", True)
+
+
+@pytest.mark.parametrize("bad", [-1, "1", 1.5, True], ids=repr)
+async def test_a_limit_that_is_no_number_of_bytes_is_refused(queue, bad):
+    with pytest.raises(SettingsError, match="max_scanned_bytes"):
+        await queue.get_job("mine", max_scanned_bytes=bad)

@@ -57,7 +57,9 @@ def show(queue: str, job_id: str, redis_url: str | None, as_json: bool) -> int:
 
 async def _find(queue: str, job_id: str, url: str) -> Found:
     async with visit(queue, url) as seen:
-        state = await behind_bar("looking for the job", seen.queue.get_job(job_id))
+        # A person who asks may wait for a search of everything.
+        looking = seen.queue.get_job(job_id, max_scanned_bytes=None)
+        state = await behind_bar("looking for the job", looking)
         contents = await seen.inspector.contents(queue, state)
         return Found(state, contents, await seen.queue.get_job_result(job_id))
 

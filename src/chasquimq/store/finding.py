@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -10,8 +11,16 @@ import msgspec
 from chasquimq.errors import ServerRefused
 from chasquimq.model.job_state import JobState
 from chasquimq.store.consuming import PARKING
-from chasquimq.store.reading import DuePages, MemberPages, Pages, PageSize, StreamPages
+from chasquimq.store.reading import (
+    PAGE_BYTES,
+    DuePages,
+    MemberPages,
+    Pages,
+    PageSize,
+    StreamPages,
+)
 from chasquimq.store.sighting import Sighting
+from chasquimq.wire.job_id import ulid_ms
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.stream_entry import read_text, read_uint
 
@@ -20,8 +29,16 @@ if TYPE_CHECKING:
     from chasquimq.store.reading import ReadStore
 
 ENTRIES_MAX = 100_000
+SCANNED_BYTES_MAX = 8 * 1024 * 1024
 _PAGE_MAX = 1_000
-Raw = TypeVar("Raw")
+# The first page is small: nobody knows yet what an entry weighs.
+_FIRST_PAGE = 4
+# About what an entry or a page takes on the wire beside its own bytes.
+_OVERHEAD_BYTES = 48
+_NO_LIMIT = 1 << 62
+# How far the clock of a producer may be ahead before its jobs are searched for twice as long.
+_AHEAD_MS = 1_000
+Raw = TypeVar("Raw", bound=tuple[bytes, bytes | list[bytes]])
 
 
 class FinderStore:
@@ -32,9 +49,15 @@ class FinderStore:
         self._reads = reads
         self._group = group
 
-    async def find(self, job_id: str, entries_max: int = ENTRIES_MAX) -> JobState:
-        """Where the job is now; a search looks at about that many entries at most."""
-        return await _Search(self._keys, self._reads, self._group, job_id).run(entries_max)
+    async def find(
+        self,
+        job_id: str,
+        entries_max: int = ENTRIES_MAX,
+        bytes_max: int | None = SCANNED_BYTES_MAX,
+    ) -> JobState:
+        """Where the job is now; a search reads about that many entries and bytes at most."""
+        search = _Search(self._keys, self._reads, self._group, job_id, bytes_max)
+        return await search.run(entries_max)
 
 
 class _Glance(msgspec.Struct, frozen=True):
@@ -56,16 +79,21 @@ class _Glance(msgspec.Struct, frozen=True):
 class _Search:
     """One search for one job."""
 
-    def __init__(self, keys: QueueKeys, reads: ReadStore, group: str, job_id: str) -> None:
+    def __init__(
+        self, keys: QueueKeys, reads: ReadStore, group: str, job_id: str, bytes_max: int | None
+    ) -> None:
         self._keys = keys
         self._reads = reads
         self._group = group
         self._job_id = job_id
         self._sighting = Sighting(job_id)
+        self._bytes_left: float = _NO_LIMIT if bytes_max is None else bytes_max
+        self._is_whole = True
 
     async def run(self, entries_max: int) -> JobState:
         glance = await self._glance()
         shares = fair_shares(glance.lengths, entries_max)
+        self._is_whole = shares == glance.lengths
         found = await self._by_index(glance) or await self._by_search(*shares)
         if found is not None:
             return found
@@ -76,8 +104,7 @@ class _Search:
             return found
         if last.has_result:
             return JobState(job_id=self._job_id, state="completed")
-        has_seen_all = shares == glance.lengths
-        return JobState(job_id=self._job_id, state="unknown", scanned_all=has_seen_all)
+        return JobState(job_id=self._job_id, state="unknown", scanned_all=self._is_whole)
 
     async def _glance(self) -> _Glance:
         keys, job_id = self._keys, self._job_id
@@ -103,8 +130,12 @@ class _Search:
         if due_ms is None:
             return None
         # The other implementation promotes without telling the index, so it is only a hint.
-        pages = DuePages(self._reads, self._keys.delayed, _page_size(), due_ms)
-        return await _seek(pages, self._sighting.in_delayed, ENTRIES_MAX)
+        pages = DuePages(self._reads, self._keys.delayed, PageSize(), due_ms)
+        # It is worth a look whatever a search may cost.
+        limit, self._bytes_left = self._bytes_left, max(self._bytes_left, PAGE_BYTES)
+        found = await self._seek([pages], self._sighting.in_delayed, ENTRIES_MAX, places_left=1)
+        self._bytes_left = min(limit, self._bytes_left)
+        return found
 
     async def _by_member(self, member: bytes | None) -> JobState | None:
         if member is None:
@@ -113,27 +144,71 @@ class _Search:
         return None if score is None else self._sighting.in_delayed((member, score))
 
     async def _by_search(self, stream: int, dlq: int, delayed: int) -> JobState | None:
-        # Jobs go from the stream to the other places, so the stream comes first.
+        # Jobs go from the stream to the other places, so the stream comes first. What it may not
+        # use of the bytes is left for those of the others where something is.
         return (
-            await self._in_stream(stream)
-            or await self._in_dlq(dlq)
+            await self._in_stream(stream, 1 + (dlq > 0) + (delayed > 0))
+            or await self._in_dlq(dlq, 1 + (delayed > 0))
             or await self._in_delayed(delayed)
         )
 
-    async def _in_stream(self, share: int) -> JobState | None:
-        pages = StreamPages(self._reads, self._keys.stream, _page_size())
+    async def _in_stream(self, share: int, places_left: int) -> JobState | None:
         # A page more, for what is promoted meanwhile.
-        found = await _seek(pages, self._sighting.in_stream, share + _PAGE_MAX)
+        found = await self._seek(
+            self._ranges(self._keys.stream, is_newest_first=False),
+            self._sighting.in_stream,
+            share and share + _PAGE_MAX,
+            places_left=places_left,
+        )
         return None if found is None else await self._ready_or_running(found)
 
-    async def _in_dlq(self, share: int) -> JobState | None:
-        pages = StreamPages(self._reads, self._keys.dlq, _page_size(), is_newest_first=True)
-        return await _seek(pages, self._sighting.in_dlq, share)
+    async def _in_dlq(self, share: int, places_left: int) -> JobState | None:
+        ranges = self._ranges(self._keys.dlq, is_newest_first=True)
+        return await self._seek(ranges, self._sighting.in_dlq, share, places_left=places_left)
 
     async def _in_delayed(self, share: int) -> JobState | None:
         # The other implementation's delayed jobs and retries are in no index.
-        pages = MemberPages(self._reads, self._keys.delayed, _page_size())
-        return await _seek(pages, self._sighting.in_delayed, share)
+        pages = MemberPages(self._reads, self._keys.delayed, self._page_size())
+        return await self._seek([pages], self._sighting.in_delayed, share, places_left=1)
+
+    def _ranges(self, key: str, *, is_newest_first: bool) -> list[StreamPages]:
+        """All of a stream; where the id tells when the job was made, what came after it first."""
+        made_ms, pages = ulid_ms(self._job_id), partial(StreamPages, self._reads, key)
+        if made_ms is None or made_ms <= _AHEAD_MS:
+            return [pages(self._page_size(), is_newest_first=is_newest_first)]
+        from_ms = made_ms - _AHEAD_MS
+        later = pages(self._page_size(), oldest=str(from_ms))
+        earlier = pages(self._page_size(), newest=str(from_ms - 1), is_newest_first=is_newest_first)
+        return [later, earlier]
+
+    async def _seek(
+        self,
+        ranges: Sequence[Pages[Raw]],
+        recognise: Callable[[Raw], JobState | None],
+        entries_left: int,
+        *,
+        places_left: int,
+    ) -> JobState | None:
+        """Look through one place; it may take its part of the bytes that are left."""
+        reserved_bytes = self._bytes_left - self._bytes_left / places_left
+        for pages in ranges:
+            while entries_left > 0 and self._bytes_left > reserved_bytes:
+                page = await pages.next()
+                if page is None:
+                    break
+                found = next(filter(None, map(recognise, page)), None)
+                if found is not None:
+                    return found
+                entries_left -= len(page)
+                self._bytes_left -= _OVERHEAD_BYTES + sum(map(_bytes_of, page))
+            else:
+                # What was left for later, because of its bytes, may hold the job.
+                self._is_whole &= entries_left <= 0
+        return None
+
+    def _page_size(self) -> PageSize:
+        bytes_max = min(PAGE_BYTES, max(_OVERHEAD_BYTES, self._bytes_left / 8))
+        return PageSize(first=_FIRST_PAGE, most=_PAGE_MAX, bytes_max=int(bytes_max))
 
     async def _ready_or_running(self, ready: JobState) -> JobState | None:
         stream, entry_id = self._keys.stream, ready.entry_id or ""
@@ -162,18 +237,6 @@ def fair_shares(lengths: Sequence[int], total: int) -> tuple[int, ...]:
     return tuple(shares)
 
 
-async def _seek(
-    pages: Pages[Raw], recognise: Callable[[Raw], JobState | None], share: int
-) -> JobState | None:
-    while share > 0 and (page := await pages.next()) is not None:
-        for one in page:
-            found = recognise(one)
-            if found is not None:
-                return found
-        share -= len(page)
-    return None
-
-
 def _held(ready: JobState, pending: Reply, time: Reply) -> JobState:
     _, worker, idle_ms, delivery_count = pending
     spent = ready.attempt or 0
@@ -189,5 +252,8 @@ def _held(ready: JobState, pending: Reply, time: Reply) -> JobState:
     )
 
 
-def _page_size() -> PageSize:
-    return PageSize(most=_PAGE_MAX)
+def _bytes_of(one: tuple[bytes, bytes | list[bytes]]) -> int:
+    """What an entry or a member with its score takes on the wire, about."""
+    key, rest = one
+    size = sum(map(len, rest)) if isinstance(rest, list) else len(rest)
+    return _OVERHEAD_BYTES + len(key) + size

@@ -23,7 +23,7 @@ Raw_co = TypeVar("Raw_co", covariant=True)
 PAGE_MAX = 500
 FIRST_PAGE_MAX = 100
 # A page of heavy entries would keep the server from everyone else.
-_PAGE_BYTES = 1024 * 1024
+PAGE_BYTES = 1024 * 1024
 _LAST_TRY_S = 0.05
 
 
@@ -62,13 +62,16 @@ class Pages(Protocol[Raw_co]):
 class PageSize:
     """How many entries the next page may hold: many light ones, few heavy ones."""
 
-    def __init__(self, first: int = FIRST_PAGE_MAX, most: int = PAGE_MAX) -> None:
+    def __init__(
+        self, first: int = FIRST_PAGE_MAX, most: int = PAGE_MAX, bytes_max: int = PAGE_BYTES
+    ) -> None:
         self.count = max(1, min(first, most))
         self._most = most
+        self._bytes_max = bytes_max
 
     def learn(self, page_bytes: int) -> None:
-        """Let the next page weigh about a mebibyte; it may hold twice as many at most."""
-        fitting = self.count * _PAGE_BYTES // max(1, page_bytes)
+        """Let the next page weigh about `bytes_max`; it may hold twice as many at most."""
+        fitting = self.count * self._bytes_max // max(1, page_bytes)
         self.count = max(1, min(fitting, self.count * 2, self._most))
 
 
