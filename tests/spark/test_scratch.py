@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +70,21 @@ def test_a_folder_without_the_mark_of_an_owner_stays(program, tmp_path):
     program("pass")[0].wait(30)
 
     assert (tmp_path / "chasqui-spark-unknown").is_dir()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("kind", ["another user's", "a link"])
+def test_a_folder_of_somebody_else_is_left_alone(program, tmp_path, kind):
+    theirs = tmp_path / "chasqui-spark-theirs"
+    if kind == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        theirs.symlink_to(tmp_path / "elsewhere")
+    else:
+        theirs.mkdir()
+        os.chown(theirs, 12_345, 12_345)
+    (theirs / "owner").touch()
+
+    process, _ = program("pass")
+
+    assert process.wait(30) == 0
+    assert (theirs / "owner").exists()

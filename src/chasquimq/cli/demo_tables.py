@@ -16,6 +16,8 @@ from chasquimq.cli.pipeline_needs import spark_session
 from chasquimq.cli.pipeline_options import DEFAULT_MASTER
 from chasquimq.cli.pipeline_report import PAGE_NAME, ask_report, write_page
 from chasquimq.cli.pipeline_talk import batch_text, working
+from chasquimq.errors import SettingsError
+from chasquimq.server.own_files import own_directory
 
 if TYPE_CHECKING:
     from chasquimq.spark.pipeline_settings import PipelineRun
@@ -76,12 +78,10 @@ def demonstrate_tables(url: str, queue: str, tallies: Sequence[Tally]) -> Tables
 def _fresh_folder() -> Path:
     """A folder that outlives the demo: of this project, or a temporary one if that is refused."""
     try:
+        own_directory(FOLDER.parent)
         shutil.rmtree(FOLDER, ignore_errors=True)
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        ignored = FOLDER.parent / ".gitignore"
-        if not ignored.exists():
-            ignored.write_text("*\n")
-    except OSError:
+        own_directory(FOLDER)
+    except (OSError, SettingsError):
         return Path(tempfile.mkdtemp(prefix="chasqui-demo-"))
     return FOLDER
 

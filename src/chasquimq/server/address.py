@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 LOOPBACK_HOST = "127.0.0.1"
 UNIX_SCHEME = "unix://"
+# Where other systems than Linux keep who listens: level, option, and the bytes up to the user.
+_SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,27 @@ def _connect_unix(path: Path, timeout_s: float) -> socket.socket:
     link.settimeout(timeout_s)
     try:
         link.connect(str(path))
+        _check_peer(link, path)
     except BaseException:
         link.close()
         raise
     return link
+
+
+def _check_peer(link: socket.socket, path: Path) -> None:
+    """Talk to nobody but ourselves: another user may listen where our server did."""
+    user = _peer_user(link)
+    if user is not None and user != os.getuid():
+        raise PermissionError(f"user {os.getuid()} must listen on {path}, found user {user}")
+
+
+def _peer_user(link: socket.socket) -> int | None:
+    """Who listens; None: this system does not say."""
+    if sys.platform == "linux":
+        said = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return struct.unpack("3i", said)[1]
+    try:
+        said = link.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 128)
+        return struct.unpack_from("=II", said)[1]
+    except (OSError, struct.error):
+        return None

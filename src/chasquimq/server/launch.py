@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Generator
@@ -12,6 +13,7 @@ from typing import BinaryIO
 from chasquimq.errors import ServerUnreachable
 from chasquimq.server.command_line import LaunchPlan
 from chasquimq.server.locks import becomes_free, locked
+from chasquimq.server.own_files import open_own, read_own
 from chasquimq.server.probe import Identity, identify, is_serving
 
 SHELL = "/bin/sh"
@@ -91,11 +93,11 @@ def _claimed(plan: LaunchPlan) -> Generator[tuple[int, BinaryIO]]:
 def _open_log(path: Path) -> BinaryIO:
     if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_suffix(".log.old"))
-    return path.open("ab")
+    return os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
 def _failed(plan: LaunchPlan, what: str) -> ServerUnreachable:
-    words = plan.log_path.read_text(errors="replace").split("\n")
+    words = read_own(plan.log_path).split("\n")
     last = next((line.strip() for line in reversed(words) if line.strip()), "nothing")
     return ServerUnreachable(
         f"the server {plan.binary} should have started in {plan.data_dir} but {what}; "

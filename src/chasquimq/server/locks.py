@@ -9,6 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from chasquimq.server.own_files import open_own
+
 POLL_S = 0.005
 
 
@@ -21,8 +23,9 @@ def locked(path: Path, wait_s: float) -> Generator[int]:
 
     Raises:
         TimeoutError: somebody else held it for all of `wait_s`.
+        SettingsError: the file is a link, or another user's.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
         _wait_for(descriptor, path, time.monotonic() + wait_s)
         yield descriptor

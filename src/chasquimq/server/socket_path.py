@@ -45,7 +45,14 @@ def _from_runtime_dir(digest: str, environ: Mapping[str, str]) -> Path | None:
     runtime_dir = Path(environ.get(RUNTIME_VARIABLE, ""))
     path = runtime_dir / "chasqui" / f"{digest}.sock"
     is_usable = runtime_dir.is_absolute() and os.access(runtime_dir, os.W_OK | os.X_OK)
-    return path if is_usable and fits_a_socket(path) else None
+    return path if is_usable and _is_kept(runtime_dir) and fits_a_socket(path) else None
+
+
+def _is_kept(directory: Path) -> bool:
+    """Whether nobody else can put another directory into the place of ours."""
+    found = directory.stat()
+    is_shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+    return found.st_uid in (os.getuid(), 0) and not is_shared
 
 
 def _shared_root() -> Path:

@@ -13,8 +13,15 @@ from chasquimq.server.address import Address, unix_address
 from chasquimq.server.command_line import DATA_LOCK_NAME, LaunchPlan
 from chasquimq.server.launch import await_answer, spawn_detached
 from chasquimq.server.locks import becomes_free, locked
+from chasquimq.server.own_files import (
+    check_contents,
+    check_directory,
+    own_directory,
+    read_own,
+    write_own,
+)
 from chasquimq.server.probe import Identity, identify, is_serving, tell
-from chasquimq.server.socket_path import PRIVATE_MODE, project_socket_path
+from chasquimq.server.socket_path import project_socket_path
 
 DATA_DIR_NAME = ".chasqui"
 START_WAIT_S = 60.0
@@ -49,7 +56,11 @@ class ProjectServer:
         self._url_path = self.data_dir / "server.url"
 
     def status(self) -> ServerStatus | None:
-        """Ask the running server who it is; None: none is running, or it does not answer."""
+        """Ask the running server who it is; None: none is running, or it does not answer.
+
+        Raises:
+            SettingsError: the data directory, or what it says, is not this user's alone.
+        """
         address = self._known_address()
         identity = identify(address) if address else None
         if address is None or identity is None or not is_serving(identity, self.data_dir):
@@ -61,7 +72,8 @@ class ProjectServer:
 
         Raises:
             ServerUnreachable: it could not be started; the message says why.
-            SettingsError: it runs already, and not on the port that was asked for.
+            SettingsError: it runs already, and not on the port that was asked for; or the data
+                directory is not this user's alone.
         """
         running = self.status()
         if running is None or not running.is_ready:
@@ -91,7 +103,7 @@ class ProjectServer:
         plan = self._plan(binary, address or self._new_address(port))
         if running is None:
             # Written first: a starter that dies half-way must not leave a server nobody finds.
-            self._url_path.write_text(plan.address.url)
+            write_own(self._url_path, plan.address.url)
             spawn_detached(plan)
         return _status(plan.address, await_answer(plan))
 
@@ -123,15 +135,18 @@ class ProjectServer:
 
     def _known_address(self) -> Address | None:
         try:
-            return unix_address(self._url_path.read_text())
+            check_directory(self.data_dir)
+            return unix_address(read_own(self._url_path))
+        except SettingsError:
+            raise
         except (OSError, ValueError):
             return None
 
     def _make_data_dir(self) -> None:
         try:
-            self.data_dir.mkdir(mode=PRIVATE_MODE, exist_ok=True)
             # Jobs are data, not source: the directory keeps itself out of every repository.
-            (self.data_dir / ".gitignore").write_text("*\n")
+            own_directory(self.data_dir)
+            check_contents(self.data_dir)
         except OSError as refused:
             raise ServerUnreachable(
                 f"a project server keeps its data in {self.data_dir}, which cannot be written "

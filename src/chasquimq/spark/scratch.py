@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -28,10 +30,21 @@ def scratch_folder() -> Path:
 def sweep() -> None:
     """Delete folders whose owners are dead; what has no owner's mark is not ours to judge."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # Its owner lives, it is another user's, or it is gone already.
+        if not _is_ours(folder):
+            continue
+        # Its owner lives, or it is gone already.
         with suppress(OSError), (folder / _OWNER).open("r+") as mark:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    """The temporary directory is everybody's: a link or another user's folder is left alone."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _claim(folder: Path) -> None:
