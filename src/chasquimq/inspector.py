@@ -28,6 +28,7 @@ from chasquimq.store.inspecting import InspectorStore, read_snapshot, snapshot_q
 from chasquimq.store.job_bytes import JobBytes
 from chasquimq.store.link import Link
 from chasquimq.store.links import Answers, Links, Master
+from chasquimq.store.per_loop import PerLoop
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.scanning import Advance, KeyScan
 from chasquimq.wire.contents import Contents, open_envelope
@@ -63,7 +64,7 @@ class Inspector:
         connection = connection_settings(
             redis_url, tls=tls, insecure_tls=insecure_tls, credential_provider=credential_provider
         )
-        self._links = Links(connection, name="chasqui-inspector")
+        self._loops = PerLoop(lambda: Links(connection, name="chasqui-inspector"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,7 +73,11 @@ class Inspector:
         await self.close()
 
     async def close(self) -> None:
-        await self._links.close()
+        await self._loops.close()
+
+    @property
+    def _links(self) -> Links:
+        return self._loops.here()
 
     async def queues(
         self, advance: Advance | None = None, *, on_missed: OnMissed | None = None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 from chasquimq.errors import LimitExceeded, SettingsError
+from chasquimq.model.durability import Durability
 from chasquimq.model.native_options import job_arguments, real_list, repeat_arguments
 from chasquimq.queue import Queue
 from chasquimq.queue.dead_letters import DeadLetter
 from chasquimq.repeat import RepeatableMeta
 from chasquimq.settings import CredentialProvider, at_least
+from chasquimq.store.producing import ProducerStore
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_job_id
 from chasquimq.wire.new_job import raw_payload
@@ -47,7 +51,6 @@ class Producer:
             credential_provider=credential_provider,
         )
         self._keys = QueueKeys(queue_name)
-        self._producer_id = self._queue.producer_id()
 
     def stream_key(self) -> str:
         return self._keys.stream
@@ -59,8 +62,12 @@ class Producer:
         return self._keys.dlq
 
     def producer_id(self) -> str:
-        """Under which id the server remembers this producer's adds."""
-        return self._producer_id
+        """Under which id the server remembers this producer's adds.
+
+        In a second event loop it has another one, because the server remembers so many adds of
+        an id, and those of two connections could be more.
+        """
+        return self._queue.producer_id
 
     async def add(self, payload: bytes) -> str:
         """Add a job that is ready now."""
@@ -159,8 +166,16 @@ class _BytesQueue(Queue):
 
     _encode = staticmethod(raw_payload)
 
-    def producer_id(self) -> str:
-        return self._store().producer_id
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.producer_id = str(uuid4())
+        self._free_ids = [self.producer_id]
+
+    def _new_store(self, durability: Durability) -> ProducerStore:
+        parts = (self._name, self._connection, self._settings, self._abilities, durability)
+        with suppress(IndexError):
+            return ProducerStore(*parts, producer_id=self._free_ids.pop())
+        return ProducerStore(*parts)
 
     async def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
         ids = [check_job_id(job_id) for job_id in job_ids]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from chasquimq.errors import StoreError
 from chasquimq.model.durability import Durability, parse_durability
 from chasquimq.model.options import optional_ms, optional_whole
+from chasquimq.queue.result_watch import ResultWatch
 from chasquimq.queue.traced_adds import TracedStore
 from chasquimq.settings import (
     DEFAULT_URL,
@@ -18,6 +20,7 @@ from chasquimq.settings import (
 )
 from chasquimq.store.address import connection_settings
 from chasquimq.store.inspecting import Counts, InspectorStore
+from chasquimq.store.per_loop import PerLoop
 from chasquimq.store.producing import ProducerStore
 from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.codec import encode_payload
@@ -28,14 +31,26 @@ from chasquimq.wire.new_job import JobSpeller
 DurabilityLike = str | Durability
 
 
+class LoopParts:
+    """What a queue has in one event loop."""
+
+    def __init__(self, end: Callable[[LoopParts], Awaitable[None]]) -> None:
+        self.stores: dict[Durability, ProducerStore] = {}
+        # Looked up once instead of for every job.
+        self.usual_store: ProducerStore | None = None
+        self.watch: ResultWatch | None = None
+        self._end = end
+
+    async def close(self) -> None:
+        await self._end(self)
+
+
 class Opening:
     """Opens on first use, closes for good."""
 
     # How data becomes bytes.
     _encode: Callable[[Any], bytes] = staticmethod(encode_payload)
     _known_speller: JobSpeller | None = None
-    # Looked up once instead of for every job.
-    _usual_store: ProducerStore | None = None
 
     def __init__(
         self,
@@ -79,7 +94,8 @@ class Opening:
         self._abilities = abilities or AbilitySettings()
         self._durability = parse_durability(durability)
         self._tracing = tracing_of(tracing)
-        self._opened: dict[Durability, ProducerStore] = {}
+        self._loops = PerLoop(lambda: LoopParts(self._end_parts))
+        self._ended_dropped = self._ended_unproven = 0
         self._is_closed = False
 
     @property
@@ -93,17 +109,19 @@ class Opening:
     @property
     def unconfirmed_bytes(self) -> int:
         """How many bytes of encoded jobs the server has not confirmed yet."""
-        return sum(store.unconfirmed.size for store in self._opened.values())
+        return sum(store.unconfirmed.size for store in self._all_stores())
 
     @property
     def events_dropped_count(self) -> int:
         """How many `delayed` events of `events_enabled` are missing in the events stream."""
-        return sum(store.events_dropped_count for store in self._opened.values())
+        living = sum(store.events_dropped_count for store in self._all_stores())
+        return self._ended_dropped + living
 
     @property
     def events_unproven_count(self) -> int:
         """How many more may be missing, because the link broke before they were confirmed."""
-        return sum(store.events_unproven_count for store in self._opened.values())
+        living = sum(store.events_unproven_count for store in self._all_stores())
+        return self._ended_unproven + living
 
     async def __aenter__(self) -> Self:
         return self
@@ -116,24 +134,47 @@ class Opening:
         return await InspectorStore(self._name, self._store().link).counts()
 
     async def close(self) -> None:
-        """Close the connection; a closed queue refuses every further call."""
+        """Close the connections of all event loops.
+
+        A closed queue refuses every further call, and whoever waits for a result.
+        """
         self._is_closed = True
-        for store in self._opened.values():
-            await store.close()
+        await self._loops.close()
 
     def _store(self, durability: DurabilityLike | None = None) -> ProducerStore:
-        """The store of a durability class; each has a connection of its own."""
+        """The store of a durability class in this loop; each has a connection of its own."""
+        parts = self._parts()
+        if durability is None and parts.usual_store is not None:
+            return parts.usual_store
+        wanted = self._durability if durability is None else parse_durability(durability)
+        store = parts.stores.get(wanted)
+        if store is None:
+            store = parts.stores[wanted] = self._new_store(wanted)
+        if wanted == self._durability:
+            parts.usual_store = store
+        return store
+
+    def _parts(self) -> LoopParts:
         if self._is_closed:
             raise self._closed_error()
-        if durability is None and self._usual_store is not None:
-            return self._usual_store
-        wanted = self._durability if durability is None else parse_durability(durability)
-        store = self._opened.get(wanted)
-        if store is None:
-            store = self._opened[wanted] = self._new_store(wanted)
-        if wanted == self._durability:
-            self._usual_store = store
-        return store
+        return self._loops.here()
+
+    def _all_stores(self) -> list[ProducerStore]:
+        return [store for parts in self._loops.values() for store in list(parts.stores.values())]
+
+    async def _end_parts(self, parts: LoopParts) -> None:
+        """A loop has ended, or the queue is closed: what is counted stays."""
+        if parts.watch is not None:
+            parts.watch.fail(self._closed_error())
+        for store in parts.stores.values():
+            await store.close()
+        if parts.watch is not None:
+            await parts.watch.close()
+        # Who wrote events hears of the loss in the next round of the loop.
+        await asyncio.sleep(0)
+        for store in parts.stores.values():
+            self._ended_dropped += store.events_dropped_count
+            self._ended_unproven += store.events_unproven_count
 
     def _new_store(self, durability: Durability) -> ProducerStore:
         parts = (self._name, self._connection, self._settings, self._abilities, durability)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -49,25 +50,15 @@ class Resulting(Opening):
         except TimeoutError:
             raise _not_seen(job_id, timeout, watch.trouble) from None
 
-    async def close(self) -> None:
-        """Close the connections; whoever waits for a result, or calls again, is refused."""
-        watch = self._known_watch
-        if watch is not None:
-            watch.fail(self._closed_error())
-        await super().close()
-        if watch is not None:
-            await watch.close()
-
     def _result_store(self) -> ResultStore:
         return ResultStore(self.name, self._store().link)
 
     def _watch(self) -> ResultWatch:
-        store = self._result_store()  # a closed queue has none
-        if self._known_watch is None:
-            self._known_watch = ResultWatch(store, lambda: EndTail(self.name, self._connection))
-        return self._known_watch
-
-    _known_watch: ResultWatch | None = None
+        parts = self._parts()
+        if parts.watch is None:
+            tail = partial(EndTail, self.name, self._connection)
+            parts.watch = ResultWatch(self._result_store(), tail)
+        return parts.watch
 
 
 def _not_seen(job_id: str, timeout_s: float, trouble: str) -> TimeoutError:

@@ -11,8 +11,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import hiredis
 
@@ -38,15 +40,17 @@ class _ThisProcess:
         self.pid = os.getpid()
 
 
-_this_process = _ThisProcess()
-os.register_at_fork(after_in_child=_this_process.learn)
+this_process = _ThisProcess()
+os.register_at_fork(after_in_child=this_process.learn)
+# Those that live, so that one whose loop has ended can be found.
+_living: WeakValueDictionary[int, Connection] = WeakValueDictionary()
 
 
 class Connection(asyncio.Protocol):
     """A taken-over transport; `opening.open_connection` gets one."""
 
     def __init__(self, owner: Any, command_timeout_ms: int) -> None:
-        self._owner_pid = _this_process.pid
+        self._owner_pid = this_process.pid
         self._timeout_s = command_timeout_ms / 1000
         self._reader = hiredis.Reader(replyError=error_from_reply)
         self._waiting: deque[_Waiter] = deque()
@@ -56,6 +60,7 @@ class Connection(asyncio.Protocol):
         self.closed = self.loop.create_future()
         self._stream, self._transport = _take_over(owner, self)
         self._watch = self.loop.call_later(self._watch_s, self._check_deadline)
+        _living[id(self)] = self
 
     @property
     def is_open(self) -> bool:
@@ -97,7 +102,7 @@ class Connection(asyncio.Protocol):
 
     def check_caller(self) -> None:
         """Refuse a process or an event loop that could only wait in vain."""
-        if self._owner_pid != _this_process.pid:
+        if self._owner_pid != this_process.pid:
             raise StoreError(
                 "a connection must be used by the process that opened it; "
                 "open a new Queue or Worker after a fork"
@@ -122,6 +127,16 @@ class Connection(asyncio.Protocol):
         self._transport.close()
         self._fail("the connection was closed")
         await asyncio.wait([self.closed], timeout=1)
+        if not self.closed.done():
+            # The server takes no more bytes, and what is left in the buffer is for nobody.
+            self._transport.abort()
+            await asyncio.wait([self.closed], timeout=1)
+
+    def close_dead(self) -> None:
+        """Close the socket of a loop that has ended and can close nothing any more."""
+        if self._lost is None:
+            self._lost = ConnectionLost("the connection was closed: its event loop has ended")
+        _close_socket(self._transport)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -189,6 +204,24 @@ class _Waiter:
         self.deadline = deadline
 
 
+def connections_of(loop: asyncio.AbstractEventLoop) -> list[Connection]:
+    """Those that this loop opened."""
+    return [one for one in _all_living() if one.loop is loop]
+
+
+def close_dead() -> None:
+    """Close the sockets of loops that have ended without closing them."""
+    for connection in _all_living():
+        if connection.loop.is_closed() and not connection.closed.done():
+            connection.close_dead()
+
+
+def _all_living() -> list[Connection]:
+    # A copy made in one step: other threads may open connections meanwhile.
+    found = [reference() for reference in _living.valuerefs()]
+    return [connection for connection in found if connection is not None]
+
+
 def replies_of(end: End) -> list[Reply]:
     """The replies; a loss is raised."""
     if isinstance(end, ConnectionLost):
@@ -218,3 +251,16 @@ def _take_over(owner: Any, protocol: Connection) -> tuple[Any, asyncio.Transport
     transport = stream.transport
     transport.set_protocol(protocol)
     return stream, transport
+
+
+def _close_socket(transport: Any) -> None:
+    # A transport of asyncio closes its socket in a callback of its loop, and this loop calls
+    # nothing any more: so the callback is called here. Other loops close their sockets as they end.
+    tls = getattr(transport, "_ssl_protocol", None)
+    plain: Any = transport if tls is None else getattr(tls, "_transport", None)
+    if getattr(plain, "_sock", None) is None or not hasattr(plain, "_call_connection_lost"):
+        return
+    with suppress(RuntimeError):
+        transport.abort()
+    with suppress(RuntimeError):
+        plain._call_connection_lost(None)  # noqa: SLF001

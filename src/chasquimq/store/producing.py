@@ -63,7 +63,7 @@ _wait_of, _digest_of = attrgetter("wait"), attrgetter("digest")
 
 
 class ProducerStore:
-    """The adding side of one queue."""
+    """The adding side of one queue, in one event loop; a caller in another has its own."""
 
     def __init__(
         self,
@@ -72,8 +72,10 @@ class ProducerStore:
         settings: ProducerSettings,
         abilities: AbilitySettings,
         durability: Durability = SERVER,
+        *,
+        producer_id: str | None = None,
     ) -> None:
-        self.producer_id = str(uuid4())
+        self.producer_id = producer_id or str(uuid4())
         self.keys = QueueKeys(queue)
         mark_key = self.keys.token(self.producer_id)
         self.confirmation = Confirmation(durability, mark_key) if durability.waits else None
@@ -112,7 +114,6 @@ class ProducerStore:
         is_alone = self._is_capped or job.digest or job.wait is not None
         if is_alone or connection is None or not connection.is_open:
             return self._add_alone(job, unique_ms)
-        connection.check_caller()
         return self._outbox.put(job, connection)
 
     def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> Awaitable[list[AddMark]]:

@@ -11,6 +11,7 @@ import msgspec
 from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
 from chasquimq.store.connection import pack
 from chasquimq.store.link import Link
+from chasquimq.store.per_loop import PerLoop
 from chasquimq.store.server_errors import Action, action_for
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.stream_entry import first_values, read_text
@@ -51,7 +52,7 @@ class EventTail:
         self._after = dict.fromkeys(self._queues, after_id)
         self._block_ms = block_ms
         self._count = count
-        self._link = Link(connection, name=name)
+        self._links = PerLoop(lambda: Link(connection, name=name))
 
     @property
     def last_ids(self) -> dict[str, str]:
@@ -84,7 +85,12 @@ class EventTail:
         self._after = dict.fromkeys(self._after, _NEWEST)
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._links.close()
+
+    @property
+    def _link(self) -> Link:
+        """That of the running loop: the next `asyncio.run` goes on where the last one ended."""
+        return self._links.here()
 
     async def _healing(self, step: Awaitable[Answer]) -> Answer | None:
         """The answer to a step; None after trouble that may pass."""

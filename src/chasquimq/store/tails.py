@@ -47,6 +47,7 @@ class ManyTails:
 
     async def read(self) -> list[TailedEntry]:
         """The next entries of any queue; an empty list when none came while blocking."""
+        self._drop_foreign()
         for tail in self._tails:
             if tail not in self._reading:
                 self._reading[tail] = asyncio.create_task(tail.read(), name="chasqui-tail")
@@ -58,6 +59,13 @@ class ManyTails:
             for tail in done:
                 self._reading.pop(tail).result()
         return entries
+
+    def _drop_foreign(self) -> None:
+        """Leave reads to the loop that began them; they moved nothing on."""
+        loop = asyncio.get_running_loop()
+        self._reading = {
+            tail: task for tail, task in self._reading.items() if task.get_loop() is loop
+        }
 
     def _brought(self, tail: EventTail) -> bool:
         task = self._reading[tail]
