@@ -24,9 +24,9 @@
     │  └─ ServerRefused                 any other error reply
     ├─ JobError
     │  ├─ BatchAnswer                   a batch handler returned too much or too little
-    │  ├─ JobFailed                     the job ended in the DLQ
+    │  ├─ JobFailed(TimeoutError)       the job ended in the DLQ
     │  ├─ JobTimeout                    a handler ran past its `timeout_ms`
-    │  ├─ ResultExpired                 the result was stored and is gone
+    │  ├─ ResultExpired(TimeoutError)   the result was stored and is gone
     │  └─ RetryLater                    raised by handlers: run again later, no attempt spent
     ├─ SparkFailed(RuntimeError)        Spark could not do what was asked
     │  ├─ ProcessLate                   a Python process of Spark did not start in time
@@ -222,8 +222,11 @@ class JobError(ChasquiError):
     """Something about one job."""
 
 
-class JobFailed(JobError):
-    """Read `reason` and `error`: the job ended in the DLQ."""
+class JobFailed(JobError, TimeoutError):
+    """Read `reason` and `error`: the job ended in the DLQ.
+
+    It is a TimeoutError, because that is what a wait for it raises in ChasquiMQ (Rust).
+    """
 
     def __init__(self, job_id: str, reason: str, error: str = "") -> None:
         self.job_id = job_id
@@ -249,7 +252,7 @@ class JobTimeout(JobError):
         super().__init__(f"the handler must end within {timeout_ms} ms and did not")
 
 
-class ResultExpired(JobError):
+class ResultExpired(JobError, TimeoutError):
     """Wait sooner, or keep results longer with `result_ttl_ms`."""
 
 

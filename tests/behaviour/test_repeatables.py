@@ -17,6 +17,7 @@ from chasquimq.errors import (
     PayloadTooLarge,
     SettingsError,
 )
+from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.model.schedule import Plan
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.firing import FiringStore
@@ -32,6 +33,8 @@ from wire.vectors import cases, load
 GOLDEN = load("repeatables")["repeatables"]
 EVERY_MINUTE = RepeatPattern.every(60_000)
 MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
 SKIP, ONCE = MissedFiresPolicy.skip(), MissedFiresPolicy.fire_once()
 
 
@@ -529,7 +532,7 @@ async def test_a_plan_waits_for_its_start(queue, now_ms):
 @pytest.mark.parametrize(
     ("policy", "windows"),
     [
-        pytest.param(SKIP, [], id="skip"),
+        pytest.param(SKIP, [4], id="skip"),
         pytest.param(ONCE, [0], id="fire-once"),
         pytest.param(MissedFiresPolicy.fire_all(100), [0, 1, 2, 3, 4], id="fire-all"),
         pytest.param(MissedFiresPolicy.fire_all(2), [0, 1], id="fire-all with a cap"),
@@ -544,6 +547,38 @@ async def test_missed_windows_follow_the_policy(queue, scheduler, come, fired, p
     assert await dues(fired) == [due_ms + window * MINUTE_MS for window in windows]
     assert await next_ms(queue, job.id) == due_ms + 5 * MINUTE_MS
     assert scheduler.missed_count == 5 - len(windows)
+
+
+async def test_a_daily_plan_that_missed_two_days_still_fires_the_day_that_is_only_late(
+    queue, scheduler, come, fired
+):
+    job = await queue.upsert_repeatable_job("report", 1, repeat=RepeatPattern.every(DAY_MS))
+    due_ms = await come(job.id, ago_ms=2 * DAY_MS + 3 * HOUR_MS)
+
+    await scheduler.run_once()
+
+    assert await dues(fired) == [due_ms + 2 * DAY_MS]
+    assert await next_ms(queue, job.id) == due_ms + 3 * DAY_MS
+    assert scheduler.missed_count == 2
+
+
+async def test_a_plan_of_ten_slots_fires_and_its_jobs_are_retried_as_it_says(
+    queue, scheduler, come, fired, raw
+):
+    job = await queue.upsert_repeatable_job("mail", 1, repeat=EVERY_MINUTE)
+    spec_hash = raw.keys.repeat_spec(job.id)
+    spec = msgpack.unpackb(await raw("HGET", spec_hash, "spec"))
+    ten = [*spec[:8], "Skip", [7, ["fixed", 250, None, None, None]]]
+    await raw("HSET", spec_hash, "spec", msgpack.packb(ten))
+    await come(job.id, ago_ms=10)
+
+    await scheduler.run_once()
+
+    assert await queue.quarantined_repeatables() == []
+    assert [listed.key for listed in await queue.get_repeatable_jobs()] == [job.id]
+    ((_, fields),) = await raw("XRANGE", raw.keys.stream, "-", "+")
+    envelope = decode_envelope(dict(zip(fields[::2], fields[1::2], strict=True))[b"d"])
+    assert envelope.retry == RetryOverride(7, Backoff.fixed(250))
 
 
 async def test_a_short_stall_misses_nothing(queue, scheduler, come, fired):

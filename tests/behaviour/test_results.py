@@ -54,6 +54,8 @@ async def test_a_failed_job_tells_its_waiter_why(queue, running_worker):
     with pytest.raises(JobFailed, match="no such card") as caught:
         await job.wait_for_result(timeout=5)
     assert caught.value.reason == "unrecoverable"
+    # What programs written for ChasquiMQ (Rust) catch.
+    assert isinstance(caught.value, TimeoutError)
     assert await queue.get_job_result(job.id) is None
 
 
@@ -83,6 +85,10 @@ async def test_a_result_that_cannot_be_stored_fails_the_job(queue, raw, running_
         with pytest.raises(JobFailed, match=words):
             await job.wait_for_result(timeout=5)
         assert await raw("EXISTS", raw.keys.result(job.id)) == 0
+
+
+def test_a_result_that_expired_is_caught_as_a_timeout():
+    assert issubclass(ResultExpired, TimeoutError)
 
 
 async def test_an_outcome_nobody_sees_in_time_is_a_timeout_that_names_the_remedy(queue):

@@ -131,7 +131,7 @@ def test_a_late_window_fires_whatever_the_policy_while_its_successor_is_not_past
 @pytest.mark.parametrize(
     ("policy", "fires"),
     [
-        (SKIP, []),
+        (SKIP, [T0 + 10 * MINUTE_MS]),
         (FIRE_ONCE, [T0]),
         (MissedFires.fire_all(1), [T0]),
         (FIRE_ALL, [T0, T0 + MINUTE_MS, T0 + 2 * MINUTE_MS]),
@@ -156,10 +156,37 @@ def test_skip_keeps_the_window_that_is_due_right_now_after_a_stall(pattern: Patt
     assert plan == Plan([window_ms], window_ms + MINUTE_MS)
 
 
-def test_skip_lets_a_window_go_once_it_is_older_than_the_grace():
-    now_ms = T0 + 10 * MINUTE_MS + 1_001
+@pytest.mark.parametrize("late_ms", [1_001, 30_000, MINUTE_MS - 1])
+def test_skip_fires_the_newest_window_however_late_while_its_successor_is_not_due(late_ms: int):
+    newest_ms = T0 + 10 * MINUTE_MS
 
-    assert plan_fires(Every(MINUTE_MS), T0, now_ms, SKIP, grace_ms=1_000).fires == []
+    plan = plan_fires(Every(MINUTE_MS), T0, newest_ms + late_ms, SKIP, grace_ms=1_000)
+
+    assert plan == Plan([newest_ms], newest_ms + MINUTE_MS)
+
+
+def test_skip_lets_a_window_go_once_its_successor_is_due_and_it_is_older_than_the_grace():
+    now_ms = T0 + MINUTE_MS + 1
+
+    assert plan_fires(Every(MINUTE_MS), T0, now_ms, SKIP).fires == [T0 + MINUTE_MS]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "away_ms"),
+    [
+        (Cron("30 7 * * *", "America/Lima"), 3 * 86_400_000 + 3 * 3_600_000),
+        (Cron("* * * 1 *"), 300 * 86_400_000),
+        (Cron("*/7 * * * * *"), 10**8),
+        (Every(86_400_000), 40 * 86_400_000 + 5),
+    ],
+)
+def test_skip_finds_the_newest_window_after_a_long_stall(pattern: Pattern, away_ms: int):
+    due_ms = pattern.next_after(T0)
+    now_ms = due_ms + away_ms
+
+    (newest_ms,) = plan_fires(pattern, due_ms, now_ms, SKIP, grace_ms=0).fires
+
+    assert due_ms <= newest_ms <= now_ms < pattern.next_on_cadence(due_ms, newest_ms)
 
 
 def test_skip_fires_every_window_of_a_short_interval_within_the_grace():

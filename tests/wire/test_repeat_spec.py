@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError
+from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.wire.repeat_spec import RepeatSpec, decode_spec, encode_spec, resolve_key
 
 U64 = st.integers(0, 2**64 - 1)
@@ -61,7 +62,8 @@ def test_the_smallest_spec_is_read():
     [
         pytest.param(b"", id="nothing"),
         pytest.param(msgpack.packb(ROW[:7]), id="seven slots"),
-        pytest.param(msgpack.packb([*ROW, None, None]), id="ten slots"),
+        pytest.param(msgpack.packb([*ROW, "Skip", [3]]), id="half a retry"),
+        pytest.param(msgpack.packb([*ROW, "Skip", ["3", None]]), id="attempts as text"),
         pytest.param(row_with(2, {"Every": [0]}), id="no interval"),
         pytest.param(row_with(2, {"Every": [-5]}), id="negative interval"),
         pytest.param(row_with(2, {"Every": ["5"]}), id="interval as text"),
@@ -83,6 +85,21 @@ def test_the_smallest_spec_is_read():
 def test_what_could_never_fire_is_refused(row):
     with pytest.raises(DecodeError):
         decode_spec(row)
+
+
+def test_a_tenth_slot_says_how_its_jobs_are_retried():
+    backoff = ["fixed", 250, None, None, None]
+
+    spec = decode_spec(msgpack.packb([*ROW, "Skip", [7, backoff]]))
+
+    assert spec.retry == RetryOverride(7, Backoff.fixed(250))
+
+
+@pytest.mark.parametrize("more", [[None], [[None, None]], [None, "new", {"newer": 1}]])
+def test_slots_of_later_versions_are_left_alone(more):
+    spec = decode_spec(msgpack.packb([*ROW, "FireOnce", *more]))
+
+    assert (spec.key, spec.missed_fires) == ("k", "fire-once")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class MissedFires:
 
     @classmethod
     def skip(cls) -> MissedFires:
-        """Let them go."""
+        """Let them go; the newest is not missed, and comes late."""
         return cls("skip")
 
     @classmethod
@@ -131,7 +131,8 @@ def plan_fires(
 ) -> Plan:
     """Decide what a spec whose window `fire_at_ms` has come fires now, and when it is next.
 
-    A window is missed once its successor is due as well and it is older than `grace_ms`.
+    A window is missed once its successor is due as well and it is older than `grace_ms`. The
+    newest one is never missed, only late.
     """
     if fire_at_ms > now_ms:
         return Plan([], fire_at_ms)
@@ -149,7 +150,9 @@ def _choose(
         return _windows(pattern, fire_at_ms, now_ms, FIRES_PER_TICK_MAX)
     match policy.kind:
         case "skip":
+            newest_ms = _newest(pattern, fire_at_ms, now_ms)
             first_ms = _next_or_none(pattern, fire_at_ms, on_time_from_ms - 1)
+            first_ms = newest_ms if first_ms is None else min(first_ms, newest_ms)
             return _windows(pattern, first_ms, now_ms, FIRES_PER_TICK_MAX)
         case "fire-once":
             return [fire_at_ms]
@@ -166,6 +169,19 @@ def _windows(pattern: Pattern, window_ms: int | None, now_ms: int, count_max: in
         windows.append(window_ms)
         window_ms = _next_or_none(pattern, window_ms, window_ms)
     return windows
+
+
+def _newest(pattern: Pattern, window_ms: int, now_ms: int) -> int:
+    """The last window that has come; a stall may have been long, so the time is halved."""
+    newest_ms, high_ms = window_ms, now_ms
+    while newest_ms < high_ms:
+        middle_ms = (newest_ms + high_ms) // 2
+        found_ms = _next_or_none(pattern, window_ms, middle_ms)
+        if found_ms is None or found_ms > now_ms:
+            high_ms = middle_ms
+        else:
+            newest_ms = found_ms
+    return newest_ms
 
 
 def _next_or_none(pattern: Pattern, window_ms: int, instant_ms: int) -> int | None:

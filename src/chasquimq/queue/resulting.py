@@ -35,7 +35,7 @@ class Resulting(Opening):
         """Wait until the job has ended and return what its handler returned.
 
         Raises:
-            JobFailed: it ended in the DLQ.
+            JobFailed: it ended in the DLQ. This and ResultExpired are TimeoutErrors, too.
             StoreError: the queue is closed, or was closed meanwhile, or no server was ever reached.
             ResultExpired: it completed, but its result is kept no more.
             TimeoutError: its end was not seen in time; is `store_results` on?
@@ -46,9 +46,10 @@ class Resulting(Opening):
         waiter = watch.wait(check_job_id(job_id), min(poll_interval, POLL_S_MAX))
         try:
             async with asyncio.timeout(timeout):
-                return _value(job_id, await waiter)
+                found = await waiter
         except TimeoutError:
             raise _not_seen(job_id, timeout, watch.trouble) from None
+        return _value(job_id, found)
 
     def _result_store(self) -> ResultStore:
         return ResultStore(self.name, self._store().link)

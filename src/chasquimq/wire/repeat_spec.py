@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.backoff import U64
+from chasquimq.model.backoff import U64, RetryOverride
 
 RepeatKind = Literal["every", "cron"]
 MissedFires = Literal["skip", "fire-once", "fire-all"]
@@ -17,7 +17,8 @@ class RepeatSpec(msgspec.Struct, frozen=True, kw_only=True):
     """When a job repeats and what it carries.
 
     `every` has an `interval_ms`, `cron` an `expression` and perhaps a `tz`;
-    `max_catchup` belongs to `fire-all`. `payload` is the user's value still encoded.
+    `max_catchup` belongs to `fire-all`. `payload` is the user's value still encoded. `retry` is
+    what the tenth slot asks for each of its jobs; ChasquiMQ (Rust) writes it after 1.3.0.
     """
 
     key: str
@@ -32,10 +33,14 @@ class RepeatSpec(msgspec.Struct, frozen=True, kw_only=True):
     end_before_ms: int | None = None
     missed_fires: MissedFires = "skip"
     max_catchup: int | None = None
+    retry: RetryOverride | None = None
 
 
-class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The nine slots on the wire; the last is absent where missed fires are skipped."""
+class _Row(msgspec.Struct, array_like=True):
+    """The slots on the wire: eight, then those that a writer has; later ones are left alone.
+
+    We write no `retry` here: what our plans ask for is in a field of the hash.
+    """
 
     key: str
     job_name: str
@@ -46,6 +51,7 @@ class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     end_before_ms: U64 | None
     fired: U64
     missed_fires: str | dict[str, list[U64]] | None = None
+    retry: RetryOverride | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -113,6 +119,7 @@ def decode_spec(raw: bytes) -> RepeatSpec:
         end_before_ms=row.end_before_ms,
         missed_fires=missed_fires,
         max_catchup=max_catchup,
+        retry=row.retry,
     )
 
 

@@ -55,7 +55,8 @@ def read_stored(spec: bytes | None, retry: bytes | None, fired: bytes | None) ->
         count = int(fired or 0)
     except (SettingsError, ValueError) as error:
         raise DecodeError(f"a repeat spec must make sense: {error}") from error
-    return StoredRepeat(row, pattern, policy, override, count)
+    # The spec is written last and whole; a field of the hash may be left from an older plan.
+    return StoredRepeat(row, pattern, policy, row.retry or override, count)
 
 
 def encode_record(record: BadRecord) -> bytes:
