@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -96,6 +97,54 @@ async def test_a_disk_that_is_full_is_told_and_everything_goes_on_when_it_is_not
     assert verdict.figures["jobs"] == 2 * JOBS
     assert verdict.figures["extra_starts"] == 0
     assert drained_s <= RESUME_S * patience()
+
+
+@pytest.fixture
+async def limited_worker(url, raw, queue_name):
+    """Start a worker of a user of its own; `allow` changes what this user may do."""
+    await raw("ACL", "SETUSER", queue_name, "on", ">canary", "~*", "&*", "+@all")
+    parts = urlsplit(url)
+    workers = Workers(
+        queue_name, parts._replace(netloc=f"{queue_name}:canary@{parts.netloc}").geturl()
+    )
+    yield workers.start
+    for running in workers.started:
+        await running.stop()
+    await raw("ACL", "DELUSER", queue_name)
+
+
+@pytest.mark.parametrize("right", ["xack", "xackdel", "xadd", "xdel", "zadd", "hset", "set"])
+async def test_a_right_taken_from_a_running_worker_costs_no_job_once_it_is_back(
+    trial, raw, queue_name, limited_worker, kind, right
+):
+    gate = asyncio.Event()
+
+    async def handler(job):
+        await gate.wait()
+        await fault_worker.fated.__wrapped__(job)
+
+    if await raw("COMMAND", "INFO", right) == [None]:
+        pytest.skip(f"this server does not know {right}")
+    running = await limited_worker(trial.watched(handler), concurrency=JOBS, store_results=True)
+    backoff = {"kind": "fixed", "delay_ms": 20, "jitter_ms": 0}
+    fates = ["completes", "fails once", "gives up", "completes"] * (JOBS // 4)
+    await trial.add_bulk([{"name": "n", "data": f, "backoff": backoff} for f in fates])
+    await trial.add_bulk([{"name": "n", "data": "completes", "delay_ms": 200}] * JOBS)
+    await eventually(lambda: running.worker.health().running == JOBS)
+
+    await raw("ACL", "SETUSER", queue_name, f"-{right}")
+    gate.set()
+    await asyncio.sleep(1.0)
+    await raw("ACL", "SETUSER", queue_name, "+@all")
+    await trial.drain(within_s=20)
+    await eventually(lambda: running.worker.health().unconfirmed == 0)
+
+    verdict = await trial.verdict()
+    print(f"{kind.label}: without {right}: {verdict.line}")
+    verdict.demand()
+    assert verdict.figures["jobs"] == 2 * JOBS
+    assert verdict.figures["extra_starts"] == 0
+    assert len(await raw.dlq()) == JOBS // 4
 
 
 async def test_a_full_queue_refuses_by_name_and_takes_more_as_it_drains(

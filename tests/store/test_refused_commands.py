@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import ServerOutOfMemory, StoreError
 from store.refused_scenarios import SCENARIOS, Scenario, Stage
 from support.raw import Raw
 from support.script_commands import commands_of, script_names
@@ -21,6 +21,8 @@ USES = [(name, use) for name, uses in SCENARIOS.items() for use in uses]
 REFUSALS = [(name, use, command) for name, use in USES for command in commands_of(name)]
 # Commands that undo what a script has done before a failure.
 IN_TROUBLE_ONLY = {"add": {"xdel"}, "add_run_rows": {"xdel"}, "schedule": {"xdel"}}
+# These end what was accepted before, so that a server without memory can drain.
+NEED_NO_MEMORY = {"ack", "bury", "complete", "hand_back", "purge", "replay", "retry", "cancel"}
 ADDING = [(name, use) for name, use in USES if "xadd" in commands_of(name)]
 
 
@@ -80,6 +82,28 @@ async def test_a_refused_command_leaves_every_job_in_one_place_and_a_later_try_s
         assert await snapshot() == before
         await raw("ACL", "SETUSER", queue_name, "+@all")
         answer = await scenario.act(stage)
+
+    assert_answer(scenario, answer)
+    await assert_done(stage, scenario)
+
+
+@pytest.mark.parametrize(("name", "use"), USES)
+async def test_without_memory_a_script_does_all_or_nothing_and_settling_goes_on(
+    stage, raw, snapshot, name, use
+):
+    scenario = await ready(stage, name, use)
+    before = await snapshot()
+    await raw("CONFIG", "SET", "maxmemory", 1)
+
+    try:
+        answer = await scenario.act(stage)
+    except ServerOutOfMemory:
+        assert name not in NEED_NO_MEMORY
+        assert await snapshot() == before
+        await raw("CONFIG", "SET", "maxmemory", 0)
+        answer = await scenario.act(stage)
+    finally:
+        await raw("CONFIG", "SET", "maxmemory", 0)
 
     assert_answer(scenario, answer)
     await assert_done(stage, scenario)

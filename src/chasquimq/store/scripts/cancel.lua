@@ -13,8 +13,8 @@ if known then
 end
 local byte, sub, call = string.byte, string.sub, redis.call
 local delayed, dix, count = KEYS[1], KEYS[2], (#KEYS - 3) / 3
--- One call looks at so many members at most, each in about a microsecond.
-local LOOKS_MAX = 4000
+-- One call looks at so many members at most, each in about two microseconds.
+local LOOKS_MAX = 1500
 -- So few jobs of one time are read at once.
 local PAGE_MAX = 32
 local looks, cursor = 0, ARGV[2 + count]
@@ -58,55 +58,56 @@ local function spellings(id)
   return found
 end
 
--- By bytes, as the server sorts; Lua's own comparison follows the language of the machine.
-local function is_before(member, target)
-  if sub(member, 1, #target) == target then return false end
-  for i = 1, #target do
+-- By bytes, as the server sorts; Lua's own comparison follows the language of the machine. The first
+-- `same` bytes are known to be equal.
+local function is_before(member, target, same)
+  for i = same + 1, #target do
     local one, two = byte(member, i), byte(target, i)
     if one ~= two then return not one or one < two end
   end
+  return false
 end
 
--- The first rank from `low` on that is not before the target; `high` if there is none.
-local function bisect(target, low, high)
+-- The first rank that is not before the target; `high` if there is none.
+local function bisect(target, same, low, high)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if is_before(look(middle), target) then low = middle + 1 else high = middle end
+    if is_before(look(middle), target, same) then low = middle + 1 else high = middle end
   end
   return low
 end
 
--- The same for a target that is most likely near `low`, or behind all.
-local function gallop(target, low, high)
-  if low < high and is_before(look(high - 1), target) then return high end
-  local step = 1
-  while low + step < high and is_before(look(low + step - 1), target) do
-    low, step = low + step, step * 2
+-- The first rank behind those that begin like the one at `low`. The end and near ranks are tried
+-- first: most often there is one name, or there are few jobs of each.
+local function rank_behind(prefix, low, high)
+  local size, step = #prefix, 1
+  if sub(look(high - 1), 1, size) == prefix then return high end
+  high = high - 1
+  while low + step < high and sub(look(low + step), 1, size) == prefix do
+    low, step = low + step, step * 4
   end
-  return bisect(target, low, math.min(low + step, high))
-end
-
--- The smallest text above all that begin so.
-local function above(prefix)
-  local size = #prefix
-  while byte(prefix, size) == 255 do size = size - 1 end
-  return sub(prefix, 1, size - 1) .. string.char(byte(prefix, size) + 1)
+  low, high = low + 1, math.min(low + step, high)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if sub(look(middle), 1, size) == prefix then low = middle + 1 else high = middle end
+  end
+  return low
 end
 
 -- Jobs of one time are sorted by name, then by id: names are few, and each is searched by halves.
 -- Answers the member, or where to go on when too much was looked at.
 local function search(id, low, high)
   local spelled = spellings(id)
-  if cursor then low = bisect(cursor, low, high) end
+  if cursor then low = bisect(cursor, 0, low, high) end
   while low < high do
     local member = look(low)
     if looks > LOOKS_MAX then return nil, member end
     local from = envelope_at(member)
     local prefix = from and sub(member, 1, from)
-    local stop = from and gallop(above(prefix), low, high) or low + 1
+    local stop = from and rank_behind(prefix, low, high) or low + 1
     for i = 1, from and #spelled or 0 do
       local target = prefix .. spelled[i]
-      local rank = bisect(target, low, stop)
+      local rank = bisect(target, from, low, stop)
       local found = rank < stop and look(rank) or ''
       if sub(found, 1, #target) == target then return found end
     end
