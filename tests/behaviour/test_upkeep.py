@@ -10,7 +10,7 @@ import pytest
 from chasquimq.engine.janitor import Janitor
 from chasquimq.errors import ServerUnreachable
 from chasquimq.repeat import RepeatPattern
-from chasquimq.settings import ConnectionSettings
+from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.link import Link
 from chasquimq.upkeep import Upkeep
@@ -36,7 +36,7 @@ async def group(raw):
 @pytest.fixture
 async def janitor(url, queue_name, group):
     link = Link(ConnectionSettings(url=url))
-    yield Janitor(JanitorStore(queue_name, "default", link), 1, lambda: True)
+    yield Janitor(JanitorStore(queue_name, "default", link), 1)
     await link.close()
 
 
@@ -112,3 +112,50 @@ async def test_a_consumer_that_left_nothing_behind_is_forgotten(raw, queue, url,
     assert sorted(await raw.consumers()) == ["busy", "returned"]
     assert len(await raw.pending()) == 1
     await link.close()
+
+
+async def test_the_janitor_sweeps_the_index_while_a_stranger_leads_promotion(
+    url, queue_name, queue, raw, group
+):
+    """ChasquiMQ in Rust promotes jobs and knows nothing of the index."""
+    await raw("SET", raw.keys.promoter_lock, "a stranger")
+    waiting = await queue.add("later", 1, delay_ms=3_600_000)
+    await raw("HSET", raw.keys.dix, *[part for at in range(700) for part in (f"gone-{at}", at)])
+
+    async def is_swept():
+        return await raw("HKEYS", raw.keys.dix) == [waiting.id.encode()]
+
+    async with running(
+        Upkeep(queue_name, redis_url=url, settings=UpkeepSettings(janitor_ms=200))
+    ) as upkeep:
+        await eventually(is_swept, within_s=3)
+        assert not upkeep.is_leader
+    assert await queue.cancel_delayed(waiting.id)
+
+
+async def test_one_janitor_of_a_fleet_sweeps_at_a_time(url, queue_name, raw, group):
+    await raw("SET", raw.keys.janitor_turn, "1", "PX", 60_000)
+    await raw("HSET", raw.keys.dix, "gone", 1)
+
+    async with running(Upkeep(queue_name, redis_url=url, settings=UpkeepSettings(janitor_ms=50))):
+        await asyncio.sleep(0.5)
+        assert await raw("HLEN", raw.keys.dix) == 1
+        await raw("DEL", raw.keys.janitor_turn)
+        await eventually(lambda: is_gone(raw), within_s=2)
+
+
+async def is_gone(raw):
+    return await raw("EXISTS", raw.keys.dix) == 0
+
+
+async def test_the_janitor_reaps_consumers_that_can_be_woken_no_more(raw, queue, janitor):
+    """A killed worker leaves its name in both groups, and perhaps a call that it never answered."""
+    wake = raw.keys.wake
+    await raw("XGROUP", "CREATE", wake, "default", "0", "MKSTREAM")
+    await raw("XADD", wake, "*", "for", "claim")
+    await raw("XREADGROUP", "GROUP", "default", "dead", "STREAMS", wake, ">")
+    await raw("XTRIM", wake, "MAXLEN", 0)
+
+    await janitor.run_once()
+
+    assert await raw("XPENDING", wake, "default", "-", "+", 10) == []

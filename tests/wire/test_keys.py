@@ -21,6 +21,9 @@ KEYS = QueueKeys("mail")
         ("scheduler_lock", "scheduler:lock"),
         ("dix", "dix"),
         ("repeat_bad", "repeat:bad"),
+        ("bell", "promoter:bell"),
+        ("wake", "wake"),
+        ("janitor_turn", "janitor:turn"),
     ],
 )
 def test_a_fixed_key_is_prefix_and_suffix(attribute, suffix):
@@ -37,6 +40,7 @@ def test_a_fixed_key_is_prefix_and_suffix(attribute, suffix):
         ("uniq", "uniq"),
         ("token", "token"),
         ("repeat_spec", "repeat:spec"),
+        ("claim_gate", "claim"),
     ],
 )
 def test_a_key_of_one_thing_ends_in_its_id_verbatim(method, prefix):

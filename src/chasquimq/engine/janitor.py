@@ -1,8 +1,7 @@
-"""Sweeps up what accidents leave behind, ghosts and empty consumers; who leads promotion does."""
+"""Sweeps up what accidents leave behind: ghosts, empty consumers, index entries of jobs gone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.loop import Ticker
@@ -16,14 +15,13 @@ _IDLE_MS_MIN = 3_600_000
 
 
 class Janitor:
-    """Looks once a minute, if this worker leads."""
+    """Looks once a minute, one worker of the fleet at a time, whoever leads promotion."""
 
     name = "janitor"
 
-    def __init__(self, store: JanitorStore, pause_ms: int, is_leader: Callable[[], bool]) -> None:
+    def __init__(self, store: JanitorStore, pause_ms: int) -> None:
         self._store = store
         self._pause_ms = pause_ms
-        self._is_leader = is_leader
         self._ticker = Ticker()
         self.ghost_count = 0
         self.reaped_count = 0
@@ -34,13 +32,14 @@ class Janitor:
     async def run(self) -> None:
         while not self._ticker.is_stopped:
             await self._ticker.pause(self._pause_ms)
-            if self._is_leader() and not self._ticker.is_stopped:
+            if not self._ticker.is_stopped and await self._store.take_turn(self._pause_ms):
                 await self.run_once()
 
     async def run_once(self) -> None:
-        """Forget ghosts, remove consumers that have held nothing for an hour."""
+        """Forget ghosts and stale index entries, remove consumers idle for an hour."""
         ghosts = await self._store.sweep_ghosts()
         if ghosts:
             self.ghost_count += ghosts
             logger.warning("pending jobs had been deleted by somebody", extra={"count": ghosts})
         self.reaped_count += await self._store.reap_consumers(_IDLE_MS_MIN)
+        await self._store.sweep_index()

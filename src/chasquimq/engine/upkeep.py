@@ -35,7 +35,7 @@ class UpkeepLoops:
             firing, settings, holder=settings.scheduler_holder, specs_max=settings.fire_max,
             sink=sink,
         )  # fmt: skip
-        self.janitor = Janitor(janitor, settings.janitor_ms, lambda: self.promoter.is_leader)
+        self.janitor = Janitor(janitor, settings.janitor_ms)
         self.dlq_alarm = DlqAlarm(upkeep, settings.dlq_len_max or 0)
         self._settings = settings
 

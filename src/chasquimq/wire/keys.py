@@ -10,17 +10,20 @@ class QueueKeys:
 
     __slots__ = (
         "_prefix",
+        "bell",
         "delayed",
         "dix",
         "dlq",
         "events",
         "history",
+        "janitor_turn",
         "promoter_lock",
         "queue",
         "repeat",
         "repeat_bad",
         "scheduler_lock",
         "stream",
+        "wake",
     )
 
     def __init__(self, queue: str) -> None:
@@ -36,6 +39,13 @@ class QueueKeys:
         self.scheduler_lock = prefix + "scheduler:lock"
         self.dix = prefix + "dix"
         self.repeat_bad = prefix + "repeat:bad"
+        self.bell = prefix + "promoter:bell"
+        self.wake = prefix + "wake"
+        self.janitor_turn = prefix + "janitor:turn"
+
+    def claim_gate(self, group: str) -> str:
+        """The marker that somebody of the group has looked for silent jobs."""
+        return f"{self._prefix}claim:{group}"
 
     def result(self, job_id: str) -> str:
         """Where a handler's return value is kept."""
