@@ -25,6 +25,7 @@ from chasquimq.store.firing import FiringStore
 from chasquimq.store.history_writing import HistoryStore
 from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.leasing import LeaseStore
+from chasquimq.store.link import Link
 from chasquimq.store.payloads import decode
 from chasquimq.store.recording import EventStore
 from chasquimq.store.rights import EVENTS, HISTORY, upkeep_roles
@@ -57,8 +58,9 @@ class Assembly:
         store = self._store()
         events, historian = self._events(store), self._historian(store)
         upkeep = UpkeepStore(
-            self.queue, store.writes, waiting_events_max=settings.events.waiting_max
-        )
+            self.queue, store.writes, bell=Link(self.connection, name="chasqui-bell"),
+            waiting_events_max=settings.events.waiting_max,
+        )  # fmt: skip
         return Pipeline(
             store,
             self._lease_store(),

@@ -61,8 +61,9 @@ class Upkeep:
             waits_for_login=True,
         )  # fmt: skip
         self._store = UpkeepStore(
-            self.name, self._link, waiting_events_max=EventSettings().waiting_max
-        )
+            self.name, self._link, bell=Link(self._connection, name="chasqui-bell", waits_for_login=True),
+            waiting_events_max=EventSettings().waiting_max,
+        )  # fmt: skip
         self._loops = UpkeepLoops(
             self._store,
             FiringStore(self.name, self._link),
@@ -130,4 +131,5 @@ class Upkeep:
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S):
                 await self._loops.release()
+        await self._loops.close()
         await self._link.close()

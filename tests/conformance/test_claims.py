@@ -16,7 +16,7 @@ def take(consumer):
     async def take_over(name: str, count: int = 10) -> list[tuple[str, int, int]]:
         store = await consumer(name)
         native = store.abilities.claim_on_read
-        batch = await (store.read(count, 0) if native else store.claim(count))
+        batch = await store.read(count, 0) if native else (await store.claim(count))[0]
         return [(d.job_id, d.earlier, d.run_number) for d in batch.deliveries]
 
     return take_over

@@ -63,5 +63,5 @@ async def test_a_script_without_a_group_says_so(consumer, raw):
     me = await consumer("me")
     await raw("DEL", raw.keys.stream)
 
-    assert (await me.claim(10)).size == 0
+    assert (await me.claim(10))[0].size == 0
     assert await raw.consumers() == []

@@ -71,5 +71,30 @@ async def test_a_worker_that_was_frozen_starts_nothing_that_others_took_over(
     assert len(starts_of(frozen, tmp_path)) == known
 
 
+async def test_idle_workers_restart_what_a_killed_one_ran(queue, fleet, tmp_path, kind):
+    """They sleep in long reads, and wake when the lease of the dead has run out."""
+    lease_ms = 3_000
+    holder = await fleet.start("wait", concurrency=4, claim_min_idle_ms=lease_ms)
+    await queue.add_bulk([{"name": "n", "data": 60} for _ in range(4)])
+    await eventually(lambda: len(starts_of(holder, tmp_path)) == 4)
+    for _ in range(2):
+        await fleet.start("wait", claim_min_idle_ms=lease_ms)
+    await asyncio.sleep(2)
+
+    killed_s = holder.kill()
+    starts = await eventually(lambda: restarts(holder, tmp_path, 4), within_s=20)
+
+    restarted_s = max(one.t_s for one in starts) - killed_s
+    print(f"{kind.label}: four jobs ran again {restarted_s:.2f} s after the kill")
+    assert restarted_s <= lease_ms / 1000 + 2 * patience()
+
+
+def restarts(dead, folder, count):
+    """Starts in other processes, when there are as many."""
+    lines = read_journals(folder)
+    starts = [one for one in lines if one.event == START and one.pid != dead.pid]
+    return starts if len(starts) == count else None
+
+
 def starts_of(process, folder):
     return [one for one in read_journals(folder) if one.pid == process.pid and one.event == START]

@@ -13,10 +13,11 @@ from support.raw import Raw
 
 # Kinds of keys by what follows the hash tag; True: it must go away by itself.
 KINDS = {
-    "stream": False, "delayed": False, "dlq": False, "events": False, "dix": False,
+    "stream": False, "wake": False, "delayed": False, "dlq": False, "events": False, "dix": False,
     "repeat": False, "repeat:bad": False, "repeat:spec": False,
     "result": True, "outcome": True, "dlid": True, "didx": True, "uniq": True, "token": True,
-    "promoter:lock": True, "scheduler:lock": True,
+    "promoter:lock": True, "scheduler:lock": True, "promoter:bell": True, "janitor:turn": True,
+    "claim": True,
 }  # fmt: skip
 
 

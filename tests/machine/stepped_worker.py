@@ -75,7 +75,7 @@ class SteppedWorker:
     async def read(self) -> None:
         """One read, claims included, if there is room for it."""
         # On a server whose reads cannot claim, every read is preceded by a claim.
-        self.pipeline.reader._claimer._due_s = 0.0
+        self.pipeline.reader._claimer.hurry()
         if self.pipeline.holdings.room() > 0:
             await self.pipeline.reader.run_once()
         await self.settle()

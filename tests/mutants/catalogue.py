@@ -39,6 +39,28 @@ _FORGED = (
 )
 MUTANTS = (
     Mutant(
+        "every worker walks the pending list", f"{_LUA}/claim.lua",
+        "if wait_ms > 0 then return {{}, wait_ms} end\n", "",
+        "tests/store/test_script_leases.py::test_one_look_serves_the_whole_fleet[valkey]",
+    ),
+    Mutant(
+        "a hand-back calls nobody", f"{_LUA}/hand_back.lua",
+        "if count > 0 then\n", "if false then\n",
+        "tests/behaviour/test_idle.py::test_what_is_handed_back_wakes_an_idle_worker[valkey]",
+    ),
+    Mutant(
+        "an earlier job does not ring", f"{_LUA}/schedule.lua",
+        "if rest == 2 and first_ms < math.huge then", "if false then",
+        "tests/behaviour/test_idle.py::"
+        "test_a_job_that_is_added_to_an_empty_set_is_in_time[valkey]",
+    ),
+    Mutant(
+        "the index is swept of jobs that still wait", f"{_LUA}/sweep_index.lua",
+        "return due_ms < first_ms or try('ZCOUNT', delayed, due, due) == 0", "return true",
+        "tests/store/test_script_sweep_index.py::"
+        "test_an_entry_of_a_job_that_is_overdue_stays[valkey]",
+    ),
+    Mutant(
         "no heartbeat", f"{_ENGINE}/lease.py",
         "lost = self._store.renew(self._held())", "lost = []",
         f"{_LEASES}::test_a_worker_alone_lets_no_lease_run_out[valkey]",

@@ -155,7 +155,9 @@ def test_the_keys_page_lists_every_key():
     keys = QueueKeys("<queue>")
     fixed = {getattr(keys, name) for name in QueueKeys.__slots__} - {keys.queue, keys._prefix}
     per_job = (keys.result, keys.outcome, keys.dlid, keys.didx, keys.uniq)
-    named = {key("<job id>") for key in per_job} | {keys.token("<text>"), keys.repeat_spec("<key>")}
+    named = {key("<job id>") for key in per_job} | {
+        keys.token("<text>"), keys.repeat_spec("<key>"), keys.claim_gate("<group>"),
+    }  # fmt: skip
 
     assert {code for code in CODE.findall(KEYS_PAGE.read_text()) if code.startswith("{")} == {
         *fixed, *named, "{chasqui:<queue>}",

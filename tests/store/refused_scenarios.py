@@ -148,6 +148,16 @@ async def _two_held(stage: Stage) -> None:
     await stage.deliver("a", "b")
 
 
+def _rung(arrange: Step) -> Step:
+    """The same, with a ring that no promoter has heard yet."""
+
+    async def both(stage: Stage) -> None:
+        await arrange(stage)
+        await stage.raw("RPUSH", stage.keys.bell, "1")
+
+    return both
+
+
 async def _two_ready(stage: Stage) -> None:
     await stage.raw("XGROUP", "CREATE", stage.keys.stream, GROUP, "0", "MKSTREAM")
 
@@ -179,7 +189,7 @@ async def _retry_later(stage: Stage) -> Any:
     keys, (first, second) = stage.keys, stage.ids
     names = [keys.stream, keys.delayed, keys.dix]
     moves = (first, 5_000, "a", member("a"), second, 5_000, "b", member("b"))
-    return await stage.run("retry", names, GROUP, ME, *moves)
+    return await stage.run("retry", names, GROUP, ME, *moves, keys.bell)
 
 
 async def _both_indexed(stage: Stage) -> None:
@@ -267,7 +277,8 @@ async def _run_rows(stage: Stage) -> Any:
     rows = [(ROW_A, 0), (ROW_B, 0), (ROW_B, 60_000)]
     args = [part for one, wait in rows
             for part in (envelope(one.hex()), "n", one, wait)]  # fmt: skip
-    return await stage.run("add_run_rows", names, 100, TTL_S, UNIQUE_MS, "i", 0, 0, 1, *args)
+    head = (100, TTL_S, UNIQUE_MS, "i", 0, 0, keys.bell)
+    return await stage.run("add_run_rows", names, *head, *args)
 
 
 async def _schedule(stage: Stage) -> Any:
@@ -281,7 +292,7 @@ async def _schedule(stage: Stage) -> Any:
     jobs = [envelope("a"), "n", "digest a", "a", HOUR_MS, "in"]
     jobs += [envelope("b"), "n", "", "b", HOUR_MS, "in"]
     jobs += [envelope("c"), "n", "digest c", "c", 0, "at"]
-    return await stage.run("schedule", names, TTL_S, UNIQUE_MS, *jobs, 100)
+    return await stage.run("schedule", names, TTL_S, UNIQUE_MS, *jobs, 100, keys.bell)
 
 
 async def _waiting(stage: Stage) -> None:
@@ -428,7 +439,8 @@ async def _charged(stage: Stage) -> None:
 
 async def _hand_back(stage: Stage) -> Any:
     args = [part for one in stage.ids for part in (one, 0)]
-    return await stage.run("hand_back", [stage.keys.stream], GROUP, ME, PARKING, 9_999, *args)
+    head = (GROUP, ME, PARKING, 9_999, stage.keys.claim_gate(GROUP), stage.keys.wake)
+    return await stage.run("hand_back", [stage.keys.stream], *head, *args)
 
 
 async def _parked(stage: Stage) -> None:
@@ -438,6 +450,35 @@ async def _parked(stage: Stage) -> None:
 async def _claim(stage: Stage) -> Any:
     claimed = await stage.run("claim", [stage.keys.stream], GROUP, "other", 0, 10)
     return len(claimed)
+
+
+def _gated_claim(count: int) -> Step:
+    async def claim(stage: Stage) -> Any:
+        gate = (100, 1_000, stage.keys.claim_gate(GROUP), stage.keys.wake)
+        head = (GROUP, "other", 0, count)
+        entries, _ = await stage.run("claim", [stage.keys.stream], *head, *gate)
+        return len(entries)
+
+    return claim
+
+
+async def _gate_closed(stage: Stage) -> None:
+    """Another worker has just looked."""
+    await stage.deliver("a", "b")
+    await stage.raw("SET", stage.keys.claim_gate(GROUP), 0, "PX", 60_000)
+
+
+async def _sweep_index(stage: Stage) -> Any:
+    return await stage.run("sweep_index", [stage.keys.delayed, stage.keys.dix], "0", 1, 0)
+
+
+async def _one_gone_from_the_index(stage: Stage) -> None:
+    await stage.delay(1, "a")
+    await stage.raw("HSET", stage.keys.dix, "gone", 5)
+
+
+async def _a_is_indexed(stage: Stage) -> None:
+    assert await stage.raw("HGET", stage.keys.dix, "a") == b"1"
 
 
 async def _renew(stage: Stage) -> Any:
@@ -494,11 +535,16 @@ async def _pace(stage: Stage) -> Any:
 
 
 async def _lock(stage: Stage) -> Any:
-    return await stage.run("acquire_lock", [stage.keys.promoter_lock], ME, 5)
+    keys = [stage.keys.promoter_lock, stage.keys.delayed]
+    return (await stage.run("lead", keys, ME, 5))[0]
+
+
+async def _another_leads(stage: Stage) -> None:
+    await stage.raw("SET", stage.keys.promoter_lock, "another", "EX", 60)
 
 
 async def _unlock(stage: Stage) -> Any:
-    return await stage.run("release_lock", [stage.keys.promoter_lock], ME)
+    return await stage.run("release_lock", [stage.keys.promoter_lock], ME, stage.keys.wake)
 
 
 async def _locked(stage: Stage) -> None:
@@ -523,6 +569,9 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     },
     "retry": {
         "later": Scenario(_retry_later, _two_held, DELAYED, [1, 1], _both_indexed),
+        "later, rung before": Scenario(
+            _retry_later, _rung(_two_held), DELAYED, [1, 1], _both_indexed
+        ),
         "now": Scenario(
             _retry_now, _two_held, {one: {"stream", "delayed"} for one in "ab"}, [1, 1]
         ),
@@ -540,10 +589,16 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "one by one": Scenario(_rows(0), _former_ends, READY, b"11", _no_outcomes),
         "many set": Scenario(_rows(1), _former_ends, READY, b"11", _no_outcomes),
     },
-    "add_run_rows": {"ready and later": Scenario(_run_rows, _two_ready, ROWS, b"111")},
+    "add_run_rows": {
+        "ready and later": Scenario(_run_rows, _two_ready, ROWS, b"111"),
+        "rung before": Scenario(_run_rows, _rung(_two_ready), ROWS, b"111"),
+    },
     "schedule": {
         "waiting and passed": Scenario(
             _schedule, _former_ends, {**DELAYED, "c": {"stream"}}, [1, 1, 1], _no_outcomes
+        ),
+        "rung before": Scenario(
+            _schedule, _rung(_former_ends), {**DELAYED, "c": {"stream"}}, [1, 1, 1], _no_outcomes
         ),
     },
     "cancel": {
@@ -584,7 +639,17 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     },
     "charge": {"two": Scenario(_charge, _two_held, READY, [], _charged)},
     "hand_back": {"two": Scenario(_hand_back, _two_held, READY, 2, _parked)},
-    "claim": {"two": Scenario(_claim, _two_held, READY, 2)},
+    "claim": {
+        "two": Scenario(_claim, _two_held, READY, 2),
+        "all of them": Scenario(_gated_claim(10), _two_held, READY, 2),
+        "as many as there is room for": Scenario(_gated_claim(2), _two_held, READY, 2),
+        "behind a closed gate": Scenario(_gated_claim(10), _gate_closed, READY),
+    },
+    "sweep_index": {
+        "one gone": Scenario(
+            _sweep_index, _one_gone_from_the_index, {"a": {"delayed"}}, None, _a_is_indexed
+        ),
+    },
     "renew": {"two": Scenario(_renew, _two_held, READY, [])},
     "reap_consumer": {"idle": Scenario(_reap, _idle_consumer, {"a": {"stream"}}, 1, _one_consumer)},
     "join_group": {
@@ -599,6 +664,6 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     },
     "measure": {"two": Scenario(_measure, _two_held, READY, [2, 2])},
     "pace": {"one": Scenario(_pace, answer=0)},
-    "acquire_lock": {"free": Scenario(_lock, answer=1)},
+    "lead": {"free": Scenario(_lock, answer=1), "another leads": Scenario(_lock, _another_leads, answer=0)},
     "release_lock": {"ours": Scenario(_unlock, _locked, {}, 1)},
 }  # fmt: skip

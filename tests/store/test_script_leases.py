@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from chasquimq.errors import StoreError
@@ -9,6 +11,7 @@ from chasquimq.errors import StoreError
 GROUP = "default"
 STALE_MS = 3_600_000
 LEASE_MS = 30_000
+LOOK_MS, QUIET_MS = 500, 10_000
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ async def test_a_handed_back_entry_is_parked_uncharged_and_claimable_at_once(run
     (entry_id,) = await deliver("me")
 
     count = await run(
-        "hand_back", [raw.keys.stream], GROUP, "me", "returned", STALE_MS, entry_id, 0
+        "hand_back", [raw.keys.stream], GROUP, "me", "returned", STALE_MS, "", "", entry_id, 0
     )
 
     assert count == 1
@@ -114,7 +117,7 @@ async def test_only_what_is_ours_is_handed_back(run, raw, deliver):
     await raw("XACK", raw.keys.stream, GROUP, gone)
 
     count = await run(
-        "hand_back", [raw.keys.stream], GROUP, "me", "returned", STALE_MS,
+        "hand_back", [raw.keys.stream], GROUP, "me", "returned", STALE_MS, "", "",
         gone, 0, theirs, 0, mine, 2,
     )  # fmt: skip
 
@@ -173,6 +176,107 @@ async def test_two_claimers_share_without_overlap(run, raw, deliver, age):
     assert [entry[0] for entry in first + second] == entry_ids
 
 
+@pytest.fixture
+def gated(run, raw):
+    """A claim through the gate of the fleet; answers the ids and when the next look is due."""
+
+    async def call(consumer="me", *, lease_ms=LEASE_MS, count=10, quiet_ms=QUIET_MS):
+        entries, wait_ms = await run(
+            "claim", [raw.keys.stream], GROUP, consumer, lease_ms, count, LOOK_MS, quiet_ms,
+            raw.keys.claim_gate(GROUP), raw.keys.wake,
+        )  # fmt: skip
+        return [entry[0] for entry in entries], wait_ms
+
+    return call
+
+
+async def looks(raw) -> int:
+    """How often the pending list was walked."""
+    stats = (await raw("INFO", "commandstats")).decode()
+    found = re.search(r"cmdstat_xpending:calls=(\d+)", stats)
+    return int(found[1]) if found else 0
+
+
+async def test_one_look_serves_the_whole_fleet(gated, raw, deliver):
+    await deliver("awake")
+    first = await gated("a")
+    walked = await looks(raw)
+
+    others = [await gated(f"worker-{at}") for at in range(300)]
+
+    assert first == ([], QUIET_MS)
+    assert all(ids == [] and 0 < wait_ms <= QUIET_MS for ids, wait_ms in others)
+    assert await looks(raw) == walked
+
+
+async def test_the_next_look_is_due_when_the_first_has_been_silent_for_a_lease(gated, raw, deliver):
+    soon, later = await deliver("dead", 2)
+    for entry_id, left_ms in ((soon, 4_000), (later, 9_000)):
+        await raw("XCLAIM", raw.keys.stream, GROUP, "dead", 0, entry_id, "IDLE", LEASE_MS - left_ms)
+
+    ids, wait_ms = await gated()
+
+    assert ids == []
+    assert 3_000 <= wait_ms <= 4_000
+
+
+async def test_a_look_that_finds_more_than_it_has_room_for_lets_the_next_look_at_once(
+    gated, raw, deliver, age
+):
+    await raw("XGROUP", "CREATE", raw.keys.wake, GROUP, "0", "MKSTREAM")
+    entry_ids = await deliver("dead", 5)
+    await age("dead", *entry_ids)
+
+    first, wait_ms = await gated("a", count=2)
+    calls = await raw("XLEN", raw.keys.wake)
+    second, _ = await gated("b")
+
+    assert (first, wait_ms, calls) == (entry_ids[:2], 0, 1)
+    assert second == entry_ids[2:]
+
+
+async def test_a_shorter_lease_does_not_wait_for_a_look_of_a_longer_one(gated, raw, deliver):
+    (entry_id,) = await deliver("dead")
+    await gated("long")
+    await raw("XCLAIM", raw.keys.stream, GROUP, "dead", 0, entry_id, "IDLE", 5_000)
+
+    assert (await gated("short", lease_ms=4_000, quiet_ms=2_000))[0] == [entry_id]
+
+
+async def test_who_was_called_looks_whoever_looked_before(gated, raw, deliver, age):
+    (entry_id,) = await deliver("dead")
+    await gated("a")
+    await age("dead", entry_id)
+
+    assert (await gated("b"))[0] == []
+    assert await gated("b", quiet_ms=0) == ([entry_id], LOOK_MS)
+
+
+async def test_a_hand_back_opens_the_gate_and_calls_an_idle_worker(gated, run, raw, deliver):
+    (entry_id,) = await deliver("me")
+    await raw("XGROUP", "CREATE", raw.keys.wake, GROUP, "0", "MKSTREAM")
+    await gated("a")
+
+    await run(
+        "hand_back", [raw.keys.stream], GROUP, "me", "returned", STALE_MS,
+        raw.keys.claim_gate(GROUP), raw.keys.wake, entry_id, 0,
+    )  # fmt: skip
+
+    assert await raw("XLEN", raw.keys.wake) == 1
+    assert (await gated("b"))[0] == [entry_id]
+
+
+@pytest.mark.parametrize("poison", [("RPUSH", "x"), ("SET", "no lease"), ("SET", "1")])
+async def test_a_gate_that_somebody_else_wrote_stays_open(gated, raw, deliver, age, poison):
+    (entry_id,) = await deliver("dead")
+    await age("dead", entry_id)
+    await raw(poison[0], raw.keys.claim_gate(GROUP), poison[1])
+
+    ids, wait_ms = await gated()
+
+    assert (ids, wait_ms) == ([entry_id], QUIET_MS)
+
+
 # reap_consumer
 
 
@@ -224,7 +328,7 @@ async def test_without_a_group_every_consumer_is_unknown(run, raw, deliver):
     [
         ("renew", (GROUP, "me", "1-1")),
         ("charge", (GROUP, "me", "1-1", 1)),
-        ("hand_back", (GROUP, "me", "returned", STALE_MS, "1-1", 0)),
+        ("hand_back", (GROUP, "me", "returned", STALE_MS, "", "", "1-1", 0)),
         ("claim", (GROUP, "me", LEASE_MS, 10)),
         ("reap_consumer", (GROUP, "me", 0)),
     ],
@@ -244,7 +348,7 @@ async def test_a_stream_of_the_wrong_type_is_left_as_it_is(run, raw, snapshot, n
     [
         ("renew", (GROUP, "me", "1-1")),
         ("charge", (GROUP, "me", "1-1", 1)),
-        ("hand_back", (GROUP, "me", "returned", STALE_MS, "1-1", 0)),
+        ("hand_back", (GROUP, "me", "returned", STALE_MS, "", "", "1-1", 0)),
         ("claim", (GROUP, "me", LEASE_MS, 10)),
     ],
 )

@@ -15,13 +15,27 @@ MIB = 1024 * 1024
 @pytest.fixture
 def promote(run, raw):
     async def call(page_max=256, bytes_max=MIB, events_max=0):
-        keys = raw.keys
-        return await run(
-            "promote_due", [keys.delayed, keys.stream, keys.dlq, keys.dix, keys.events],
-            page_max, bytes_max, events_max,
-        )  # fmt: skip
+        return (await run_whole(run, raw, page_max, bytes_max, events_max))[:6]
 
     return call
+
+
+async def run_whole(run, raw, *args):
+    """The whole answer, with the server's time and when the next is due."""
+    keys = [raw.keys.delayed, raw.keys.stream, raw.keys.dlq, raw.keys.dix, raw.keys.events]
+    return await run("promote_due", keys, *args)
+
+
+@pytest.mark.parametrize("left_ms", [None, 60_000])
+async def test_a_promotion_tells_when_the_next_is_due(run, raw, delay, left_ms):
+    before_ms = await server_ms(raw.connection)
+    await delay(member("now"))
+    expected_ms = -1 if left_ms is None else await delay(member("later"), left_ms)
+
+    *_, now_ms, due_ms = await run_whole(run, raw, 256, MIB, 0)
+
+    assert before_ms <= now_ms <= await server_ms(raw.connection)
+    assert due_ms == expected_ms
 
 
 @pytest.fixture

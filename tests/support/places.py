@@ -15,7 +15,9 @@ from chasquimq.wire.history import decode_history
 from support.raw import Raw
 
 _PAGE = 10_000
-_LASTING = ("stream", "delayed", "dlq", "events", "history", "dix", "repeat", "repeat:bad")
+_LASTING = (
+    "stream", "wake", "delayed", "dlq", "events", "history", "dix", "repeat", "repeat:bad",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chasquimq.store import rights
+from chasquimq.store.script import script
 
 SCRIPTS = Path(__file__).parents[2] / "src/chasquimq/store/scripts"
 
@@ -15,4 +16,4 @@ def script_names() -> list[str]:
 
 def commands_of(name: str) -> list[str]:
     """The commands of one script, as an ACL rule names them."""
-    return sorted(rights.commands_of((SCRIPTS / f"{name}.lua").read_text("utf-8")))
+    return sorted(rights.commands_of(script(name).text))

@@ -6,6 +6,7 @@ import pytest
 
 from chasquimq.engine.leadership import Leadership
 from chasquimq.errors import ConnectionLost
+from chasquimq.store.upkeep import Lead
 
 
 class OneLock:
@@ -15,9 +16,9 @@ class OneLock:
         self.holder: str | None = None
         self._breaks = breaks
 
-    async def acquire_lock(self, holder: str, ttl_s: int) -> bool:
+    async def lead(self, holder: str, ttl_s: int) -> Lead:
         self.holder = self.holder or holder
-        return self.holder == holder
+        return Lead(self.holder == holder)
 
     async def release_lock(self, holder: str) -> bool:
         if self._breaks:

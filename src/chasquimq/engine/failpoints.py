@@ -44,7 +44,7 @@ ACTS: dict[str, tuple[type, str]] = {
     "bury": (ConsumerStore, "bury"),
     "hand_back": (ConsumerStore, "hand_back"),
     "renew": (LeaseStore, "renew"),
-    "lock": (UpkeepStore, "acquire_lock"),
+    "lock": (UpkeepStore, "lead"),
     "promote": (UpkeepStore, "promote"),
     "fire": (FiringStore, "fire"),
     "history": (HistoryStore, "_write"),

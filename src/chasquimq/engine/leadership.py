@@ -1,24 +1,32 @@
-"""Who does the work that one is enough for: takes the lock, keeps it, and tells when it changes."""
+"""Decides who does the work that one is enough for: takes the lock, keeps it, reports changes."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from chasquimq.telemetry.sink import LockOutcome, LockRole
 
 if TYPE_CHECKING:
+    from chasquimq.store.upkeep import Lead
     from chasquimq.telemetry.sink import MetricsSink
 
-# A lock this fresh need not be asked for again.
-_FRESH_SHARE = 0.1
+# A lock is renewed when half of its time is over.
+_FRESH_SHARE = 0.5
+# When a follower tries after the lock could have run out: later than a late renewal, and not all
+# at once.
+_GRACE_MS_MIN, _GRACE_MS_MAX = 400, 700
+# How often one tries that nobody can wake when the leader leaves.
+_BUSY_TRY_MS = 1_000
 
 
 class Lock(Protocol):
     """A lock of one role on the server."""
 
-    async def acquire_lock(self, holder: str, ttl_s: int) -> bool: ...
+    async def lead(self, holder: str, ttl_s: int) -> Lead: ...
 
     async def release_lock(self, holder: str) -> bool: ...
 
@@ -30,6 +38,8 @@ class Leadership:
         self, role: LockRole, lock: Lock, holder: str, ttl_s: int, sink: MetricsSink | None
     ) -> None:
         self.is_held = False
+        # Whether this process is told at once when the leader leaves.
+        self.can_be_woken: Callable[[], bool] = lambda: False
         self._role: LockRole = role
         self._lock = lock
         self._holder = holder
@@ -38,15 +48,27 @@ class Leadership:
         self._renewed_s = 0.0
         self._expiry: asyncio.TimerHandle | None = None
 
-    async def hold(self) -> bool:
-        """Take or keep the lock; False: somebody else leads."""
+    @property
+    def renewal_in_ms(self) -> float:
+        """When a lock that is held must be renewed; 0: now."""
+        if not self.is_held:
+            return 0
+        passed_s = time.monotonic() - self._renewed_s
+        return max(0.0, (self._ttl_s * _FRESH_SHARE - passed_s) * 1000)
+
+    async def hold(self) -> Lead:
+        """Take or keep the lock, and see what waits; `is_ours` False: somebody else leads."""
         asked_s = time.monotonic()
-        if self.is_held and asked_s - self._renewed_s < self._ttl_s * _FRESH_SHARE:
-            return True
-        self._note(await self._lock.acquire_lock(self._holder, self._ttl_s))
+        lead = await self._lock.lead(self._holder, self._ttl_s)
+        self._note(lead.is_ours)
         self._renewed_s = asked_s
         self._expect_expiry()
-        return self.is_held
+        return lead
+
+    def retry_in_ms(self, lead: Lead) -> float:
+        """How long one that does not lead waits before it tries again."""
+        wait_ms = lead.free_in_ms + random.uniform(_GRACE_MS_MIN, _GRACE_MS_MAX)
+        return wait_ms if self.can_be_woken() else min(wait_ms, _BUSY_TRY_MS)
 
     async def release(self) -> None:
         """Let another lead at once."""

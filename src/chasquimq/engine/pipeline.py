@@ -15,7 +15,7 @@ from chasquimq.engine.lease import Lease
 from chasquimq.engine.lease_alarm import LeaseAlarm
 from chasquimq.engine.outcomes import Outcomes
 from chasquimq.engine.pulse import Pulse
-from chasquimq.engine.reader import Intake, Reader
+from chasquimq.engine.reader import BUSY_BLOCK_MS_MAX, Intake, Reader
 from chasquimq.engine.retry_policy import policy_of
 from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
@@ -93,6 +93,7 @@ class Pipeline:
         self.lease = self._new_lease(lease_store, on_lease_lost)
         self._pulse = self.lease.pulse = Pulse(self._on_beat)
         self.reader = self._new_reader()
+        self.upkeep.heed_idleness(lambda: self.reader.can_be_woken)
 
     async def start(self) -> None:
         """Connect, then start every loop but the reader."""
@@ -188,6 +189,7 @@ class Pipeline:
             await asyncio.wait(list(self._tasks), timeout=_LAST_WAIT_S)
         if self._historian is not None:
             self._historian.give_up()
+        await self.upkeep.close()
         await self.store.close()
 
     async def _gone(self, *names: str) -> None:
@@ -240,12 +242,20 @@ class Pipeline:
         claimer = Claimer(self.store, self._settings.lease.lease_ms)
         return Reader(
             self.store, self.holdings, intake, claimer, self._pulse,
-            self._hand_back.give_unseen, self._settings.read.block_ms, self._listener,
+            give_back_unseen=self._hand_back.give_unseen, on_woken=self.upkeep.nudge,
+            block_ms=self._idle_block_ms, listener=self._listener,
         )  # fmt: skip
 
     def _on_beat(self) -> None:
         self.lease.check()
         self.runners.check()
+
+    @property
+    def _idle_block_ms(self) -> int:
+        """A worker that the server has not heard of for a lease looks dead, also while it waits."""
+        return min(
+            self._settings.read.block_ms, max(BUSY_BLOCK_MS_MAX, self._settings.lease.beat_ms)
+        )
 
     def _leases_trusted(self, is_trusted: bool) -> None:
         act = self.runners.let_go if is_trusted else self.runners.hold_back

@@ -2,20 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.leadership import Leadership
 from chasquimq.engine.loop import Ticker
+from chasquimq.errors import StoreError
 from chasquimq.telemetry.sink import PromoterTick
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from chasquimq.settings import UpkeepSettings
-    from chasquimq.store.upkeep import UpkeepStore
+    from chasquimq.store.upkeep import Lead, Promoted, UpkeepStore
     from chasquimq.telemetry.sink import MetricsSink
+
+# How long one BLPOP lasts, and how long a server that refused it is not asked again.
+_LISTEN_MS, _DEAF_S = 10_000, 5.0
+# For how long the promoter looks at its old pace after it found a job that nobody rang for.
+_SILENT_S = 300.0
+
+
+class Bell:
+    """Hears that a job was added which is due before all others; has a connection of its own."""
+
+    def __init__(self, store: UpkeepStore, on_ring: Callable[[], None]) -> None:
+        self._store = store
+        self._on_ring = on_ring
+        self._task: asyncio.Task[None] | None = None
+        self._deaf_until_s = 0.0
+        # Whether a ring would be heard now, and whether one was since the last look.
+        self.is_heard = False
+        self.has_rung = False
+
+    def listen(self) -> None:
+        """Go on listening, in the background."""
+        is_listening = self._task is not None and not self._task.done()
+        if not is_listening and time.monotonic() >= self._deaf_until_s:
+            self._task = asyncio.create_task(self._listen(), name="chasqui-bell")
+
+    async def rest(self) -> None:
+        """Stop listening, and close the connection."""
+        task, self._task = self._task, None
+        self.is_heard = False
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+            await self._store.hang_up_bell()
+
+    async def _listen(self) -> None:
+        try:
+            listening = await self._store.listen(_LISTEN_MS)
+            self.is_heard = True
+            has_rung = await listening
+        except StoreError:
+            # Not allowed, or not connected: the promoter looks more often instead.
+            self.is_heard = False
+            self._deaf_until_s = time.monotonic() + _DEAF_S
+            return
+        if has_rung:
+            self.has_rung = True
+            self._on_ring()
+        else:
+            self.listen_again()
+
+    def listen_again(self) -> None:
+        """Listen anew after a time in which nobody rang."""
+        self._task = None
+        self.listen()
 
 
 class Promoter:
-    """Two promoters at once would still move each job once."""
+    """Sleeps until the next job is due, or an earlier one is added.
+
+    Two promoters at once would still move each job once.
+    """
 
     name = "promoter"
 
@@ -30,31 +92,78 @@ class Promoter:
         self._settings = settings
         self._sink = sink
         self._ticker = Ticker()
-        self._leadership = Leadership("promoter", store, holder, settings.lock_ttl_s, sink)
+        self.leadership = Leadership("promoter", store, holder, settings.lock_ttl_s, sink)
+        self._bell = Bell(store, self._ticker.nudge)
+        # When the first job is due, as far as this promoter knows; ms of the server's clock.
+        self._known_due_ms = float("inf")
+        self._polls_until_s = 0.0
 
     @property
     def is_leader(self) -> bool:
-        return self._leadership.is_held
+        return self.leadership.is_held
 
     def stop(self) -> None:
         self._ticker.stop()
 
+    def nudge(self) -> None:
+        """Look now."""
+        self._ticker.nudge()
+
     async def run(self) -> None:
         while not self._ticker.is_stopped:
-            if not await self.run_once():
-                await self._ticker.pause(self._settings.poll_ms)
+            looked_s = time.monotonic()
+            pause_ms = await self.run_once()
+            if pause_ms > 0:
+                await self._ticker.pause(pause_ms)
+                await self._rest(looked_s)
 
-    async def run_once(self) -> bool:
-        """Promote a page, if we lead; True: more is due already."""
-        if not await self._leadership.hold():
-            return False
+    async def run_once(self) -> float:
+        """Promote a page, if we lead and something is due; answers how long to pause, in ms."""
+        if not self.leadership.renewal_in_ms:
+            lead = await self.leadership.hold()
+            if not lead.is_ours:
+                await self._bell.rest()
+                return self.leadership.retry_in_ms(lead)
+            self._learn(lead.now_ms, lead.due_ms, 0)
+            if lead.due_in_ms > 0:
+                self._tick(0, lead)
+                return self._pause_ms(lead.due_in_ms)
         promoted = await self._store.promote(self._settings.promote_max)
-        if self._sink is not None:
-            self._sink.promoter_tick(
-                PromoterTick(promoted.moved, promoted.depth, promoted.oldest_lag_ms)
-            )
-        return promoted.is_full
+        self._learn(promoted.now_ms, promoted.due_ms, promoted.moved)
+        self._tick(promoted.moved, promoted)
+        return 0 if promoted.is_full else self._pause_ms(promoted.due_in_ms)
 
     async def release(self) -> None:
         """Let another lead at once."""
-        await self._leadership.release()
+        await self.leadership.release()
+
+    async def close(self) -> None:
+        await self._bell.rest()
+
+    @property
+    def _rest_ms(self) -> float:
+        # Many jobs that are due one after the other share a promotion.
+        return self._settings.poll_ms / 2
+
+    async def _rest(self, looked_s: float) -> None:
+        """Look no more often than this, however often the bell rings."""
+        rested_s = time.monotonic() - looked_s
+        await asyncio.sleep(max(0.0, self._rest_ms / 1000 - rested_s))
+
+    def _pause_ms(self, due_in_ms: float) -> float:
+        self._bell.listen()
+        is_polling = not self._bell.is_heard or time.monotonic() < self._polls_until_s
+        limit_ms = self._settings.poll_ms if is_polling else self.leadership.renewal_in_ms
+        # A timer may end a little early, and a look then finds nothing.
+        return max(1.0, min(limit_ms, max(due_in_ms + 1, self._rest_ms)))
+
+    def _learn(self, now_ms: int, due_ms: float, moved: int) -> None:
+        first_ms = now_ms if moved else due_ms
+        if first_ms < self._known_due_ms and not self._bell.has_rung and self._bell.is_heard:
+            # Whoever added it rings no bell: ChasquiMQ in Rust does not.
+            self._polls_until_s = time.monotonic() + _SILENT_S
+        self._known_due_ms, self._bell.has_rung = due_ms, False
+
+    def _tick(self, moved: int, seen: Lead | Promoted) -> None:
+        if self._sink is not None:
+            self._sink.promoter_tick(PromoterTick(moved, seen.depth, seen.oldest_lag_ms))

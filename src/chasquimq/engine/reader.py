@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from chasquimq.store.arrivals import Batch
     from chasquimq.store.consuming import ConsumerStore
 
+BUSY_BLOCK_MS_MAX = 500
 # Suspects that wait are soon gone, and then the next of them may be claimed.
 _SUSPECTS_BLOCK_MS = 20
 
@@ -84,7 +85,9 @@ class Reader:
         intake: Intake,
         claimer: Claimer,
         pulse: Pulse,
+        *,
         give_back_unseen: Callable[[], Awaitable[None]],
+        on_woken: Callable[[], None],
         block_ms: int,
         listener: Listener | None = None,
     ) -> None:
@@ -94,11 +97,18 @@ class Reader:
         self._claimer = claimer
         self._pulse = pulse
         self._give_back_unseen = give_back_unseen
+        self._on_woken = on_woken
         self._block_ms = block_ms
         self._listener = listener
         self._was_empty = True
         self._is_stopping = False
+        self._is_idle = False
         self.last_read_s = time.monotonic()
+
+    @property
+    def can_be_woken(self) -> bool:
+        """Whether it has nothing to do, and others can end its read."""
+        return self._is_idle and self._store.can_be_woken
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -118,22 +128,39 @@ class Reader:
             await self._give_back_unseen()
         asked_ns = time.monotonic_ns()
         batch = await self._ask(room)
+        self._is_idle = not batch.size
         self.last_read_s = time.monotonic()
         if batch.size:
             self._date(batch, asked_ns)
             self._intake.take(batch)
         if self._listener is not None:
             self._tell(self._listener, batch)
+        if self._store.was_woken:
+            await self._heed_call()
+
+    async def _read(self, room: int) -> Batch:
+        is_idle = self.can_be_woken
+        # A hand-back ends no read of a busy worker, so that none of them is long.
+        wanted_ms = self._block_ms if is_idle else min(self._block_ms, BUSY_BLOCK_MS_MAX)
+        block_ms = self._claimer.block_ms(wanted_ms, is_idle=is_idle)
+        return await self._store.read(room, block_ms, is_idle=is_idle)
+
+    async def _heed_call(self) -> None:
+        """Somebody wants an idle worker: to take jobs that were handed back, or to lead."""
+        self._store.was_woken = False
+        self._on_woken()
+        if self._holdings.room() > 0 and self._holdings.suspects.may_claim:
+            self._claimer.hurry()
+        else:
+            await self._store.wake_another()
 
     async def _ask(self, room: int) -> Batch:
         """Claim, then read; what the dead left stays for others while suspects wait here."""
         if not self._holdings.suspects.may_claim:
             block_ms = min(self._block_ms, _SUSPECTS_BLOCK_MS)
             return await self._store.read(room, block_ms, claims=False)
-        batch = await self._claimer.claim(room)
-        if batch.size:
-            return batch
-        return await self._store.read(room, self._claimer.block_ms(self._block_ms))
+        batch = await self._claimer.claim(room, is_idle=self.can_be_woken)
+        return batch if batch.size else await self._read(room)
 
     def _date(self, batch: Batch, asked_ns: int) -> None:
         """What may have waited for us while we stood still is no older than the question."""

@@ -42,17 +42,23 @@ class Scheduler:
         self._specs_max = specs_max
         self._ticker = Ticker()
         self.holder = holder or f"s-{uuid4()}"
-        self._leadership = Leadership("scheduler", store, self.holder, settings.lock_ttl_s, sink)
+        self.leadership = Leadership("scheduler", store, self.holder, settings.lock_ttl_s, sink)
+        # Whether the last pause ended because a window was expected.
+        self._is_expected = False
         self.fired_count = 0
         self.missed_count = 0
         self.quarantined_count = 0
 
     @property
     def is_leader(self) -> bool:
-        return self._leadership.is_held
+        return self.leadership.is_held
 
     def stop(self) -> None:
         self._ticker.stop()
+
+    def nudge(self) -> None:
+        """Look now."""
+        self._ticker.nudge()
 
     async def run(self) -> None:
         while not self._ticker.is_stopped:
@@ -62,21 +68,28 @@ class Scheduler:
 
     async def run_once(self) -> float:
         """Fire what has come, if we lead; the answer is how long nothing more will, in ms."""
-        settings = self._settings
-        if not await self._leadership.hold():
-            return settings.scheduler_tick_ms
+        if not (self._is_expected and self.leadership.renewal_in_ms):
+            lead = await self.leadership.hold()
+            if not lead.is_ours:
+                return self.leadership.retry_in_ms(lead)
+            if lead.due_in_ms > 0:
+                return self._pause_ms(lead.due_in_ms)
         began_s = time.monotonic()
         agenda = await self._store.agenda(self._specs_max)
         next_ms = await self._fire_due(agenda)
         if len(agenda.due) == self._specs_max:
             return 0
         spent_ms = (time.monotonic() - began_s) * 1000
-        left_ms = next_ms - agenda.now_ms - spent_ms
-        return min(settings.scheduler_tick_ms, max(PAUSE_MS_MIN, left_ms))
+        return self._pause_ms(next_ms - agenda.now_ms - spent_ms)
 
     async def release(self) -> None:
         """Let another lead at once."""
-        await self._leadership.release()
+        await self.leadership.release()
+
+    def _pause_ms(self, left_ms: float) -> float:
+        tick_ms = self._settings.scheduler_tick_ms
+        self._is_expected = left_ms <= tick_ms
+        return min(tick_ms, max(PAUSE_MS_MIN, left_ms))
 
     async def _fire_due(self, agenda: Agenda) -> float:
         next_ms = agenda.next_ms

@@ -10,6 +10,8 @@ from chasquimq.engine.promoter import Promoter
 from chasquimq.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from chasquimq.engine.loop import Loop
     from chasquimq.settings import UpkeepSettings
     from chasquimq.store.firing import FiringStore
@@ -36,6 +38,7 @@ class UpkeepLoops:
             sink=sink,
         )  # fmt: skip
         self.janitor = Janitor(janitor, settings.janitor_ms)
+        self._store = upkeep
         self.dlq_alarm = DlqAlarm(upkeep, settings.dlq_len_max or 0)
         self._settings = settings
 
@@ -55,7 +58,22 @@ class UpkeepLoops:
         for loop in (self.promoter, self.janitor, self.scheduler, self.dlq_alarm):
             loop.stop()
 
+    def heed_idleness(self, can_be_woken: Callable[[], bool]) -> None:
+        """Try for a lock less often while this process is one that a leaving leader wakes."""
+        self.promoter.leadership.can_be_woken = can_be_woken
+        self.scheduler.leadership.can_be_woken = can_be_woken
+
+    def nudge(self) -> None:
+        """Somebody who led has left."""
+        self.promoter.nudge()
+        self.scheduler.nudge()
+
     async def release(self) -> None:
         """Let others lead at once."""
         await self.promoter.release()
         await self.scheduler.release()
+
+    async def close(self) -> None:
+        """Close what only these loops use."""
+        await self.promoter.close()
+        await self._store.close()

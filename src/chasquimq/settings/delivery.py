@@ -20,8 +20,8 @@ class ReadSettings:
     """How much a worker takes at once, and how long it waits for more."""
 
     count: int | None = None
-    # A hand-back does not wake a blocked reader, so no read blocks longer than this.
-    block_ms: int = 500
+    # Of a worker that has nothing to do; a busy one never blocks longer than 500 ms.
+    block_ms: int = 5_000
     held_bytes_max: int = 64 * MIB
     max_payload_bytes: int = MIB + ENVELOPE_BYTES
 

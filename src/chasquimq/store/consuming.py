@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import GroupConflict, ServerRefused, StoreError
@@ -11,6 +12,7 @@ from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, has_many_set, many_set_question, probe
 from chasquimq.store.arrivals import EMPTY, ArrivalReader, Batch
+from chasquimq.store.connection import pack
 from chasquimq.store.link import Link
 from chasquimq.store.moves import MoveSpeller, flat
 from chasquimq.store.passing import pass_moves
@@ -75,6 +77,9 @@ class ConsumerStore:
         self._reader_client_id = 0
         # A connection broke, and may have taken along the answer that brought us jobs.
         self.has_gap = False
+        # Whether reads can be woken, and whether the last one was: somebody wants an idle worker.
+        self.can_be_woken = False
+        self.was_woken = False
 
     @property
     def writes(self) -> Link:
@@ -104,28 +109,44 @@ class ConsumerStore:
         await self._reads.close()
         await self._writes.close()
 
-    async def read(self, count: int, block_ms: int, *, claims: bool = True) -> Batch:
-        """Up to `count` entries: new ones and, where the server can, what the dead left."""
-        claim = ("CLAIM", self._lease_ms) if claims and self.abilities.claim_on_read else ()
-        block = ("BLOCK", block_ms) if block_ms else ()
+    async def read(
+        self, count: int, block_ms: int, *, is_idle: bool = False, claims: bool = True
+    ) -> Batch:
+        """Up to `count` entries: new ones and, where the server can, what the dead left.
+
+        A worker that is idle may block for long, because others can wake it.
+        """
+        if is_idle:
+            return await self._read_idle(count, block_ms)
         try:
-            reply = await self._reads.call(
-                "XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", count,
-                *block, *claim, "STREAMS", self.keys.stream, ">", block_ms=block_ms,
-            )  # fmt: skip
+            reply = await self._read((self.keys.stream, ">"), count, block_ms, claims=claims)
         except ServerRefused as error:
             return await self._regroup(error)
         return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY
 
-    async def claim(self, count: int) -> Batch:
-        """Take over what has been silent for a lease, where reading cannot do it."""
+    async def claim(self, count: int, look_ms: int = 0, quiet_ms: int = 0) -> tuple[Batch, int]:
+        """Take over what has been silent for a lease, where reading cannot do it.
+
+        Also answers in how many ms the next look is due, from `look_ms` to `quiet_ms`. Another
+        worker's look counts; with `quiet_ms=0` this one looks all the same.
+        """
         # Lua cannot name more than some thousand ids at once; what is left comes next time.
         count = min(count, _IDS_PER_CALL_MAX)
+        head = (self.group, self.consumer, self._lease_ms, count)
         try:
-            entries = await self._run("claim", self.group, self.consumer, self._lease_ms, count)
+            entries, wait_ms = await self._run(
+                "claim", *head, look_ms, quiet_ms, *self._calling_keys
+            )
         except ServerRefused as error:
-            return await self._regroup(error)
-        return self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
+            return await self._regroup(error), look_ms
+        batch = self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
+        return batch, wait_ms
+
+    async def wake_another(self) -> None:
+        """Pass a call on that this worker has no room for."""
+        entry = ("NOMKSTREAM", "MAXLEN", 16, "*", "for", "claim")
+        with suppress(StoreError):
+            await self._writes.call("XADD", self.keys.wake, *entry)
 
     async def join_group(self) -> None:
         """Create stream and group where they are missing; entries added before are seen.
@@ -180,7 +201,7 @@ class ConsumerStore:
     async def hand_back(self, counts: Sequence[tuple[bytes, int]]) -> int:
         """Park entries that did not start: claimable at once, charged with the given counts."""
         done = 0
-        head = (self.group, self.consumer, PARKING, _PARKED_IDLE_MS)
+        head = (self.group, self.consumer, PARKING, _PARKED_IDLE_MS, *self._calling_keys)
         for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
             done += await self._run("hand_back", *head, *flat(chunk))
         return done
@@ -199,6 +220,8 @@ class ConsumerStore:
 
     async def remove_consumer(self) -> bool:
         """Remove this consumer unless it still holds something."""
+        with suppress(ServerRefused):  # whoever may not use the key was never there
+            await self._run_on(self.keys.wake, "reap_consumer", self.group, self.consumer, 0)
         return await self._run("reap_consumer", self.group, self.consumer, 0) != 0
 
     async def _regroup(self, error: ServerRefused) -> Batch:
@@ -208,10 +231,47 @@ class ConsumerStore:
         await self.join_group()
         return EMPTY
 
+    @property
+    def _calling_keys(self) -> tuple[str, str]:
+        return self.keys.claim_gate(self.group), self.keys.wake
+
+    async def _read_idle(self, count: int, block_ms: int) -> Batch:
+        streams = (self.keys.stream, self.keys.wake, ">", ">")
+        try:
+            reply = await self._read(streams, count, block_ms)
+        except ServerRefused as error:
+            # Who may not be woken reads as a busy worker does.
+            self.can_be_woken = False
+            return EMPTY if error.code == "NOPERM" else await self._regroup(error)
+        found = {name.decode(): rows for name, rows in reply or ()}
+        if calls := found.get(self.keys.wake):
+            await self._answer([call[0] for call in calls])
+        entries = found.get(self.keys.stream)
+        return self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
+
+    async def _answer(self, call_ids: Sequence[bytes]) -> None:
+        self.was_woken = True
+        # Jobs may have come along, and a call that stays unanswered does no harm.
+        with suppress(StoreError):
+            await self._run_on(self.keys.wake, "ack", self.group, *call_ids)
+
+    async def _read(
+        self, streams: Sequence[str], count: int, block_ms: int, *, claims: bool = True
+    ) -> Reply:
+        claim = ("CLAIM", self._lease_ms) if claims and self.abilities.claim_on_read else ()
+        block = ("BLOCK", block_ms) if block_ms else ()
+        return await self._reads.call(
+            "XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", count,
+            *block, *claim, "STREAMS", *streams, block_ms=block_ms,
+        )  # fmt: skip
+
     async def _run(self, name: str, *args: Part) -> Reply:
+        return await self._run_on(self.keys.stream, name, *args)
+
+    async def _run_on(self, stream: str, name: str, *args: Part) -> Reply:
         connection = await self._writes.connection()
         try:
-            return await script.run(connection, name, [self.keys.stream], *args)
+            return await script.run(connection, name, [stream], *args)
         except StoreError as error:
             self._writes.heed(error)
             raise
@@ -235,6 +295,11 @@ class ConsumerStore:
         others = await script.run(connection, "join_group", [self.keys.stream], *args)
         if others:
             raise _conflict(self.keys, self.group, others)
+        create = ("XGROUP", "CREATE", self.keys.wake, self.group, "0", "MKSTREAM")
+        (reply,) = await connection.send(pack(create))
+        # Without it a worker reads as often as a busy one, and keeps all promises.
+        is_there = isinstance(reply, ServerRefused) and reply.code == "BUSYGROUP"
+        self.can_be_woken = is_there or not isinstance(reply, StoreError)
 
 
 def _conflict(keys: QueueKeys, group: str, others: Sequence[Reply]) -> GroupConflict:

@@ -32,5 +32,5 @@ class DelayWrite(RememberedWrite):
                 self._keys += (keys.uniq(job_id), keys.dlid(job_id), keys.didx(job_id))
             how = "at" if job.wait.is_absolute else "in"
             self._args += (job.envelope, job.name, job.digest, job.job_id, job.wait.ms, how)
-        self._args.append(settings.max_stream_len or 0)
+        self._args += (settings.max_stream_len or 0, keys.bell)
         self._keys += leftovers(keys, [job.job_id for job in jobs if job.digest])

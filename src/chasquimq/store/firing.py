@@ -11,6 +11,7 @@ from chasquimq.store import script
 from chasquimq.store.connection import Reply, pack
 from chasquimq.store.due_spec import Agenda, BadSpec, DueSpec, Slot, understand
 from chasquimq.store.fire_call import Call, FireSpeller
+from chasquimq.store.upkeep import Lead, read_lead
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.stored_repeat import BadRecord, encode_record
 
@@ -28,12 +29,12 @@ class FiringStore:
         self._speller = FireSpeller(self._keys)
         self._link = link
 
-    async def acquire_lock(self, holder: str, ttl_s: int) -> bool:
-        call: Call = ([self._keys.scheduler_lock], [holder, ttl_s])
-        return await self._run("acquire_lock", [call]) == [1]
+    async def lead(self, holder: str, ttl_s: int) -> Lead:
+        call: Call = ([self._keys.scheduler_lock, self._keys.repeat], [holder, ttl_s])
+        return read_lead((await self._run("lead", [call]))[0])
 
     async def release_lock(self, holder: str) -> bool:
-        call: Call = ([self._keys.scheduler_lock], [holder])
+        call: Call = ([self._keys.scheduler_lock], [holder, self._keys.wake])
         return await self._run("release_lock", [call]) == [1]
 
     async def agenda(self, specs_max: int) -> Agenda:

@@ -43,8 +43,9 @@ class MoveSpeller:
         spelled = [_spell_retry(move) for move in moves]
         # The last part is the job; the others are small.
         sizes = [_size_bytes(row[-1]) for row in spelled]
-        head = (self._group, self._consumer)
-        return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled, sizes)]
+        head, bell = (self._group, self._consumer), self._keys.bell
+        parts = _by_bytes(spelled, sizes)
+        return [Call(keys, [*head, *flat(rows), bell], len(rows)) for rows in parts]
 
     def burials(self, moves: Sequence[Burying]) -> list[Call]:
         if self._results.is_stored:

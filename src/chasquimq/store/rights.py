@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from chasquimq.errors import ServerRefused
 from chasquimq.model.log import get_logger
 from chasquimq.store.connection import pack
-from chasquimq.store.script import run, script
+from chasquimq.store.script import own_text, run
 
 if TYPE_CHECKING:
     from chasquimq.settings import UpkeepSettings
@@ -43,6 +43,7 @@ FORMS: dict[str, tuple[Part, ...]] = {
     "mget": (_KEY,),
     "msetex": (1, _KEY, "", "XX", "PX", 1),
     "pexpire": (_KEY, 1),
+    "pttl": (_KEY,),
     "set": (_KEY, "", "XX"),
     "time": (),
     "xack": (_KEY, "g", "0-1"),
@@ -74,6 +75,8 @@ FORMS: dict[str, tuple[Part, ...]] = {
 }
 # The probe of abilities tries these, and does without what the user may not run.
 OPTIONAL = frozenset({"msetex", "xackdel", "xcfgset"})
+# Who may not wake others or be woken by them looks more often, and keeps all promises.
+WAKING = frozenset({"blpop", "ltrim", "rpush"})
 _WITH_SUBCOMMANDS = frozenset({"CLIENT", "MEMORY", "XGROUP", "XINFO"})
 _IN_SCRIPTS = re.compile(r"\b(?:p?call|try)\('([A-Z]+)'(?:, '([A-Z]+)')?")
 _GRANTED_BY = re.compile(r"ACL SETUSER (?P<user>\S+) \+")
@@ -97,11 +100,9 @@ RESULTS = Role("a worker that keeps results", "exists", "complete")
 PROMOTER = Role(
     "promotion",
     "xinfo|consumers xlen",
-    "acquire_lock promote_due reap_consumer release_lock sweep unindex",
+    "lead promote_due reap_consumer release_lock sweep sweep_index unindex",
 )
-SCHEDULER = Role(
-    "the scheduler", "hmget time zrange", "acquire_lock fire quarantine_spec release_lock"
-)
+SCHEDULER = Role("the scheduler", "hmget time zrange", "fire lead quarantine_spec release_lock")
 # Best effort: what they cannot write is dropped and counted, and no job waits for it.
 EVENTS = Role("events", "xadd xtrim")
 HISTORY = Role("history", "memory|usage xlen", "record")
@@ -121,11 +122,11 @@ PRODUCER = {
 
 @cache
 def needs(role: Role) -> frozenset[str]:
-    """The commands of a role, as access lists name them."""
+    """The commands of a role, as access lists name them; who may not ring works all the same."""
     names = role.scripts.split()
-    in_scripts = [command for name in names for command in commands_of(script(name).text)]
+    in_scripts = [command for name in names for command in commands_of(own_text(name))]
     callers = ("eval", "evalsha") if names else ()
-    return frozenset((*role.commands.split(), *in_scripts, *callers)) - OPTIONAL
+    return frozenset((*role.commands.split(), *in_scripts, *callers)) - OPTIONAL - WAKING
 
 
 def commands_of(text: str) -> set[str]:

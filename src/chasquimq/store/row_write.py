@@ -120,7 +120,7 @@ def own_id_delay_write(
         strict=True,
     )  # fmt: skip
     args = [TOKEN_TTL_S, unique_ms]
-    return RowWrite("schedule", jobs, named, [*args, *chain.from_iterable(rows)])
+    return RowWrite("schedule", jobs, named, [*args, *chain.from_iterable(rows), 0, keys.bell])
 
 
 def run_write(
@@ -135,7 +135,8 @@ def run_write(
     """Jobs that are known by their contents, within one run."""
     named = [keys.stream, _new_token(keys), keys.delayed, keys.dix, *bucket_keys(keys, owner.run)]
     who = (owner.instance, owner.partition, owner.attempt)
-    args = [stream_len_max, TOKEN_TTL_S, keep_ms, *who, 0 if jobs.waits_ms is None else 1]
+    bell = 0 if jobs.waits_ms is None else keys.bell
+    args = [stream_len_max, TOKEN_TTL_S, keep_ms, *who, bell]
     columns: list[Sequence[Part]] = [jobs.envelopes, jobs.names, digests]
     if jobs.waits_ms is not None:
         columns.append(jobs.waits_ms)

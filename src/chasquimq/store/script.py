@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
@@ -10,6 +11,8 @@ from importlib.resources import files
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.store.connection import Connection, Part, Reply, pack
 from chasquimq.store.server_errors import Action, action_for
+
+_SHARED = ("needs", "ring")
 
 
 class Script:
@@ -34,9 +37,15 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """The script of that file name, read once; one that needs rights brings the check along."""
-    text = _text_of(f"{name}.lua")
-    return Script(name, _text_of("shared/needs.lua") + text if "needs(" in text else text)
+    """The script of that file name, read once, below the shared functions that it calls."""
+    text = own_text(name)
+    shared = [_text_of(f"shared/{one}.lua") for one in _SHARED if re.search(rf"\b{one}\(", text)]
+    return Script(name, "".join([*shared, text]))
+
+
+def own_text(name: str) -> str:
+    """The text of a script without shared functions."""
+    return _text_of(f"{name}.lua")
 
 
 def _text_of(path: str) -> str:

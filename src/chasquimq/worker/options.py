@@ -21,7 +21,7 @@ from chasquimq.settings import (
 )
 from chasquimq.wire.names import check_consumer_id
 
-_READ_BLOCK_MS_MAX = 500
+_READ_BLOCK_MS_MAX = 5_000
 
 
 def read_settings(

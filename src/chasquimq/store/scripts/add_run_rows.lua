@@ -3,7 +3,8 @@
 -- KEYS     1 stream   2 write token   3 delayed (zset)   4 dix (hash: job id -> due ms)
 --          5.. buckets of the run (hashes: digest of a row -> who has asked for it)
 -- ARGV     1 stream_len_max (0: no cap)   2 token_ttl_s   3 keep_ms   4 instance of the run
---          5 partition   6 attempt   7 has_waits ("1" or "0")
+--          5 partition   6 attempt   7 has_waits ("0", "1", or the
+--          bell to ring, a list; no key, for who may not ring it adds all the same)
 --          then for each row: envelope, name, digest (16 bytes), and wait_ms where there are waits
 -- RETURNS  "full" when the new rows do not fit, else one character a row: 1 added, 0 was there
 -- SETTLES  an attempt that is run again or beside another: a partition owns as many of the equal
@@ -11,7 +12,7 @@
 -- The id of a row is its digest in hex; of equal rows the second ends in -1, and so on.
 local known = redis.call('GET', KEYS[2])
 if known then return known end
-local has_waits = ARGV[7] == '1'
+local has_waits = ARGV[7] ~= '0'
 local stride = has_waits and 4 or 3
 local count = (#ARGV - 7) / stride
 if count < 1 or count > 1000 or count ~= math.floor(count) then
@@ -133,9 +134,11 @@ for i = 1, count do
     end
   end
 end
+local first_ms = math.huge
 for _, row in ipairs(waiting) do
   local wait_ms, name, envelope, id = unpack(row)
   local due = string.format('%.0f', now_ms + wait_ms)
+  first_ms = math.min(first_ms, now_ms + wait_ms)
   redis.call('ZADD', KEYS[3], due, struct.pack('<I4', #name) .. name .. envelope)
   redis.call('HSET', KEYS[4], id, due)
 end
@@ -151,4 +154,6 @@ for bucket, group in pairs(groups) do
 end
 local answer = table.concat(marks)
 redis.call('SET', KEYS[2], answer, 'EX', ARGV[2])
+
+if ARGV[7] ~= '1' and first_ms < math.huge then ring(first_ms, KEYS[3], ARGV[7]) end
 return answer

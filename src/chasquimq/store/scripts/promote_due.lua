@@ -2,7 +2,8 @@
 -- KEYS     1 delayed (zset)   2 stream   3 dlq   4 dix (hash: job id -> due ms)   5 events
 -- ARGV     1 page_max   2 bytes_max   3 events_max (0: no events)
 -- RETURNS  {moved, depth, oldest_lag_ms, bad, {ids of moved jobs that dix may not have known, ...},
---          untold}; untold counts events that the server refused.
+--          untold, now_ms, when the first that is left is due in ms (-1: nothing waits)};
+--          untold counts events that the server refused.
 -- SETTLES  two promoters at once: whoever removes a member moves it.
 local byte, sub, call, try = string.byte, string.sub, redis.call, redis.pcall
 -- Members that one call looks at beside those that it moves.
@@ -165,4 +166,5 @@ local lag_ms = 0
 local oldest = call('ZRANGEBYSCORE', delayed, '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 -- A score may be minus infinity, which no whole number can tell.
 if oldest[2] then lag_ms = math.max(0, now_ms - math.max(0, tonumber(oldest[2]))) end
-return {moved, call('ZCARD', delayed), math.floor(lag_ms), bad, unknown, untold}
+local due_ms = oldest[2] and math.max(0, math.min(2 ^ 53, tonumber(oldest[2]))) or -1
+return {moved, call('ZCARD', delayed), math.floor(lag_ms), bad, unknown, untold, now_ms, due_ms}

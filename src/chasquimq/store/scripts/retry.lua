@@ -3,12 +3,14 @@
 -- ARGV     1 group   2 consumer
 --          then for each entry that waits: entry id, delay_ms, job id, member
 --          and for each that does not: entry id, "now", name, envelope
+--          then, optional, bell (list; no key, for who may not ring it retries all the same)
 -- RETURNS  one mark an entry: 1 done, 0 gone (not pending), -1 not owner (somebody else holds it)
 -- SETTLES  a zombie's failure: only the owner may fail an entry, and only once.
 local call, match = redis.call, string.match
 local stream, delayed, dix, group, consumer = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
-local count = (#ARGV - 2) / 4
-if count < 1 or count ~= math.floor(count) then
+local count, rest = math.floor((#ARGV - 2) / 4), (#ARGV - 2) % 4
+local last_arg = 2 + count * 4
+if count < 1 or rest > 1 then
   return redis.error_reply('ERR entries come in fours')
 end
 
@@ -19,7 +21,7 @@ end
 
 -- Both halves are compared: as one number they would be too large to be told apart.
 local first, first_ms, first_seq, last, last_ms, last_seq
-for i = 3, #ARGV, 4 do
+for i = 3, last_arg, 4 do
   local id, delay = ARGV[i], ARGV[i + 1]
   if delay ~= 'now' and not is_time(delay) then
     return redis.error_reply('ERR delay_ms must be a time')
@@ -53,8 +55,9 @@ local function ask(id)
   return held[1][2] == consumer and 1 or -1
 end
 
-local scored, indexed, ready = {}, {}, {}
+local scored, indexed, ready, first_due_ms = {}, {}, {}, math.huge
 local function delay(due_ms, job_id, member)
+  first_due_ms = math.min(first_due_ms, tonumber(due_ms))
   scored[#scored + 1] = due_ms
   scored[#scored + 1] = member
   if job_id == '' then return end
@@ -63,7 +66,7 @@ local function delay(due_ms, job_id, member)
 end
 
 local marks, ids = {}, {}
-for i = 3, #ARGV, 4 do
+for i = 3, last_arg, 4 do
   local id, wait = ARGV[i], ARGV[i + 1]
   local mark = known[id] or ask(id)
   marks[#marks + 1] = mark
@@ -98,4 +101,5 @@ end
 for _, at in ipairs(ready) do make_ready(ARGV[at], ARGV[at + 1]) end
 if #scored > 0 then call('ZADD', delayed, unpack(scored)) end
 if #indexed > 0 then call('HSET', dix, unpack(indexed)) end
+if rest == 1 and #scored > 0 then ring(first_due_ms, delayed, ARGV[#ARGV]) end
 return marks

@@ -5,6 +5,7 @@
 -- ARGV     1 token_ttl_s   2 unique_for_ms
 --          then for each job: envelope, name, digest ("": a fresh id), job id, ms, "at" or "in"
 --          then, optional, stream_len_max (0: no cap) for jobs whose time has passed already
+--          then, optional, bell (list; no key, for who may not ring it adds all the same)
 -- RETURNS  "full" when those do not fit, else one mark a job:
 --          1 added, 0 the same id was there, 2 the id is taken by another job
 -- SETTLES  clocks that differ: the server's own time decides what is due.
@@ -15,11 +16,11 @@ if known then
   return marks
 end
 local count, rest = math.floor((#ARGV - 2) / 6), (#ARGV - 2) % 6
-if count < 1 or rest > 1 then
+if count < 1 or rest > 2 then
   return redis.error_reply('ERR jobs come in sixes')
 end
 local cap = 0
-if rest == 1 then cap = tonumber(ARGV[#ARGV]) end
+if rest > 0 then cap = tonumber(ARGV[3 + count * 6]) end
 if not cap or not (cap >= 0) then
   return redis.error_reply('ERR stream_len_max must be a count')
 end
@@ -115,4 +116,10 @@ for i = 1, count do
     marker, left = marker + 3, left + 2
   end
 end
+
+local first_ms = math.huge
+for i = 1, count do
+  if marks[i] == 1 and dues[i] > now_ms then first_ms = math.min(first_ms, dues[i]) end
+end
+if rest == 2 and first_ms < math.huge then ring(first_ms, KEYS[1], ARGV[#ARGV]) end
 return marks

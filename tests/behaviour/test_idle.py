@@ -1,0 +1,284 @@
+"""An idle worker leaves its server in peace, and is at work at once when there is some."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from chasquimq import Worker
+from chasquimq.settings import RetrySettings
+from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.delayed_member import encode_member
+from support.monitor import Monitor
+from support.waiting import eventually, patience
+from support.workers import RunningWorker
+
+WATCHED_S = 15
+LEADER_CALLS_PER_S, FOLLOWER_CALLS_PER_S = 2, 1
+HOUR_MS = 3_600_000
+LATE_MS_MAX = 120
+
+
+@pytest.fixture
+def url(kind):
+    """A server that nobody else asks anything."""
+    with kind.session() as session:
+        yield session.url
+
+
+async def noop(job):
+    return
+
+
+async def until_idle(*running: RunningWorker) -> None:
+    """Return when each blocks in a read that it can be woken from."""
+
+    def is_idle(one: RunningWorker) -> bool:
+        return one.worker._shift.pipeline.reader.can_be_woken
+
+    await eventually(lambda: all(map(is_idle, running)), what="an idle worker")
+    await asyncio.sleep(0.1)
+
+
+async def until_asleep(*running: RunningWorker) -> None:
+    """Return when the promoter of one of them sleeps, and hears its bell."""
+
+    def is_heard(one: RunningWorker) -> bool:
+        return one.worker._shift.pipeline.upkeep.promoter._bell.is_heard
+
+    await eventually(lambda: any(map(is_heard, running)), what="a promoter at its bell")
+    await until_idle(*running)
+
+
+async def calls_of(url: str) -> dict[str, int]:
+    async with Monitor(url) as monitor:
+        await asyncio.sleep(WATCHED_S)
+        return dict(monitor.calls)
+
+
+async def hold_locks(raw) -> None:
+    """Lead as another worker would, which renews its locks in time."""
+    while True:
+        for lock in (raw.keys.promoter_lock, raw.keys.scheduler_lock):
+            await raw("SET", lock, "somebody", "EX", 5)
+        await asyncio.sleep(2.5)
+
+
+async def test_an_idle_leader_sends_at_most_two_calls_a_second(running_worker, raw, url, kind):
+    running = await running_worker(noop)
+    await eventually(lambda: raw("EXISTS", raw.keys.promoter_lock, raw.keys.scheduler_lock))
+    await until_asleep(running)
+
+    calls = await calls_of(url)
+
+    print(f"{kind.label}: an idle leader sends {sum(calls.values()) / WATCHED_S:.2f}/s: {calls}")
+    assert sum(calls.values()) <= LEADER_CALLS_PER_S * WATCHED_S
+
+
+async def test_an_idle_follower_sends_at_most_one_call_a_second(running_worker, raw, url, kind):
+    leading = asyncio.create_task(hold_locks(raw))
+    await asyncio.sleep(0.1)
+    await until_idle(await running_worker(noop))
+
+    calls = await calls_of(url)
+    leading.cancel()
+    calls.pop("SET")
+
+    print(f"{kind.label}: an idle follower sends {sum(calls.values()) / WATCHED_S:.2f}/s: {calls}")
+    assert sum(calls.values()) <= FOLLOWER_CALLS_PER_S * WATCHED_S
+
+
+async def test_a_sleeping_promoter_is_woken_by_each_earlier_job(queue, running_worker, kind):
+    late_ms = []
+
+    async def handler(job):
+        late_ms.append(time.time() * 1000 - job.delivery.due_ms)
+
+    running = await running_worker(handler)
+    await queue.add("later", 1, delay_ms=HOUR_MS)
+    await until_asleep(running)
+    dice, count = random.Random(4), 200
+    for _ in range(count):
+        await queue.add("sooner", 1, delay_ms=dice.randrange(1, 1_500))
+        await asyncio.sleep(dice.uniform(0, 0.04))
+
+    await eventually(lambda: len(late_ms) == count)
+    p99_ms = sorted(late_ms)[int(count * 0.99) - 1]
+    print(f"{kind.label}: of {count} delayed jobs 99 % are late by at most {p99_ms:.0f} ms")
+    assert min(late_ms) > -1
+    assert p99_ms <= LATE_MS_MAX * patience()
+
+
+async def test_a_job_that_is_added_to_an_empty_set_is_in_time(queue, running_worker, kind):
+    late_ms = []
+
+    async def handler(job):
+        late_ms.append(time.time() * 1000 - job.delivery.due_ms)
+
+    running = await running_worker(handler)
+    for count in range(1, 6):
+        await until_asleep(running)
+        await queue.add("later", 1, delay_ms=700, job_id=f"own-{count}" if count % 2 else None)
+        await eventually(lambda: len(late_ms) == count)  # noqa: B023  awaited at once
+
+    print(f"{kind.label}: jobs for a sleeping promoter are late by {max(late_ms):.0f} ms at most")
+    assert max(late_ms) <= LATE_MS_MAX * patience()
+
+
+async def test_a_retry_wakes_a_sleeping_promoter(queue, running_worker):
+    started_s = []
+
+    async def fails_once(job):
+        started_s.append(time.monotonic())
+        if len(started_s) == 1:
+            raise ValueError("once")
+
+    retry = RetrySettings(initial_backoff_ms=200, jitter_ms=0)
+    running = await running_worker(fails_once, retry=retry)
+    await until_asleep(running)
+    await queue.add("n", 1)
+
+    await eventually(lambda: len(started_s) == 2)
+    late_ms = (started_s[1] - started_s[0]) * 1000 - 200
+    assert late_ms <= (LATE_MS_MAX + 50) * patience()
+
+
+async def test_a_producer_that_rings_no_bell_is_noticed_and_looked_after(raw, running_worker, kind):
+    late_ms = []
+
+    async def handler(job):
+        late_ms.append(time.time() * 1000 - job.delivery.due_ms)
+
+    running = await running_worker(handler)
+    await until_asleep(running)
+    for number in range(30):
+        member = encode_member("n", encode_envelope(f"job-{number}", b"\x01", 1))
+        due_ms = int(time.time() * 1000) + 300
+        await raw("ZADD", raw.keys.delayed, due_ms, member)
+        await asyncio.sleep(0.2)
+
+    await eventually(lambda: len(late_ms) == 30)
+    print(
+        f"{kind.label}: the first is {late_ms[0]:.0f} ms late, the last 15 {max(late_ms[15:]):.0f}"
+    )
+    assert max(late_ms) <= 3_000 * patience()
+    assert max(late_ms[15:]) <= 200 * patience()
+
+
+async def test_what_is_handed_back_wakes_an_idle_worker(queue, running_worker, kind):
+    gate, taken_s = asyncio.Event(), []
+
+    async def blocks(job):
+        await gate.wait()
+
+    async def takes(job):
+        taken_s.append(time.monotonic())
+
+    leaver = await running_worker(blocks, concurrency=1, read_count=30)
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(20)])
+    await eventually(lambda: leaver.worker.health().waiting == 19)
+    heir = await running_worker(takes)
+    await until_idle(heir)
+
+    leaver.worker.request_stop()
+    asked_s = time.monotonic()
+    await eventually(lambda: len(taken_s) == 19)
+    gate.set()
+
+    print(f"{kind.label}: the last of 19 was taken over after {taken_s[-1] - asked_s:.2f} s")
+    assert taken_s[-1] - asked_s < 1 * patience()
+
+
+async def test_more_than_one_has_room_for_is_shared_by_all_that_are_idle(
+    queue, running_worker, kind
+):
+    gate = asyncio.Event()
+
+    async def blocks(job):
+        await gate.wait()
+
+    leaver = await running_worker(blocks, concurrency=1, read_count=60)
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(41)])
+    await eventually(lambda: leaver.worker.health().waiting == 40)
+    heirs = [await running_worker(blocks, concurrency=4) for _ in range(3)]
+    await until_idle(*heirs)
+
+    leaver.worker.request_stop()
+    asked_s = time.monotonic()
+    await eventually(lambda: all(one.worker.health().running == 4 for one in heirs))
+    shared_s = time.monotonic() - asked_s
+    gate.set()
+
+    print(f"{kind.label}: three idle workers were busy after {shared_s:.2f} s")
+    assert shared_s < 1 * patience()
+
+
+async def test_an_idle_follower_leads_as_soon_as_the_leader_leaves(
+    queue, raw, running_worker, kind
+):
+    leader = await running_worker(noop)
+    first = await eventually(lambda: raw("GET", raw.keys.promoter_lock))
+    follower = await running_worker(noop)
+    await until_idle(follower)
+
+    await leader.stop()
+    left_s = time.monotonic()
+    await eventually(lambda: raw("GET", raw.keys.promoter_lock))
+    led_s = time.monotonic() - left_s
+
+    print(f"{kind.label}: another leads after {led_s:.2f} s")
+    assert await raw("GET", raw.keys.promoter_lock) != first
+    assert led_s < 1 * patience()
+
+
+async def test_a_worker_that_may_not_be_woken_reads_more_often_instead(
+    queue, raw, queue_name, url, kind
+):
+    keys = raw.keys.stream.removesuffix("stream")
+    await raw("ACL", "SETUSER", "fenced", "on", ">pw", f"~{keys}[^w]*", "+@all")
+    parts = urlsplit(url)
+    fenced_url = parts._replace(netloc=f"fenced:pw@{parts.netloc}").geturl()
+    gate, taken_s = asyncio.Event(), []
+
+    async def blocks(job):
+        await gate.wait()
+
+    async def takes(job):
+        taken_s.append(time.monotonic())
+
+    leaver = RunningWorker(Worker(queue_name, blocks, redis_url=fenced_url, concurrency=1))
+    heir = RunningWorker(Worker(queue_name, takes, redis_url=fenced_url))
+    await leaver.until_consuming()
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(2)])
+    await eventually(lambda: leaver.worker.health().waiting == 1)
+    await heir.until_consuming()
+    await eventually(lambda: heir.worker._shift.pipeline.reader._is_idle)
+    leaver.worker.request_stop()
+    asked_s = time.monotonic()
+    await eventually(lambda: taken_s)
+    gate.set()
+    await leaver.task
+    await heir.stop()
+
+    assert taken_s[0] - asked_s < 1 * patience()
+    assert heir.worker.health().loops_down == {}
+
+
+@pytest.mark.parametrize("act", ["stream", "wake"])
+async def test_an_idle_worker_outlives_the_loss_of_its_keys(queue, raw, running_worker, act):
+    seen = []
+
+    async def handler(job):
+        seen.append(job.data)
+
+    running = await running_worker(handler)
+    await until_idle(running)
+    await raw("DEL", getattr(raw.keys, act))
+    await queue.add("n", 1)
+
+    await eventually(lambda: seen == [1], within_s=2)
+    await until_idle(running)
