@@ -11,7 +11,7 @@ import pytest
 
 from chasquimq import UnrecoverableError
 from chasquimq.errors import SettingsError, StoreError
-from chasquimq.store.finding import FinderStore, fair_shares
+from chasquimq.store.finding import ENTRIES_MAX, FinderStore, fair_shares
 from chasquimq.store.reading import ReadStore
 from chasquimq.wire.codec import encode_envelope
 from chasquimq.wire.delayed_member import encode_member
@@ -133,6 +133,34 @@ async def test_a_delayed_job_is_found_among_thousands_due_at_the_same_time(queue
     found = await queue.get_job("j2345")
 
     assert (found.state, found.due_ms) == ("delayed", due_ms)
+
+
+async def test_a_delayed_job_is_found_by_halves_among_any_number_due_at_the_same_time(queue, raw):
+    due_ms, crowd = 4_000_000_000_000, 3 * ENTRIES_MAX
+    for at in range(0, crowd, 5_000):
+        ids = [f"{one:032x}" for one in range(at, at + 5_000)]
+        names = [("greet", "a longer name")[one % 2] for one in range(5_000)]
+        members = map(encode_member, names, [encode_envelope(one, b"", 5) for one in ids])
+        await raw("ZADD", raw.keys.delayed, *[part for one in members for part in (due_ms, one)])
+    for broken in (b"", b"\x05", b"\xff" * 12, b"\x05\x00\x00\x00greet"):
+        await raw("ZADD", raw.keys.delayed, due_ms, broken)
+    last = [f"{crowd - 1:032x}", f"{crowd - 2:032x}"]
+    await raw("HSET", raw.keys.dix, last[0], due_ms, last[1], due_ms)
+    before = {one: await calls_of(raw, one) for one in ("zrange", "zrangebyscore", "zscan")}
+
+    found = [await queue.get_job(job_id) for job_id in last]
+
+    assert [one.state for one in found] == ["delayed", "delayed"]
+    assert {one.name for one in found} == {"greet", "a longer name"}
+    after = {one: await calls_of(raw, one) for one in before}
+    assert after["zrange"] - before["zrange"] < 300
+    assert (after["zrangebyscore"], after["zscan"]) == (before["zrangebyscore"], before["zscan"])
+    await raw("DEL", raw.keys.delayed)
+
+
+async def calls_of(raw, command: str) -> int:
+    stats = (await raw("INFO", "commandstats")).decode()
+    return sum(int(one) for one in re.findall(rf"cmdstat_{command}:calls=(\d+)", stats))
 
 
 async def test_a_job_that_waits_for_its_retry_is_delayed(queue, running_worker):

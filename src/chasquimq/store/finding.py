@@ -14,6 +14,7 @@ from chasquimq.store.consuming import PARKING
 from chasquimq.store.reading import (
     PAGE_BYTES,
     DuePages,
+    DueSearch,
     MemberPages,
     Pages,
     PageSize,
@@ -130,7 +131,15 @@ class _Search:
         if due_ms is None:
             return None
         # The other implementation promotes without telling the index, so it is only a hint.
-        pages = DuePages(self._reads, self._keys.delayed, PageSize(), due_ms)
+        delayed = self._keys.delayed
+        earlier, count = await self._reads.ask(
+            ("ZCOUNT", delayed, "-inf", f"({due_ms}"), ("ZCOUNT", delayed, due_ms, due_ms)
+        )
+        if count > _PAGE_MAX:
+            search = DueSearch(self._reads, delayed, self._job_id)
+            found = await search.run(earlier, earlier + count)
+            return None if found is None else self._sighting.in_delayed(found)
+        pages = DuePages(self._reads, delayed, PageSize(), due_ms)
         # It is worth a look whatever a search may cost.
         limit, self._bytes_left = self._bytes_left, max(self._bytes_left, PAGE_BYTES)
         found = await self._seek([pages], self._sighting.in_delayed, ENTRIES_MAX, places_left=1)

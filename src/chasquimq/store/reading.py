@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
 
 from chasquimq.errors import StoreError
 from chasquimq.store.connection import pack
 from chasquimq.store.link import pause
 from chasquimq.store.server_errors import is_worth_resending, without_errors
+from chasquimq.wire.delayed_member import head_of
 
 if TYPE_CHECKING:
     from chasquimq.store.connection import Part, Reply
@@ -25,6 +28,8 @@ FIRST_PAGE_MAX = 100
 # A page of heavy entries would keep the server from everyone else.
 PAGE_BYTES = 1024 * 1024
 _LAST_TRY_S = 0.05
+# A search by halves asks for so many members at most, one at a time.
+_LOOKS_MAX = 2_000
 
 
 class ReadStore:
@@ -148,6 +153,50 @@ class DuePages:
         self._offset = None if len(page) < count else self._offset + count
         self._size.learn(sum(map(len, flat)))
         return page
+
+
+class DueSearch:
+    """Finds a job among very many of one due time: members are sorted by name, then by id."""
+
+    def __init__(self, reads: ReadStore, key: str, job_id: str) -> None:
+        self._reads = reads
+        self._key = key
+        self._spelled_id = msgspec.msgpack.encode(job_id)
+        self._looks_left = _LOOKS_MAX
+
+    async def run(self, low: int, high: int) -> RawMember | None:
+        """Search the ranks of one score, name by name, each by halves."""
+        while low < high and self._looks_left > 0:
+            head = head_of(await self._member(low))
+            if head is None:
+                low += 1
+                continue
+            target = head + self._spelled_id
+            stop = await self._first(low + 1, high, lambda one, head=head: not one.startswith(head))
+            rank = await self._first(low, stop, lambda one, target=target: one >= target)
+            found = await self._look(rank)
+            if rank < stop and found[0].startswith(target):
+                return found
+            low = stop
+        return None
+
+    async def _first(self, low: int, high: int, is_there: Callable[[bytes], bool]) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            if is_there(await self._member(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    async def _member(self, rank: int) -> bytes:
+        return (await self._look(rank))[0]
+
+    async def _look(self, rank: int) -> RawMember:
+        self._looks_left -= 1
+        (flat,) = await self._reads.ask(("ZRANGE", self._key, rank, rank, "WITHSCORES"))
+        # What was there may have been promoted meanwhile.
+        return (flat[0], flat[1]) if flat else (b"", b"")
 
 
 class MemberPages:

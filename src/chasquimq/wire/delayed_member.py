@@ -32,6 +32,15 @@ def split_member(member: bytes) -> tuple[str, bytes]:
     return read_name(member[_PREFIX_BYTES:end]), member[end:]
 
 
+def head_of(member: bytes) -> bytes | None:
+    """Return all that comes before the job id; None where there is no envelope.
+
+    Of one due time, members with the same head are sorted by their ids.
+    """
+    end = _PREFIX_BYTES + int.from_bytes(member[:_PREFIX_BYTES], "little") + 1
+    return member[:end] if len(member) > end else None
+
+
 def read_name(raw: bytes) -> str:
     """Return a job name from its bytes; bytes that are not UTF-8 mean no name."""
     try:
