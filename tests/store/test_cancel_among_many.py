@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from chasquimq.errors import StoreError
 from chasquimq.model.backoff import RetryOverride
 from chasquimq.store.connection import pack
 from chasquimq.wire.codec import encode_envelope
@@ -130,6 +131,20 @@ async def test_a_job_behind_thousands_of_names_and_broken_members_is_found(queue
     assert not await queue.cancel_delayed("job")
     assert await raw("ZCARD", raw.keys.delayed) == 6_005
     assert await queue.cancel_delayed_bulk(["nobody", "nothing"]) == [False, False]
+
+
+async def test_a_bulk_that_is_refused_half_way_names_the_jobs_that_may_still_run(queue, raw, wait):
+    job_ids = [f"{at:032x}" for at in range(250)]
+    await wait(list(map(member, job_ids)), job_ids)
+    await raw("RPUSH", raw.keys.didx(job_ids[120]), "something else")
+
+    with pytest.raises(StoreError, match="WRONGTYPE") as caught:
+        await queue.cancel_delayed_bulk(job_ids)
+
+    left = [one.decode() for one in await raw("HKEYS", raw.keys.dix)]
+    assert sorted(left) == caught.value.job_ids == job_ids[100:]
+    await raw("DEL", raw.keys.didx(job_ids[120]))
+    assert await queue.cancel_delayed_bulk(caught.value.job_ids) == [True] * 150
 
 
 async def test_a_time_that_is_none_has_no_job(queue, raw, wait):

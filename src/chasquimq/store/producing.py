@@ -134,7 +134,11 @@ class ProducerStore:
         """Remove delayed jobs; True: that job will never run."""
         marks: list[int] = []
         for at in range(0, len(job_ids), _CANCELS_PER_CALL_MAX):
-            marks += await self._cancel_some(job_ids[at : at + _CANCELS_PER_CALL_MAX])
+            try:
+                marks += await self._cancel_some(job_ids[at : at + _CANCELS_PER_CALL_MAX])
+            except StoreError as error:
+                # Who catches it must learn of every job that may still run.
+                raise about(error, job_ids[at:]) from error.__cause__
         return [mark == 1 for mark in marks]
 
     async def _add_alone(self, job: NewJob, unique_ms: int) -> AddMark:
