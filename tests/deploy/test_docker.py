@@ -103,7 +103,7 @@ def test_what_is_copied_makes_a_package_that_runs(tmp_path):
     (wheel,) = wheels.iterdir()
     pip("install", "--no-deps", "--target", str(site), str(wheel))
 
-    scripts = {path.name for path in (ROOT / "src/chasquimq/store/scripts").glob("*.lua")}
+    scripts = {path.name for path in (ROOT / "src/chasquimq/store/scripts").rglob("*.lua")}
     packed = {Path(name).name for name in zipfile.ZipFile(wheel).namelist()}
     assert scripts <= packed
     said = run([str(site / "bin/chasqui"), "--version"], PYTHONPATH=str(site))
