@@ -409,3 +409,13 @@ def _is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+async def test_a_second_group_is_one_line_and_code_1(chasqui, queue_name, running_worker):
+    await running_worker(print, group="first")
+
+    said = await chasqui("worker", "--queue", queue_name, "--group", "second", "json:dumps")
+
+    assert (said.code, said.out) == (1, "")
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"error: one group must consume queue '{queue_name}', found 'first'")

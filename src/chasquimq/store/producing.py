@@ -318,7 +318,9 @@ class ProducerStore:
         Asked when a connection first writes: who only looks needs no right to add.
         """
         if connection is not self._asked:
-            await self._ask_rights(connection)
+            async with self._preparing:
+                if connection is not self._asked:
+                    await self._ask_rights(connection)
         if self._missing and any(needs(role) & self._missing for role in roles()):
             # They may have been granted since.
             await self._ask_rights(connection)
