@@ -34,6 +34,11 @@ async def noop(job):
     return
 
 
+async def fails_at_first(job):
+    if job.attempt == 0:
+        raise ValueError("at first")
+
+
 async def until_idle(*running: RunningWorker) -> None:
     """Return when each blocks in a read that it can be woken from."""
 
@@ -54,6 +59,11 @@ async def until_asleep(*running: RunningWorker) -> None:
     await until_idle(*running)
 
 
+def is_polling(running: RunningWorker) -> bool:
+    """Whether its promoter believes that somebody adds without ringing."""
+    return running.worker._shift.pipeline.upkeep.promoter._polls_until_s > 0
+
+
 async def calls_of(url: str) -> dict[str, int]:
     async with Monitor(url) as monitor:
         await asyncio.sleep(WATCHED_S)
@@ -68,10 +78,18 @@ async def hold_locks(raw) -> None:
         await asyncio.sleep(2.5)
 
 
-async def test_an_idle_leader_sends_at_most_two_calls_a_second(running_worker, raw, url, kind):
-    running = await running_worker(noop)
+@pytest.mark.parametrize("has_worked", [False, True], ids=["fresh", "after work"])
+async def test_an_idle_leader_sends_at_most_two_calls_a_second(
+    queue, running_worker, raw, url, kind, has_worked
+):
+    running = await running_worker(fails_at_first)
     await eventually(lambda: raw("EXISTS", raw.keys.promoter_lock, raw.keys.scheduler_lock))
     await until_asleep(running)
+    if has_worked:
+        await queue.add_bulk([{"name": "n", "data": 1, "delay_ms": at * 20} for at in range(50)])
+        await eventually(lambda: running.worker.health().completed == 50)
+        await queue.close()
+        await asyncio.sleep(3)
 
     calls = await calls_of(url)
 
@@ -110,6 +128,7 @@ async def test_a_sleeping_promoter_is_woken_by_each_earlier_job(queue, running_w
     p99_ms = sorted(late_ms)[int(count * 0.99) - 1]
     print(f"{kind.label}: of {count} delayed jobs 99 % are late by at most {p99_ms:.0f} ms")
     assert min(late_ms) > -1
+    assert not is_polling(running)
     assert p99_ms <= LATE_MS_MAX * patience()
 
 
@@ -162,6 +181,7 @@ async def test_a_producer_that_rings_no_bell_is_noticed_and_looked_after(raw, ru
         await asyncio.sleep(0.2)
 
     await eventually(lambda: len(late_ms) == 30)
+    assert is_polling(running)
     print(
         f"{kind.label}: the first is {late_ms[0]:.0f} ms late, the last 15 {max(late_ms[15:]):.0f}"
     )

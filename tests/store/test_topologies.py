@@ -75,6 +75,47 @@ async def test_jobs_run_on_whichever_node_their_queue_is(cluster, three):
         await running.stop()
 
 
+async def test_idle_workers_are_woken_on_whichever_node_their_queue_is(cluster, three):
+    """By a job that is due soon, and by jobs that another hands back."""
+    for name in three:
+        gate, taken = asyncio.Event(), []
+
+        async def blocks(job, gate=gate):
+            await gate.wait()
+
+        async def takes(job, taken=taken):
+            taken.append(job.data)
+
+        options = {"redis_url": cluster.url}
+        leaver = RunningWorker(Worker(name, blocks, concurrency=1, read_count=4, **options))
+        async with Queue(name, redis_url=cluster.url) as queue:
+            await queue.add_bulk([{"name": "n", "data": at} for at in range(3)])
+            await eventually(lambda leaver=leaver: leaver.worker.health().waiting == 2)
+            heir = RunningWorker(Worker(name, takes, **options))
+            await heir.until_consuming()
+            await eventually(lambda heir=heir: is_asleep(heir))
+            leaver.worker.request_stop()
+            await eventually(lambda taken=taken: len(taken) == 2, within_s=1)
+            gate.set()
+            await leaver.task
+            await eventually(
+                lambda heir=heir: heir.worker._shift.pipeline.upkeep.promoter.is_leader
+            )
+            await eventually(lambda heir=heir: hears(heir))
+            await queue.add("n", "later", delay_ms=100)
+            await eventually(lambda taken=taken: "later" in taken, within_s=0.5)
+            assert heir.worker._shift.pipeline.upkeep.promoter._polls_until_s == 0
+        await heir.stop()
+
+
+def is_asleep(running: RunningWorker) -> bool:
+    return running.worker._shift.pipeline.reader.can_be_woken
+
+
+def hears(running: RunningWorker) -> bool:
+    return running.worker._shift.pipeline.upkeep.promoter._bell.is_heard
+
+
 async def test_upkeep_promotes_on_whichever_node_its_queue_is(cluster, three):
     for name in three:
         async with Queue(name, redis_url=cluster.url) as queue:
