@@ -302,3 +302,22 @@ async def test_an_idle_worker_outlives_the_loss_of_its_keys(queue, raw, running_
 
     await eventually(lambda: seen == [1], within_s=2)
     await until_idle(running)
+
+
+async def test_a_stream_of_calls_that_is_none_costs_no_job(queue, raw, running_worker):
+    seen = []
+
+    async def handler(job):
+        seen.append(job.data)
+
+    running = await running_worker(handler)
+    await until_idle(running)
+    await raw("SET", raw.keys.wake, "no stream")
+    await queue.add("n", 1)
+    await eventually(lambda: seen == [1])
+    await asyncio.sleep(1)
+    await queue.add("n", 2)
+
+    await eventually(lambda: seen == [1, 2], within_s=2)
+    await eventually(lambda: running.worker.health().is_ok)
+    assert not running.worker._shift.pipeline.reader.can_be_woken

@@ -35,6 +35,8 @@ PARKING = "returned"
 # Longer than any lease, so that whatever is parked can be claimed at once.
 _PARKED_IDLE_MS = 365 * 24 * 3_600_000
 _IDS_PER_CALL_MAX = 1_000
+# The stream of calls is out of reach, or is none.
+_UNWAKEABLE = ("NOPERM", "WRONGTYPE")
 
 
 class ConsumerStore:
@@ -240,9 +242,11 @@ class ConsumerStore:
         try:
             reply = await self._read(streams, count, block_ms)
         except ServerRefused as error:
-            # Who may not be woken reads as a busy worker does.
+            if error.code not in _UNWAKEABLE:
+                return await self._regroup(error)
+            # Who cannot be woken reads as a busy worker does; what is wrong there, that will tell.
             self.can_be_woken = False
-            return EMPTY if error.code == "NOPERM" else await self._regroup(error)
+            return EMPTY
         found = {name.decode(): rows for name, rows in reply or ()}
         if calls := found.get(self.keys.wake):
             await self._answer([call[0] for call in calls])
