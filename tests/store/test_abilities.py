@@ -134,7 +134,7 @@ async def move_and_work(proxy, other_url: str, queue_name: str, handler, done: l
 
         proxy.lead_to(other_url)
         proxy.cut()
-        # A question dials anew; what was under way meanwhile was spelled for the former server.
+        # A question dials anew. An add that leaves before the cut is noticed may be there already.
         await queue.counts()
         await queue.add_bulk([{"name": "n", "data": at} for at in range(20)])
 

@@ -29,35 +29,46 @@ class AddSender:
         link: Link,
         confirmation: Confirmation | None,
         prepared: Callable[[float], Awaitable[Connection]],
+        fit: Callable[[AddWrite], AddWrite],
     ) -> None:
         self._queue = queue
         self._settings = settings
         self._link = link
         self._confirmation = confirmation
         self._prepared = prepared
+        self._fit = fit
 
     async def confirm(self, write: AddWrite, trouble: StoreError | None = None) -> list[AddMark]:
-        """Send a write until the server has answered it; `trouble` is how a first send ended."""
+        """Send a write until the server has answered it; `trouble` is how a first send ended.
+
+        Each send is encoded for the server of the connection that it leaves on.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._settings.resend_within_ms / 1000
-        was_sent = False
         while True:
             if trouble is not None:
-                was_sent = was_sent or may_have_left(trouble)
-                self._raise_unless_resendable(write, trouble, was_sent, until - loop.time())
+                write.may_be_done = write.may_be_done or _may_have_added(write, trouble)
+                self._raise_unless_resendable(write, trouble, until - loop.time())
                 self._link.heed(trouble)
                 await pause(trouble)
             try:
-                left_s = max(0.05, until - loop.time())
-                # To widen a memory is to clear it, and a resend needs what is in there.
-                connection = await (
-                    self._link.connection(within_s=left_s) if was_sent else self._prepared(left_s)
-                )
+                connection = await self._connection(write, max(0.05, until - loop.time()))
+            except StoreError as error:
+                trouble = error
+                continue
+            write = self._fit(write)
+            try:
                 return self.accept(write, await self._exchange(connection, write))
             except (QueueFull, DurabilityNotMet):
                 raise
             except StoreError as error:
                 trouble = error
+
+    async def _connection(self, write: AddWrite, within_s: float) -> Connection:
+        if write.may_be_done:
+            # To widen a memory is to clear it, and a resend needs what is in there.
+            return await self._link.connection(within_s=within_s)
+        return await self._prepared(within_s)
 
     async def confirm_sent(self, sent: Sent) -> list[AddMark]:
         """Hear of a write that has left; only after trouble it is sent again."""
@@ -99,15 +110,14 @@ class AddSender:
         if not any(isinstance(reply, StoreError) for reply in replies):
             # What was refused needs no copies.
             self.accept(write, replies)
+            write.may_be_done = True
             await confirmation.check(confirmed, ids_of(write.jobs))
         return replies
 
-    def _raise_unless_resendable(
-        self, write: AddWrite, trouble: StoreError, was_sent: bool, left_s: float
-    ) -> None:
+    def _raise_unless_resendable(self, write: AddWrite, trouble: StoreError, left_s: float) -> None:
         is_lost = isinstance(trouble, ConnectionLost)
         # An error reply to a write that no one remembers may follow jobs that were added.
-        may_resend = self._settings.resend or (is_lost and not was_sent)
+        may_resend = self._settings.resend or (is_lost and not write.may_be_done)
         may_go_on = left_s > 0 and may_resend and not self._link.is_closed
         if may_go_on and (is_lost or is_worth_resending(trouble)):
             return
@@ -115,7 +125,7 @@ class AddSender:
             raise ConnectionLost(
                 str(trouble),
                 job_ids=ids_of(write.jobs),
-                outcome="unknown" if was_sent else "not_done",
+                outcome="unknown" if write.may_be_done else "not_done",
             ) from trouble
         raise trouble
 
@@ -126,6 +136,11 @@ def ids_of(*parts: Sequence[NewJob]) -> list[str]:
 
 async def _replies(answers: Answers) -> list[Reply]:
     return [reply for answer in answers for reply in await answer]
+
+
+def _may_have_added(write: AddWrite, trouble: StoreError) -> bool:
+    # An error reply that names some of the jobs came with replies that added the others.
+    return may_have_left(trouble) or 0 < len(trouble.job_ids) < len(write.jobs)
 
 
 def may_have_left(trouble: StoreError) -> bool:

@@ -49,6 +49,8 @@ class AddWrite(Protocol):
     """A write that can be sent again."""
 
     jobs: Sequence[NewJob]
+    # Whether the server may have added some of the jobs.
+    may_be_done: bool
 
     def pieces(self) -> Pieces:
         """The bytes to send and how many replies they bring; the same for every send."""
@@ -76,6 +78,8 @@ class Sent(NamedTuple):
 
 class PlainWrite:
     """One XADD a job; the server itself remembers the ids where the template carries them."""
+
+    may_be_done = False
 
     def __init__(self, jobs: Sequence[NewJob], template: XaddTemplate) -> None:
         self.jobs = jobs
@@ -114,6 +118,7 @@ class RememberedWrite:
     """One script call for all jobs, remembered by a token of its own."""
 
     script_name: str
+    may_be_done = False
     jobs: Sequence[NewJob]
     _keys: list[str]
     _args: list[Part]

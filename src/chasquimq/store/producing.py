@@ -83,7 +83,9 @@ class ProducerStore:
         self.window = Window(_UNCONFIRMED_MAX)
         patience_ms = max(settings.resend_within_ms, connection.command_timeout_ms)
         self.unconfirmed = UnconfirmedBytes(settings.unconfirmed_max_bytes, patience_ms / 1000)
-        self.sender = AddSender(queue, settings, self.link, self.confirmation, self._connection)
+        self.sender = AddSender(
+            queue, settings, self.link, self.confirmation, self._connection, self._fit
+        )
         self.queue = queue
         self._settings = settings
         # Under a cap each job is judged alone, so that one too many refuses only itself.
@@ -264,9 +266,12 @@ class ProducerStore:
         """The cheapest spelling that keeps the promises these jobs ask for."""
         if jobs[0].wait is not None:
             return DelayWrite(jobs, self.keys, self._settings, unique_ms)
-        if self._is_capped or any(map(_digest_of, jobs)):
+        if self._needs_script(jobs):
             return ScriptWrite(jobs, self.keys, self._settings, unique_ms)
         return self.spell_ready(jobs)
+
+    def _needs_script(self, jobs: Sequence[NewJob]) -> bool:
+        return self._is_capped or any(map(_digest_of, jobs))
 
     def spell_ready(self, jobs: Sequence[NewJob]) -> AddWrite:
         """The same for jobs that are ready now, under fresh ids and no cap."""
@@ -276,6 +281,25 @@ class ProducerStore:
         if self._abilities.idempotent_add:
             return PlainWrite(jobs, self._gated)
         return ScriptWrite(jobs, self.keys, self._settings, _UNUSED_MS)
+
+    def _fit(self, write: AddWrite) -> AddWrite:
+        """The write in a form for the server that answers now, which may be of another kind.
+
+        Raises:
+            ConnectionLost: jobs may be added already, and this server would not recognise them.
+        """
+        assert self._abilities is not None, "a connection probes the server before it is used"
+        if not self._settings.resend or write.jobs[0].wait is not None:
+            return write
+        by_server, is_plain = self._abilities.idempotent_add, isinstance(write, PlainWrite)
+        if is_plain is by_server or self._needs_script(write.jobs):
+            return write
+        if not write.may_be_done:
+            return self.spell_ready(write.jobs)
+        if is_plain:
+            raise _not_recognised(write.jobs)
+        # Every server knows scripts, and one with the same jobs has the token of this write too.
+        return write
 
     @property
     def events_dropped_count(self) -> int:
@@ -308,6 +332,8 @@ class ProducerStore:
             return connection
         async with self._preparing:
             if connection is not self._prepared:
+                if connection is not self._asked:
+                    await self._ask_rights(connection)
                 await self._widen_memory(connection)
                 self._prepared = connection
         return connection
@@ -342,7 +368,7 @@ class ProducerStore:
     def _roles(self, jobs: Sequence[NewJob]) -> list[Role]:
         roles = [PRODUCER["schedule"]] if any(map(_wait_of, jobs)) else []
         ready = [job for job in jobs if job.wait is None]
-        if self._is_capped or any(map(_digest_of, ready)):
+        if self._needs_script(ready):
             roles.append(PRODUCER["add"])
         elif ready:
             roles.append(self._plain_role())
@@ -374,6 +400,15 @@ class ProducerStore:
         if isinstance(told, StoreError):
             # A stream that could not be made cannot be told anything; why is in the first reply.
             raise made if isinstance(made, StoreError) and _is_no_key(told) else told
+
+
+def _not_recognised(jobs: Sequence[NewJob]) -> ConnectionLost:
+    return ConnectionLost(
+        "a write that may have been done must be sent again to a server that remembers it, and "
+        "the one that answers now lacks XADD IDMP, by which it was sent: the jobs may have been "
+        "added or not; look for them before you add them again",
+        job_ids=ids_of(jobs),
+    )
 
 
 def _is_no_key(error: StoreError) -> bool:
