@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from threading import get_ident
 from typing import Any, Self
 
 from chasquimq.errors import StoreError
@@ -143,9 +144,13 @@ class Opening:
 
     def _store(self, durability: DurabilityLike | None = None) -> ProducerStore:
         """The store of a durability class in this loop; each has a connection of its own."""
+        place = self._loops.latest
+        # What `here` does, without the calls that each job would pay for.
+        if durability is None and place is not None and place.loop.is_running():
+            usual = place.value.usual_store
+            if usual is not None and get_ident() == place.thread_id:
+                return usual
         parts = self._parts()
-        if durability is None and parts.usual_store is not None:
-            return parts.usual_store
         wanted = self._durability if durability is None else parse_durability(durability)
         store = parts.stores.get(wanted)
         if store is None:

@@ -11,7 +11,8 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from chasquimq.errors import ConnectionLost, StoreError
 from chasquimq.store.connection import close_dead, connections_of, this_process
@@ -37,9 +38,11 @@ class PerLoop(Generic[T]):
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._places: dict[asyncio.AbstractEventLoop, _Place[T]] = {}
-        # Nearly every program has one loop, and asks for the same again and again.
-        self._latest: _Place[T] | None = None
+        # Nearly every program has one loop, and asks for the same again and again. None after a
+        # fork and after `close`, so that only the loop has to be looked at.
+        self.latest: _Place[T] | None = None
         self._is_closed = False
+        _all.add(self)
 
     def here(self) -> T:
         """The value of the running loop.
@@ -47,7 +50,7 @@ class PerLoop(Generic[T]):
         Raises:
             StoreError: this process was forked from one that has values, or all were closed.
         """
-        place = self._latest
+        place = self.latest
         if place is not None and place.is_here():
             return place.value
         return self._enter(asyncio.get_running_loop()).value
@@ -62,7 +65,7 @@ class PerLoop(Generic[T]):
         with _lock:
             places = [place for place in self._places.values() if place.is_of_this_process]
             self._places.clear()
-            self._latest, self._is_closed = None, True
+            self.latest, self._is_closed = None, True
         for place in places:
             await place.close()
         close_dead()
@@ -77,7 +80,7 @@ class PerLoop(Generic[T]):
                 place = self._places[loop] = _Place(loop, self._make(), self._forget)
             place.check_process()
             place.thread_id = threading.get_ident()
-            self._latest = place
+            self.latest = place
         return place
 
     def _forget_dead(self) -> None:
@@ -97,8 +100,8 @@ class PerLoop(Generic[T]):
         with _lock:
             if self._places.get(place.loop) is place:
                 del self._places[place.loop]
-            if self._latest is place:
-                self._latest = None
+            if self.latest is place:
+                self.latest = None
 
 
 class _Place(Generic[T]):
@@ -118,11 +121,7 @@ class _Place(Generic[T]):
     def is_here(self) -> bool:
         # What runs in the loop's thread while it runs is called by it; to ask for the running
         # loop would ask the kernel.
-        return (
-            self.loop.is_running()
-            and threading.get_ident() == self.thread_id
-            and self._pid == this_process.pid
-        )
+        return self.loop.is_running() and threading.get_ident() == self.thread_id
 
     @property
     def is_of_this_process(self) -> bool:
@@ -174,11 +173,14 @@ def _start(keeper: AsyncGenerator[None]) -> None:
         keeper.__anext__().__await__().send(None)
 
 
-def _renew_lock() -> None:
-    # A thread of the parent may hold it, and that thread does not exist here.
+def _begin_anew() -> None:
+    # A thread of the parent may hold the lock, and that thread does not exist here.
     global _lock  # noqa: PLW0603  one lock for each process
     _lock = threading.Lock()
+    for one in list(_all):
+        one.latest = None
 
 
 _lock = threading.Lock()
-os.register_at_fork(after_in_child=_renew_lock)
+_all: WeakSet[PerLoop[Any]] = WeakSet()
+os.register_at_fork(after_in_child=_begin_anew)

@@ -54,20 +54,20 @@ class UnconfirmedBytes:
         self.size = 0
         # Whether adders must wait; true for as long as one does, so that nobody overtakes.
         self.is_full = False
-        self._size_max = size_max
+        self.size_max = size_max
         self._patience_s = patience_s
         self._turns: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._freed_s = float("-inf")
 
     def take(self, size: int) -> None:
         self.size += size
-        if self.size >= self._size_max:
+        if self.size >= self.size_max:
             self.is_full = True
 
     def free(self, size: int) -> None:
         self.size -= size
         if self.is_full:
-            self._freed()
+            self.freed()
 
     @contextmanager
     def taken(self, size: int) -> Generator[None]:
@@ -104,13 +104,14 @@ class UnconfirmedBytes:
                 raise self._stuck()
             await asyncio.wait([turn], timeout=left_s)
 
-    def _freed(self) -> None:
+    def freed(self) -> None:
+        """Somebody may have waited for what was given back."""
         if self._turns:
             self._freed_s = asyncio.get_running_loop().time()
         self._give_turn()
 
     def _give_turn(self) -> None:
-        if self.size >= self._size_max:
+        if self.size >= self.size_max:
             return
         turn = next(iter(self._turns), None)
         if turn is None:
