@@ -138,7 +138,19 @@ async def test_a_claim_takes_over_what_has_been_silent_for_a_lease(run, raw, del
     assert entry[1] == [b"d", b"job 0"]
     assert entry[2] >= STALE_MS
     assert entry[3] == 2
-    assert await held(raw) == {stale: (b"me", 3), fresh: (b"dead", 1)}
+    assert await held(raw) == {stale: (b"me", 2), fresh: (b"dead", 1)}
+
+
+async def test_a_claim_charges_only_what_was_never_charged(run, raw, deliver, age):
+    """What may have killed its holder is charged by its next start, and not before."""
+    returned, suspect = await deliver("dead", 2)
+    await age("dead", returned, count=0)
+    await age("dead", suspect, count=1)
+
+    claimed = await run("claim", [raw.keys.stream], GROUP, "me", LEASE_MS, 10)
+
+    assert [entry[3] for entry in claimed] == [0, 1]
+    assert await held(raw) == {returned: (b"me", 1), suspect: (b"me", 1)}
 
 
 async def test_a_claim_finds_nothing_while_everyone_is_awake(run, raw, deliver):

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 # What kills its process mostly does it early; a run of this length counts as harmless.
 PROVED_S = 5.0
 # Each suspect that lasts so long halves the wait of the next one: a hundred long jobs of a worker
-# that was killed from outside run again within a minute, and not within eight.
+# that was killed from outside run again in about a minute, and not in eight.
 _PROVED_S_MIN = 0.5
 # A suspect waits so long for those before it, and the first of them for a place to run.
 _WAIT_S_MAX, _FIRST_WAIT_S_MAX = 1.0, 1.2 * PROVED_S
-# What goes back is offered to other workers for so long before this one may claim again.
+# Where not even the first gets a place, others have so long to take it before this one claims.
 _OFFER_S = 1.0
 _LOOK_MS = 250
 
@@ -60,8 +60,14 @@ class Suspects:
 
     @property
     def may_claim(self) -> bool:
-        """Whether this worker has time for more of them."""
-        return not self.waiting and time.monotonic() >= self._offers_until_s
+        """Whether this worker has time for more of them.
+
+        A claim counts as a delivery until the worker has taken it back, so nothing is claimed
+        while a suspect may end the process.
+        """
+        if self.waiting or self._on_trial is not None:
+            return False
+        return time.monotonic() >= self._offers_until_s
 
     @property
     def has_turn(self) -> bool:
@@ -108,10 +114,10 @@ class Suspects:
             is_overdue = now_ns - one.held_since_ns >= limit_s * 1e9
             (overdue if is_overdue else kept).append(one)
         self.waiting.extend(kept)
-        if overdue:
+        if overdue and not kept:
             self._offers_until_s = time.monotonic() + _OFFER_S
-            if self._on_trial is None:
-                self.on_turn()
+        if overdue and self._on_trial is None:
+            self.on_turn()
         return overdue
 
     @property

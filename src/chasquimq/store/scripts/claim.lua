@@ -6,7 +6,9 @@
 -- RETURNS  {{entry id, fields, idle_ms, earlier deliveries}, ...} as a claiming read would; with a
 --          gate {those, ms until the next look is due}
 -- SETTLES  two claimers: the idle time is compared and reset in one step. A fleet: a look walks the
---          whole pending list, so one look serves all whose lease is not shorter.
+--          whole pending list, so one look serves all whose lease is not shorter. A claimer that
+--          dies before it starts anything: what was delivered before is charged by its next start,
+--          not by the claim.
 -- Gate and wake are no KEYS: whoever has no right to them claims without them.
 local call, try = redis.call, redis.pcall
 local stream, group, consumer, gate, wake = KEYS[1], ARGV[1], ARGV[2], ARGV[7], ARGV[8]
@@ -34,6 +36,9 @@ local function claim(idle)
     -- Redis 6.2 names a deleted entry without fields; it is left to the janitor.
     if entry and entry[2] then
       local held = seen[entry[1]]
+      if held[4] > 0 then
+        call('XCLAIM', stream, group, consumer, 0, entry[1], 'RETRYCOUNT', held[4], 'JUSTID')
+      end
       answer[#answer + 1] = {entry[1], entry[2], held[3], held[4]}
     end
   end
