@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, cast
 
-from chasquimq.errors import BatchAnswer, SettingsError
+from chasquimq.errors import BatchAnswer, JobTimeout, SettingsError
 from chasquimq.job import DeliveredJob
 from chasquimq.model.options import whole_number
 
@@ -54,11 +55,24 @@ def checked_batch(batch: Any, concurrency: int, timeout_ms: int | None = None) -
 
 
 class Batcher:
-    """Gathers jobs and calls the handler with many; stands in for a handler of one."""
+    """Gathers jobs and calls the handler with many; stands in for a handler of one.
 
-    def __init__(self, call: Call, batch: Batch, *, is_unstoppable: bool = False) -> None:
+    A batch is one run: the first of its jobs whose time is over ends it for all of them, and no
+    job leaves before the handler has ended. In a thread, which nobody can stop, no time counts.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        batch: Batch,
+        *,
+        timeout_ms: int | None = None,
+        is_unstoppable: bool = False,
+    ) -> None:
+        """`timeout_ms` is what jobs have that name no time of their own."""
         self._call = call
         self._batch = batch
+        self._timeout_ms = timeout_ms
         self._is_unstoppable = is_unstoppable
         self._is_hurried = False
         self._gathering = _Group()
@@ -70,22 +84,33 @@ class Batcher:
         """Wait until the batch of this job has run; what it returned or raised for this one."""
         # What cannot be decoded fails alone.
         _ = job.data
-        group, place = self._gathering, _Place(job, asyncio.get_running_loop().create_future())
-        group.places.append(place)
-        if self._is_hurried or len(group.places) >= self._batch.size:
-            self._send()
-        else:
-            self._send_within(self._patience_s(job))
+        job.delivery.is_unstoppable = self._is_unstoppable
+        place = _Place(job, asyncio.get_running_loop().create_future())
+        group = self._join(place)
         try:
             return await place.outcome
         except asyncio.CancelledError:
-            await group.leave(place)
+            await group.leave(place, job.delivery.timeout_ms(self._timeout_ms))
             raise
 
     def hurry(self) -> None:
         """Nothing more will come: what waits for others goes now."""
         self._is_hurried = True
         self._send()
+
+    def _join(self, place: _Place) -> _Group:
+        group = self._gathering
+        if place.job.redelivered:
+            # It may have killed its process: it waits for nobody, and nobody shares its run.
+            group = _Group()
+        group.places.append(place)
+        if group is not self._gathering:
+            self._start(group)
+        elif self._is_hurried or len(group.places) >= self._batch.size:
+            self._send()
+        else:
+            self._send_within(self._patience_s(place.job))
+        return group
 
     def _patience_s(self, job: DeliveredJob) -> float:
         # A job's own time runs while it waits; half of it is for the handler.
@@ -106,11 +131,11 @@ class Batcher:
             self._timer.cancel()
             self._timer = None
         group, self._gathering = self._gathering, _Group()
-        if not group.places:
-            return
-        for place in group.places:
-            place.job.delivery.is_unstoppable = self._is_unstoppable
-        run = _run(self._call, group.places)
+        if group.places:
+            self._start(group)
+
+    def _start(self, group: _Group) -> None:
+        run = _run(self._call, group)
         context = self._context.copy()
         group.task = asyncio.get_running_loop().create_task(run, context=context)
 
@@ -126,23 +151,39 @@ class _Group:
     def __init__(self) -> None:
         self.places: list[_Place] = []
         self.task: asyncio.Task[None] | None = None
+        self.is_ended = False
+        # The limit that ended the run.
+        self.timeout_ms: int | None = None
 
-    async def leave(self, place: _Place) -> None:
-        """Give a place up; the last to leave ends the batch, and waits until it has ended."""
+    async def leave(self, place: _Place, timeout_ms: int | None) -> None:
+        """End the batch for everyone, and return when its handler has ended."""
         if self.task is None:
             self.places.remove(place)
-        elif all(one.outcome.done() for one in self.places):
+            return
+        if not self.is_ended:
+            self.is_ended, self.timeout_ms = True, timeout_ms
             self.task.cancel()
-            await asyncio.wait([self.task])
+        while not self.task.done():
+            # Whoever cancels again must wait, too: the jobs are still being worked on.
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self.task])
+
+    def give_up(self) -> None:
+        """Fail every job that has no outcome yet: the run was cancelled."""
+        for place in self.places:
+            if self.timeout_ms is None:
+                place.outcome.cancel()
+            else:
+                _settle(place.outcome, JobTimeout(self.timeout_ms))
 
 
-async def _run(call: Call, places: Sequence[_Place]) -> None:
+async def _run(call: Call, group: _Group) -> None:
+    places = group.places
     try:
         answer = await call([place.job for place in places])
         outcomes = outcomes_of(answer, len(places))
     except asyncio.CancelledError:
-        for place in places:
-            place.outcome.cancel()
+        group.give_up()
     except BaseException as error:  # a user's handler may raise anything
         for place in places:
             _settle(place.outcome, error)

@@ -89,7 +89,10 @@ class HandlerSet:
             return call
         if self._batch.form == "arrow":
             call = _with_tables(call)
-        batcher = Batcher(call, self._batch, is_unstoppable=not _is_async(handler))
+        batcher = Batcher(
+            call, self._batch,
+            timeout_ms=self._settings.timeout_ms, is_unstoppable=not _is_async(handler),
+        )  # fmt: skip
         self._batchers.append(batcher)
         return batcher
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pyarrow as pa
 import pytest
@@ -334,3 +335,121 @@ async def test_alone_a_job_must_have_one_outcome_too(queue, running_worker):
     assert await jobs[0].wait_for_result(timeout=10) == 1
     (dead,) = await eventually(lambda: letters(queue, 1))
     assert "a batch of 1 must return" in dead["error"]
+
+
+class Overlaps:
+    """Notes the runs of each job, and the jobs that ran beside themselves."""
+
+    def __init__(self) -> None:
+        self.starts: list[tuple[object, int]] = []
+        self.ends = 0
+        self.doubled: list[object] = []
+        self._running: list[object] = []
+
+    def begin(self, jobs) -> None:
+        self.starts += [(job.data, job.run_number) for job in jobs]
+        self.doubled += [job.data for job in jobs if job.data in self._running]
+        self._running += [job.data for job in jobs]
+
+    def end(self, jobs) -> None:
+        self.ends += len(jobs)
+        for job in jobs:
+            self._running.remove(job.data)
+
+
+async def test_a_job_that_times_out_ends_its_batch_before_it_runs_again(queue, running_worker):
+    overlaps, errors = Overlaps(), []
+
+    async def handler(jobs):
+        overlaps.begin(jobs)
+        try:
+            await asyncio.sleep(2 if jobs[0].run_number == 1 else 0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.3)
+            raise
+        finally:
+            overlaps.end(jobs)
+
+    await queue.add_bulk(
+        [
+            {"name": "score", "data": "hurried", "attempts": 2, "backoff": 1, "timeout_ms": 200},
+            {"name": "score", "data": "patient", "attempts": 2, "backoff": 1},
+        ]
+    )
+    await running_worker(
+        handler, batch=(2, 50), on_failed=lambda job: errors.append((job.data, job.error))
+    )
+
+    await eventually(empties(queue))
+    await eventually(lambda: len(errors) == 2)
+    assert overlaps.doubled == []
+    assert sorted(overlaps.starts) == [
+        ("hurried", 1), ("hurried", 2), ("patient", 1), ("patient", 2),
+    ]  # fmt: skip
+    assert {error.partition(":")[0] for _, error in errors} == {"JobTimeout"}
+
+
+async def test_a_batch_in_a_thread_runs_to_its_end_whatever_time_its_jobs_have(
+    queue, running_worker
+):
+    overlaps = Overlaps()
+
+    def handler(jobs):
+        overlaps.begin(jobs)
+        time.sleep(0.6)
+        overlaps.end(jobs)
+        return [job.data for job in jobs]
+
+    (job, _) = await queue.add_bulk(
+        [
+            {"name": "score", "data": "hurried", "backoff": 1, "timeout_ms": 200},
+            {"name": "score", "data": "patient"},
+        ]
+    )
+    await running_worker(handler, batch=(2, 50), store_results=True)
+
+    assert await job.wait_for_result(timeout=10) == "hurried"
+    await eventually(empties(queue))
+    assert sorted(overlaps.starts) == [("hurried", 1), ("patient", 1)]
+
+
+async def test_a_batch_that_cleans_up_is_not_handed_back_meanwhile(queue, running_worker, raw):
+    cleaning, gate = asyncio.Event(), asyncio.Event()
+
+    async def handler(jobs):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaning.set()
+            await gate.wait()
+
+    await queue.add("score", 1, timeout_ms=100)
+    running = await running_worker(handler, batch=(1, 10))
+    await asyncio.wait_for(cleaning.wait(), 10)
+
+    await running.cut_short()
+
+    ((_, owner, _, _),) = await raw.pending()
+    assert owner.decode() == running.worker.consumer_id
+    gate.set()
+
+
+async def test_a_redelivered_job_is_a_batch_of_its_own(queue, running_worker, raw):
+    """It may have killed its process, and it need not wait for others."""
+    batches = []
+
+    async def handler(jobs):
+        batches.append([job.data for job in jobs])
+
+    key = raw.keys.stream
+    await raw("XGROUP", "CREATE", key, "default", "$", "MKSTREAM")
+    await add(queue, "redelivered")
+    (row,) = await raw("XREADGROUP", "GROUP", "default", "dead", "STREAMS", key, ">")
+    await raw("XCLAIM", key, "default", "dead", 0, row[1][0][0], "IDLE", 3_600_000, "JUSTID")
+    await add(queue, 1, 2)
+    await running_worker(handler, batch=(3, 30_000))
+
+    await eventually(lambda: ["redelivered"] in batches)
+    await add(queue, 3)
+    await eventually(lambda: len(batches) == 2)
+    assert batches == [["redelivered"], [1, 2, 3]]

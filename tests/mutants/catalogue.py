@@ -33,6 +33,7 @@ _EXHAUSTED = (
 )
 _LOGGING = "tests/behaviour/test_hostile_logging.py"
 _STALLS = "tests/behaviour/test_stalls.py"
+_SUSPECTS = "tests/behaviour/test_suspects.py"
 _FORGED = (
     "tests/store/test_upkeep.py::"
     "test_a_forged_member_leaves_the_job_whose_id_it_carries_cancellable"
@@ -91,6 +92,39 @@ MUTANTS = (
         "trust in leases is decided without the lock", f"{_ENGINE}/lease.py",
         "self._deciding = threading.Lock()", "self._deciding = __import__('contextlib').nullcontext()",
         f"{_LEASES}::test_a_renewal_between_a_lapse_and_its_hold_lets_runners_go_on[valkey]",
+    ),
+    Mutant(
+        "suspects beside each other", f"{_ENGINE}/suspects.py",
+        "if self._on_trial is not None or not self.waiting:", "if not self.waiting:",
+        f"{_SUSPECTS}::test_redelivered_jobs_run_one_at_a_time_beside_the_others[valkey]",
+    ),
+    Mutant(
+        "company for a suspect on its last attempt", f"{_ENGINE}/suspects.py",
+        "return suspect.run_number >= suspect.max_attempts(self._attempts_max)", "return False",
+        f"{_SUSPECTS}::test_a_job_on_its_last_attempt_runs_alone[valkey]",
+    ),
+    Mutant(
+        "a suspect that is never proved", f"{_ENGINE}/suspects.py",
+        "if suspect.is_finished or left_s > 0:", "if True:",
+        f"{_SUSPECTS}::test_a_run_that_lasts_is_proved_and_holds_nobody_back_any_more[valkey]",
+    ),
+    Mutant(
+        "suspects that wait in vain", f"{_ENGINE}/suspects.py",
+        "overdue = self._suspects.take_overdue()", "return",
+        f"{_SUSPECTS}::"
+        "test_suspects_that_wait_in_vain_are_taken_by_another_worker_uncharged[valkey]",
+    ),
+    Mutant(
+        "a claim that charges suspects", f"{_LUA}/claim.lua",
+        "if held[4] > 0 then", "if false then",
+        "tests/store/test_script_leases.py::"
+        "test_a_claim_charges_only_what_was_never_charged[valkey]",
+    ),
+    Mutant(
+        "a job that leaves its batch while it runs", "src/chasquimq/batching.py",
+        "while not self.task.done():", "while False:",
+        "tests/behaviour/test_batches.py::"
+        "test_a_job_that_times_out_ends_its_batch_before_it_runs_again[valkey]",
     ),
     Mutant(
         "burial without the gate of the ack", f"{_LUA}/bury.lua",
