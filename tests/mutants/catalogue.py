@@ -34,6 +34,7 @@ _EXHAUSTED = (
 _LOGGING = "tests/behaviour/test_hostile_logging.py"
 _STALLS = "tests/behaviour/test_stalls.py"
 _SUSPECTS = "tests/behaviour/test_suspects.py"
+_EXTRAS = "tests/behaviour/test_extras.py"
 _FORGED = (
     "tests/store/test_upkeep.py::"
     "test_a_forged_member_leaves_the_job_whose_id_it_carries_cancellable"
@@ -496,6 +497,47 @@ MUTANTS = (
         "jobs that may not start yet are a stall", f"{_ENGINE}/runner.py",
         "if not (may_start and has_room):", "if not holdings.waiting:",
         f"{_STALLS}::test_jobs_that_wait_for_their_turn_are_no_stall[valkey]",
+    ),
+    Mutant(
+        "a move that cannot be encoded blocks its batch", f"{_ENGINE}/door.py",
+        "                if not _is_about_a_move(error):\n                    raise\n"
+        "                await self._pass_singly()\n",
+        "                raise\n",
+        f"{_EXTRAS}::"
+        "test_a_retry_that_cannot_be_encoded_is_buried_and_the_others_are_retried[valkey]",
+    ),
+    Mutant(
+        "what cannot be sent is kept for nobody", f"{_ENGINE}/outcomes.py",
+        "            self.burier.put(burial)\n", "            pass\n",
+        f"{_EXTRAS}::test_a_burial_that_cannot_be_encoded_is_tried_without_its_words[valkey-False]",
+    ),
+    Mutant(
+        "what cannot be buried is renewed for ever", f"{_ENGINE}/outcomes.py",
+        "            self._holdings.release([move.entry_id])\n", "            pass\n",
+        f"{_EXTRAS}::test_what_cannot_even_be_buried_is_let_go_and_delivered_again[valkey]",
+    ),
+    Mutant(
+        "refusals of the server's state bury jobs", f"{_ENGINE}/door.py",
+        "            if keeps_refusals and _is_refusal(error):\n", "            if False:\n",
+        "tests/unit/test_door.py::"
+        "test_what_the_server_refuses_for_every_move_is_kept_and_lines_up_behind",
+    ),
+    Mutant(
+        "extras are as deep as they like", "src/chasquimq/wire/codec.py",
+        "    if _is_deep(extras):\n", "    if False:\n",
+        f"{_EXTRAS}::test_extras_over_the_cap_are_rejected_with_their_bytes_and_others_go_on"
+        "[valkey-one level too deep]",
+    ),
+    Mutant(
+        "extras are as long as they like", "src/chasquimq/wire/codec.py",
+        "    if len(raw) > EXTRAS_BYTES_MAX:\n", "    if False:\n",
+        f"{_EXTRAS}::test_extras_over_the_cap_are_rejected_with_their_bytes_and_others_go_on"
+        "[valkey-large]",
+    ),
+    Mutant(
+        "extras are lost by a retry", f"{_STORE}/moves.py",
+        'extras = raw_extras(delivery.envelope) if delivery.extras else b""', 'extras = b""',
+        f"{_EXTRAS}::test_extras_that_a_retry_does_not_change_keep_every_byte[valkey-strange]",
     ),
     Mutant(
         "the checker ignores what is lost", "tests/support/rules.py",

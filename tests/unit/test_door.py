@@ -29,17 +29,25 @@ async def door():
             self.answers = []
             self.sent = []
             self.settled = []
-            self.loop = DoorLoop("door", self.send, self.settle, 10)
+            self.rejected = []
+            self.poison = []
+            self.loop = DoorLoop("door", self.send, self.settle, 10, self.reject)
 
         async def send(self, moves):
             self.sent.append(list(moves))
-            answer = self.answers.pop(0)
+            for move, error in self.poison:
+                if move in moves:
+                    raise error
+            answer = self.answers.pop(0) if self.answers else [DONE] * len(moves)
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
         def settle(self, moves, doors, was_resent):
             self.settled.append((list(moves), list(doors), was_resent))
+
+        def reject(self, move, error):
+            self.rejected.append((move, error))
 
     return Watched()
 
@@ -93,7 +101,7 @@ async def test_a_cancelled_send_may_have_arrived(door):
         started.set()
         await asyncio.Event().wait()
 
-    loop = DoorLoop("door", hang, door.settle, 10)
+    loop = DoorLoop("door", hang, door.settle, 10, door.reject)
     loop.put(A)
     task = asyncio.create_task(loop.run_once())
     await started.wait()
@@ -103,3 +111,77 @@ async def test_a_cancelled_send_may_have_arrived(door):
         await task
 
     assert loop.waiting_count == 1
+
+
+REFUSAL = ServerRefused("ERR delay_ms must be a time", code="ERR")
+
+
+@pytest.mark.parametrize("error", [TypeError("no form"), RecursionError(), REFUSAL], ids=repr)
+async def test_a_move_that_cannot_pass_is_rejected_and_the_others_pass(door, error):
+    door.poison = [(B, error)]
+    put_all(door)
+
+    await door.loop.run_once()
+
+    assert door.rejected == [(B, error)]
+    assert [moves for moves, _, _ in door.settled] == [[A], [C]]
+    assert door.loop.is_empty
+
+
+async def test_moves_that_none_can_be_encoded_are_all_rejected(door):
+    error = TypeError("no form")
+    door.poison = [(A, error), (B, error), (C, error)]
+    put_all(door)
+
+    await door.loop.run_once()
+
+    assert [move for move, _ in door.rejected] == [A, B, C]
+    assert door.loop.is_empty
+
+
+async def test_what_the_server_refuses_for_every_move_is_kept_and_lines_up_behind(door):
+    door.poison = [(A, REFUSAL), (B, REFUSAL)]
+    door.loop.put(A)
+    door.loop.put(B)
+
+    with pytest.raises(ServerRefused):
+        await door.loop.run_once()
+
+    assert (door.rejected, door.loop.waiting_count) == ([], 2)
+    door.loop.put(C)
+    await door.loop.run_once()
+    # C has passed: so it is a matter of the two others.
+    assert [move for move, _ in door.rejected] == [A, B]
+    assert door.settled == [([C], [DONE], True)]
+
+
+async def test_many_refusals_in_a_row_hide_no_move_that_can_pass(door):
+    moves = [Move(b"%d" % at) for at in range(10)]
+    door.poison = [(move, REFUSAL) for move in moves[:-1]]
+    for move in moves:
+        door.loop.put(move)
+
+    with pytest.raises(ServerRefused):
+        await door.loop.run_once()
+    assert len(door.sent) == 1 + 8
+    await door.loop.run_once()
+
+    assert door.settled == [([moves[-1]], [DONE], True)]
+    assert sorted(move.entry_id for move, _ in door.rejected) == [b"%d" % at for at in range(9)]
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionLost("gone"), ServerRefused("WRONGTYPE no", code="WRONGTYPE")], ids=repr
+)
+async def test_a_server_that_goes_away_amid_single_moves_costs_none_of_them(door, error):
+    door.poison = [(A, TypeError("no form")), (C, error)]
+    put_all(door)
+
+    with pytest.raises(type(error)):
+        await door.loop.run_once()
+
+    assert (door.rejected, door.loop.waiting_count) == ([], 2)
+    door.poison = door.poison[:1]
+    await door.loop.run_once()
+    assert [move for move, _ in door.rejected] == [A]
+    assert [moves for moves, _, _ in door.settled] == [[B], [C]]

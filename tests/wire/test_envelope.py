@@ -9,6 +9,7 @@ from chasquimq.errors import DecodeError
 from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.wire.codec import (
     Envelope,
+    changed_extras,
     decode_envelope,
     encode_envelope,
     encode_payload,
@@ -121,7 +122,6 @@ def test_whatever_follows_an_envelope_does_not_harm_it(envelope, noise):
         pytest.param(b"\x93\x01\x02\x03", id="an array"),
         pytest.param(b"\x80", id="an empty map"),
         pytest.param(b"\x80\x80", id="two maps"),
-        pytest.param(b"\x81\xa1k" + b"\x91" * 5000 + b"\xc0", id="a deep map"),
     ],
 )
 def test_unreadable_extras_are_no_extras(noise):
@@ -129,6 +129,39 @@ def test_unreadable_extras_are_no_extras(noise):
 
     assert split_envelope(spelled) == (Envelope("job", b"\x01", 5), None)
     assert read_extras(spelled) == {}
+
+
+@pytest.mark.parametrize(
+    ("extras", "words"),
+    [
+        pytest.param(b"\x81\xa1k" + b"\x91" * 32 + b"\xc0", "at most 32 levels", id="33 levels"),
+        pytest.param(b"\x81\xa1k" + b"\x91" * 5000 + b"\xc0", "at most 32 levels", id="a deep map"),
+        pytest.param(b"\x81\xa1k\x81" + b"\x91" * 32 + b"\xc0\xc0", "32 levels", id="a deep key"),
+        pytest.param(b"\xc1" * 16_385, "at most 16384 bytes, got 16385", id="long"),
+    ],
+)
+def test_extras_over_the_cap_are_refused_by_words(extras, words):
+    spelled = encode_envelope("job", b"\x01", 5) + extras
+
+    with pytest.raises(DecodeError, match=words):
+        split_envelope(spelled)
+    assert read_extras(spelled) == {}
+    assert decode_envelope(spelled).id == "job"
+
+
+MANY_EXTRAS = st.dictionaries(st.text(max_size=9), U32 | st.text(max_size=9), max_size=20)
+CHANGES = st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 2**64 - 1))
+
+
+@given(MANY_EXTRAS, st.dictionaries(st.sampled_from("abc"), U32), CHANGES)
+def test_changed_extras_are_spelled_as_if_they_had_been_written_anew(others, known, changes):
+    extras = {**others, **known}
+    kept = {key: value for key, value in extras.items() if changes.get(key, 0) is not None}
+    wanted = {**kept, **{key: value for key, value in changes.items() if value is not None}}
+
+    changed = changed_extras(msgpack.packb(extras) if extras else b"", changes)
+
+    assert changed == (msgpack.packb(wanted) if wanted else b"")
 
 
 def test_known_extras_of_another_kind_are_left_out():

@@ -11,7 +11,7 @@ from chasquimq.engine.door import DoorLoop, Move
 from chasquimq.engine.failure_log import FailureLog
 from chasquimq.engine.redaction import Redaction
 from chasquimq.errors import PayloadTooLarge, RetryLater
-from chasquimq.model.delivery import Delivery
+from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.log import get_logger
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.model.reason import DlqReason
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from chasquimq.store.consuming import ConsumerStore
 
 logger = get_logger(__name__)
+Changes = dict[str, int | None]
 _MOVES_MAX = 256
 # Names may be made up by whoever adds jobs: neither memory nor the log may grow with them.
 _WARNED_NAMES_MAX = 1_000
@@ -63,9 +64,10 @@ class Outcomes:
         self.counters = Counters()
         self.interrupted_counts: list[tuple[bytes, int]] = []
         pass_door = store.complete if settings.results.is_stored else _acking(store)
-        self.acker = DoorLoop[Any]("acker", pass_door, self._acked, settings.ack.batch_max)
-        self.retrier = DoorLoop[Retrying]("retrier", store.retry, self._retried, _MOVES_MAX)
-        self.burier = DoorLoop[Burying]("burier", store.bury, self._buried, _MOVES_MAX)
+        ack_max, reject = settings.ack.batch_max, self._rejected
+        self.acker = DoorLoop[Any]("acker", pass_door, self._acked, ack_max, reject)
+        self.retrier = DoorLoop[Retrying]("retrier", store.retry, self._retried, _MOVES_MAX, reject)
+        self.burier = DoorLoop[Burying]("burier", store.bury, self._buried, _MOVES_MAX, reject)
         self._warned_names: set[str] = set()
         self._redact = Redaction(settings.redact) if settings.redact is not None else None
         self._failure_log = FailureLog(tells_messages=self._redact is None)
@@ -137,8 +139,8 @@ class Outcomes:
             fate = "retried" if isinstance(verdict, Retry) else verdict.reason
             self._failure_log.note(delivery, error, failure, fate)
         if isinstance(verdict, Retry):
-            extras = self._extras_after(delivery, error, now_ms)
-            self._retry(delivery, verdict, extras, failure)
+            changes = self._changes(delivery, error, now_ms)
+            self._retry(delivery, verdict, changes, failure)
             return
         runs = delivery.run_number if delivery.started_ns else delivery.run_number - 1
         self.burier.put(Burying(delivery, verdict.reason, runs, failure))
@@ -161,27 +163,48 @@ class Outcomes:
         return result
 
     def _retry(
-        self, delivery: Delivery, verdict: Retry, extras: dict[str, Any] | None, failure: Failure
+        self, delivery: Delivery, verdict: Retry, changes: Changes | None, failure: Failure
     ) -> None:
         skips_wait = is_at_once(verdict, delivery) and not self._tells_waiting
         self.retrier.put(
-            Retrying(delivery, verdict.after_ms, verdict.spent, extras, failure, skips_wait)
+            Retrying(delivery, verdict.after_ms, verdict.spent, changes, failure, skips_wait)
         )
 
-    def _extras_after(
-        self, delivery: Delivery, error: BaseException, now_ms: float
-    ) -> dict[str, Any] | None:
+    def _changes(self, delivery: Delivery, error: BaseException, now_ms: float) -> Changes | None:
+        """What a retry sets in the job's extras."""
         if not isinstance(error, UnknownName):
-            return delivery.extras
+            return None
         self._warn_of(delivery.name)
-        since_ms = unknown_since_ms(delivery, now_ms)
-        return {**(delivery.extras or {}), "unknown_since_ms": since_ms}
+        return {"unknown_since_ms": unknown_since_ms(delivery, now_ms)}
 
     def _warn_of(self, name: str) -> None:
         is_told = name in self._warned_names or len(self._warned_names) >= _WARNED_NAMES_MAX
         if not is_told:
             self._warned_names.add(name)
             logger.warning("no handler has this name", extra={"job_name": name})
+
+    def _rejected(self, move: Any, error: Exception) -> None:
+        """A move that cannot be encoded, or that the server refuses alone: bury its job instead."""
+        logger.error(
+            "the outcome of entry %r cannot be sent: %s", move.entry_id, describe(error).error_type,
+            exc_info=error if self._redact is None else None,
+        )  # fmt: skip
+        burial = self._instead_of(move, error)
+        if burial is not None:
+            self.burier.put(burial)
+        else:
+            # It is renewed no more: its lease lapses, and it is delivered again.
+            self._holdings.release([move.entry_id])
+
+    def _instead_of(self, move: Any, error: Exception) -> Burying | None:
+        """A burial of the same job that is more likely to pass; None where nothing is left out."""
+        if not isinstance(move, Burying):
+            delivery: Delivery = move if isinstance(move, Delivery) else move.delivery
+            words = "the outcome of its run could not be encoded"
+            failure = Failure(describe(error).error_type, words)
+            return Burying(delivery, DlqReason.UNRECOVERABLE, delivery.run_number, failure)
+        is_bare = isinstance(move.entry, Arrival) and not move.entry.name
+        return None if is_bare else _bare(move)
 
     def _acked(self, moves: Sequence[Any], doors: Sequence[Door], was_resent: bool) -> None:
         done = self._settle(moves, doors, was_resent)
@@ -226,6 +249,16 @@ class Outcomes:
             self.counters.stale_outcomes += len(moves)
         if self._listener is not None and moves:
             self._listener.disputed(moves, is_unproven=is_unproven)
+
+
+def _bare(move: Burying) -> Burying:
+    """The same burial with the bytes of the job and without words: some of them have no UTF-8."""
+    entry = move.entry
+    body = entry.envelope if isinstance(entry, Delivery) else entry.body
+    detail = "the name and the error of this job could not be encoded"
+    return Burying(
+        Arrival(entry.entry_id, move.reason, detail, "", body), move.reason, move.attempt
+    )
 
 
 def _acking(store: ConsumerStore) -> Callable[[Sequence[Delivery]], Awaitable[list[Door]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import msgspec
 
@@ -36,12 +35,15 @@ class Completing(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """A delivery on its way to another run; `spent` and `extras` go into its new envelope."""
+    """A delivery on its way to another run; `spent` goes into its new envelope.
+
+    Its extras travel as they came, but for those that `changes` sets.
+    """
 
     delivery: Delivery
     after_ms: int
     spent: int
-    extras: dict[str, Any] | None
+    changes: dict[str, int | None] | None
     failure: Failure | None = None
     # It goes back to the stream instead of waiting in the delayed set.
     is_at_once: bool = False

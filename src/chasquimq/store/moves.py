@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from chasquimq.model.delivery import Arrival
 from chasquimq.model.outcome import Burying, Completing, Retrying
 from chasquimq.store.passing import Call
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras
 from chasquimq.wire.delayed_member import encode_member
 from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, COMPLETED_WITHOUT_RESULT, encode_dead
 from chasquimq.wire.stream_entry import encode_dlq
@@ -94,8 +94,10 @@ def _spell_retry(move: Retrying) -> list[Part]:
         delivery.created_at_ms,
         move.spent,
         delivery.retry,
-        move.extras,
     )
+    # What was behind the envelope and could not be read is left behind.
+    extras = raw_extras(delivery.envelope) if delivery.extras else b""
+    envelope += changed_extras(extras, move.changes) if move.changes else extras
     if move.is_at_once:
         return [delivery.entry_id, "now", delivery.name, envelope]
     member = encode_member(delivery.name, envelope)

@@ -12,7 +12,7 @@ import msgspec
 from chasquimq.errors import DecodeError, EditRefused
 from chasquimq.model.backoff import U32_MAX
 from chasquimq.store.producing import ProducerStore
-from chasquimq.wire.codec import encode_envelope, split_envelope
+from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras, split_envelope
 from chasquimq.wire.stream_entry import DlqEntry
 
 # What a payload becomes before its job is sent back.
@@ -180,14 +180,13 @@ class _Move(msgspec.Struct, frozen=True):
 def _next_generation(entry: DlqEntry, edit: Edit | None) -> _Move:
     dead, extras = split_envelope(entry.payload)
     payload = dead.payload if edit is None else edit(dead.payload)
-    envelope = encode_envelope(
-        dead.id, payload, dead.created_at_ms, 0, dead.retry, _next_extras(extras or {})
-    )
+    envelope = encode_envelope(dead.id, payload, dead.created_at_ms, 0, dead.retry)
+    carried = raw_extras(entry.payload) if extras else b""
+    envelope += changed_extras(carried, _changes(extras or {}))
     return _Move(entry.entry_id, dead.id, envelope, entry.name)
 
 
-def _next_extras(extras: dict[str, Any]) -> dict[str, Any]:
+def _changes(extras: dict[str, Any]) -> dict[str, int | None]:
     generation = max(0, extras.get("generation", 0)) + 1
     # A new generation has all its time to meet a worker that knows its name.
-    kept = {key: value for key, value in extras.items() if key != "unknown_since_ms"}
-    return {**kept, "generation": min(generation, U32_MAX)}
+    return {"unknown_since_ms": None, "generation": min(generation, U32_MAX)}

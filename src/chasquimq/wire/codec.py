@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -14,6 +15,9 @@ from chasquimq.wire.plain_value import is_plain, to_plain
 from chasquimq.wire.tolerant_envelope import read_parts
 from chasquimq.wire.value_end import value_end
 
+# What may follow an envelope: room for everything that is known, and no way to exhaust a stack.
+EXTRAS_BYTES_MAX = 16 * 1024
+EXTRAS_DEPTH_MAX = 32
 # What the extras we know must be; a stranger's value of another kind is not handed on.
 _EXTRA_KINDS: dict[str, type] = {
     "generation": int,
@@ -22,6 +26,7 @@ _EXTRA_KINDS: dict[str, type] = {
     "expires_ms": int,
     "timeout_ms": int,
 }
+_CONTAINERS = (dict, list, tuple)
 
 
 class Envelope(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -129,7 +134,8 @@ def split_envelope(buf: bytes) -> tuple[Envelope, dict[str, Any] | None]:
     """Read an envelope and the extras behind it; None where there are none to read.
 
     Raises:
-        DecodeError: the envelope itself is not readable; unreadable extras are no reason.
+        DecodeError: the envelope is not readable, or its extras are over the cap; extras that are
+            no map of named values are no reason.
     """
     try:
         return _decode_typed(buf), None
@@ -154,14 +160,83 @@ def _decode_first(raw: bytes) -> Envelope:
     return Envelope(*read_parts(raw))
 
 
+def raw_extras(buf: bytes) -> bytes:
+    """The extras behind an envelope as they came, to be carried on without being understood."""
+    return buf[value_end(buf) :]
+
+
+def changed_extras(raw: bytes, changes: Mapping[str, int | None]) -> bytes:
+    """The same extras with some keys set, or taken out by None; every other byte stays."""
+    pairs: list[bytes] = []
+    left = dict(changes)
+    for key, pair in _pairs(raw):
+        if key not in changes:
+            pairs.append(pair)
+        elif (value := left.pop(key, None)) is not None:
+            pairs.append(_encode(key) + _encode(value))
+    pairs += [_encode(key) + _encode(value) for key, value in left.items() if value is not None]
+    return _map_head(len(pairs)) + b"".join(pairs) if pairs else b""
+
+
+def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each key of a map, and its bytes along with those of its value."""
+    count, at = _read_map_head(raw) if raw else (0, 0)
+    for _ in range(count):
+        value_at = value_end(raw, at)
+        end = value_end(raw, value_at)
+        yield _decode_any(raw[at:value_at]), raw[at:end]
+        at = end
+
+
+def _read_map_head(raw: bytes) -> tuple[int, int]:
+    """How many pairs a map has, and where the first one begins."""
+    if raw[0] & 0xF0 == 0x80:
+        return raw[0] & 0x0F, 1
+    width = 2 if raw[0] == 0xDE else 4
+    return int.from_bytes(raw[1 : 1 + width], "big"), 1 + width
+
+
+def _map_head(count: int) -> bytes:
+    if count < 16:
+        return bytes([0x80 | count])
+    return b"\xde" + count.to_bytes(2, "big")  # 16 KiB hold fewer than 2**16 pairs
+
+
 def _read_extras(raw: bytes) -> dict[str, Any]:
     if not raw:
         return {}
+    if len(raw) > EXTRAS_BYTES_MAX:
+        raise DecodeError(f"extras must be at most {EXTRAS_BYTES_MAX} bytes, got {len(raw)}")
     try:
         extras = _decode_extras(raw)
-    except (ValueError, RecursionError):
+    except ValueError:
         return {}
+    except RecursionError as error:
+        raise _too_deep() from error
+    if _is_deep(extras):
+        raise _too_deep()
     return {key: value for key, value in extras.items() if _is_usable(key, value)}
+
+
+def _is_deep(extras: dict[str, Any]) -> bool:
+    level: list[Any] = [value for value in extras.values() if type(value) in _CONTAINERS]
+    depth = 1
+    while level and depth < EXTRAS_DEPTH_MAX:
+        level = [inner for one in level for inner in _inside(one) if type(inner) in _CONTAINERS]
+        depth += 1
+    return bool(level)
+
+
+def _inside(container: Any) -> Iterable[Any]:
+    if type(container) is not dict:
+        return container
+    # A key may be an array, which is decoded as a tuple.
+    pairs = cast("dict[Any, Any]", container)
+    return chain(pairs, pairs.values())
+
+
+def _too_deep() -> DecodeError:
+    return DecodeError(f"extras must be nested at most {EXTRAS_DEPTH_MAX} levels deep")
 
 
 def _is_usable(key: str, value: Any) -> bool:

@@ -16,15 +16,15 @@ _SIZED: dict[int, tuple[int, int, int, int]] = {
 }
 
 
-def value_end(buf: bytes) -> int:
-    """Return the offset after the first value; whatever follows is not looked at.
+def value_end(buf: bytes, start: int = 0) -> int:
+    """Return the offset after the value at `start`; whatever follows is not looked at.
 
     The walk keeps a count instead of a stack, so that nesting costs nothing.
 
     Raises:
         DecodeError: the buffer ends inside the value, or holds a byte MessagePack never uses.
     """
-    at, pending = 0, 1
+    at, pending = start, 1
     size = len(buf)
     while pending:
         if at >= size:
