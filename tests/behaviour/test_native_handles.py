@@ -500,7 +500,7 @@ async def test_a_long_dlq_is_reported_once_and_never_trimmed(url, queue_name, ra
         await worker.close()
         await running
 
-    assert [(r.dead, r.dlq_max_stream_len) for r in caplog.records] == [(3, 2)]
+    assert [(r.chasqui_dead, r.chasqui_dlq_max_stream_len) for r in caplog.records] == [(3, 2)]
     assert await raw("XLEN", raw.keys.dlq) == 3
 
 

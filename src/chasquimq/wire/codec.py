@@ -213,7 +213,8 @@ def _read_extras(raw: bytes) -> dict[str, Any]:
         return {}
     except RecursionError as error:
         raise _too_deep() from error
-    if _is_deep(extras):
+    # Each level takes a byte at least, so that the usual few are not looked at.
+    if len(raw) > EXTRAS_DEPTH_MAX and _is_deep(extras):
         raise _too_deep()
     return {key: value for key, value in extras.items() if _is_usable(key, value)}
 
