@@ -439,7 +439,7 @@ MUTANTS = (
     ),
     Mutant(
         "a connection is used after a fork", f"{_STORE}/connection.py",
-        "if self._owner_pid != _this_process.pid:", "if self._owner_pid == 0:",
+        "if self._owner_pid != this_process.pid:", "if self._owner_pid == 0:",
         "tests/faults/test_prefork.py::"
         "test_children_and_their_parent_add_side_by_side_without_a_shared_byte[valkey]",
     ),

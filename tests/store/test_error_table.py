@@ -139,9 +139,19 @@ async def test_a_probe_that_meets_trouble_finds_no_ability_missing(queue_name, t
             with pytest.raises(ServerRefused, match=text.split("-")[-1].split()[0]):
                 await asyncio.wait_for(queue.add("n", 1), 5)
 
-            await asyncio.wait_for(queue.add("n", 1), 5)
+            await asyncio.wait_for(added_again(queue), 5)
 
         assert server.count("EVALSHA") == 0
+
+
+async def added_again(queue):
+    """A refused login is told again until the next dial is due."""
+    while True:
+        try:
+            return await queue.add("n", 1)
+        except ServerRefused as refused:
+            assert refused.code == "NOAUTH"
+            await asyncio.sleep(0.01)
 
 
 async def test_an_answer_that_nobody_understands_ends_its_own_add_only(queue_name):
