@@ -208,7 +208,7 @@ async def test_a_failing_handler_is_logged_with_its_traceback_and_not_for_every_
     assert len(told) == 1
     assert "Traceback" in told[0].message
     assert 'raise ZeroDivisionError("by zero")' in told[0].message
-    assert (told[0].job_name, told[0].fate) == ("a", "retries_exhausted")
+    assert (told[0].chasqui_job_name, told[0].chasqui_fate) == ("a", "retries_exhausted")
 
 
 async def test_a_refused_password_is_not_called_a_missing_server(kind, queue_name):
