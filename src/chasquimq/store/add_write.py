@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from chasquimq.wire.resp import XaddTemplate
 
 JOBS_PER_WRITE_MAX = 1_000
+# Ids of callers and waits cost the server more a job: in writes of a thousand up to 20 ms.
+COSTLY_JOBS_PER_WRITE_MAX = 250
 BYTES_PER_WRITE_MAX = 1024 * 1024
 TOKEN_TTL_S = 120
 # Fewer jobs than this are spelled sooner than a second write leaves.
@@ -174,18 +176,20 @@ def payload_bytes(jobs: Sequence[NewJob]) -> int:
     return sum(map(len, map(_payload_of, jobs)))
 
 
-def chunks(jobs: Sequence[NewJob], size: int) -> Sequence[Chunk]:
+def chunks(
+    jobs: Sequence[NewJob], size: int, count_max: int = JOBS_PER_WRITE_MAX
+) -> Sequence[Chunk]:
     """The jobs in slices that respect both ceilings of a write; `size` is their payload bytes."""
-    if size <= BYTES_PER_WRITE_MAX and len(jobs) <= JOBS_PER_WRITE_MAX:
+    if size <= BYTES_PER_WRITE_MAX and len(jobs) <= count_max:
         return [(jobs, size)] if jobs else []
-    return list(_cut(jobs))
+    return list(_cut(jobs, count_max))
 
 
-def _cut(jobs: Sequence[NewJob]) -> Iterator[Chunk]:
+def _cut(jobs: Sequence[NewJob], count_max: int) -> Iterator[Chunk]:
     start = size = 0
     for at, job in enumerate(jobs):
         more = len(job.payload)
-        if at > start and (at - start == JOBS_PER_WRITE_MAX or size + more > BYTES_PER_WRITE_MAX):
+        if at > start and (at - start == count_max or size + more > BYTES_PER_WRITE_MAX):
             yield jobs[start:at], size
             start, size = at, 0
         size += more

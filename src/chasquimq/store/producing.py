@@ -16,6 +16,8 @@ from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
 from chasquimq.store.add_sending import AddSender, ids_of, may_have_left
 from chasquimq.store.add_write import (
+    COSTLY_JOBS_PER_WRITE_MAX,
+    JOBS_PER_WRITE_MAX,
     AddMark,
     AddWrite,
     Chunk,
@@ -56,7 +58,7 @@ _UNCONFIRMED_MAX = 10_000
 _GROUP = "default"
 # How long a request's answer is remembered for a resend.
 _REQUEST_TTL_S = 60
-_CANCELS_PER_CALL_MAX = 100
+_CANCELS_PER_CALL_MAX = 50
 # Only ids of callers have a window.
 _UNUSED_MS = 1
 _wait_of, _digest_of = attrgetter("wait"), attrgetter("digest")
@@ -155,10 +157,11 @@ class ProducerStore:
             raise
         later = [job for job in jobs if job.wait is not None]
         if not later:
-            return await self._write_all(chunks(jobs, size), unique_ms)
+            return await self._write_all(_cut(jobs, size), unique_ms)
         ready = [job for job in jobs if job.wait is None]
         later_size = payload_bytes(later)
-        parts = [*chunks(ready, size - later_size), *chunks(later, later_size)]
+        later_parts = chunks(later, later_size, COSTLY_JOBS_PER_WRITE_MAX)
+        parts = [*_cut(ready, size - later_size), *later_parts]
         marks = await self._write_all(parts, unique_ms)
         ready_marks, later_marks = iter(marks[: len(ready)]), iter(marks[len(ready) :])
         return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
@@ -210,7 +213,11 @@ class ProducerStore:
         if len(parts) != 1 or any(map(_wait_of, parts[0][0])):
             return None
         jobs, _ = parts[0]
-        write = self.spell(jobs, unique_ms)
+        has_ids = any(map(_digest_of, jobs))
+        if has_ids and len(jobs) > COSTLY_JOBS_PER_WRITE_MAX:
+            return None
+        is_scripted = has_ids or self._is_capped
+        write = self.spell(jobs, unique_ms) if is_scripted else self.spell_ready(jobs)
         if not self.window.try_enter(len(jobs)):
             return None
         try:
@@ -400,6 +407,12 @@ class ProducerStore:
         if isinstance(told, StoreError):
             # A stream that could not be made cannot be told anything; why is in the first reply.
             raise made if isinstance(made, StoreError) and _is_no_key(told) else told
+
+
+def _cut(jobs: Sequence[NewJob], size: int) -> Sequence[Chunk]:
+    """Jobs that are ready now, in slices that the server is done with soon."""
+    has_ids = any(map(_digest_of, jobs))
+    return chunks(jobs, size, COSTLY_JOBS_PER_WRITE_MAX if has_ids else JOBS_PER_WRITE_MAX)
 
 
 def _not_recognised(jobs: Sequence[NewJob]) -> ConnectionLost:

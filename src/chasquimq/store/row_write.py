@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ROWS_PER_WRITE_MAX = 1_000
 # Measured: in writes of a thousand each costs the server some 15 % more, and others wait longer.
 OWN_ID_ROWS_PER_WRITE_MAX = 250
+# In writes of a thousand the server does nothing else for some 10 ms.
+LATER_ROWS_PER_WRITE_MAX = 250
 # A hash of so many parts is deleted without keeping others waiting, even after ten million rows.
 RUN_BUCKETS = 64
 
@@ -106,10 +108,18 @@ def own_id_write(
     return RowWrite("add_rows", jobs, named, [*args, *digests, *jobs.envelopes, *names])
 
 
-def own_id_delay_write(
+def own_id_delay_writes(
+    jobs: Jobs, digests: Sequence[str], keys: QueueKeys, *, unique_ms: int
+) -> Iterator[RowWrite]:
+    """Jobs that are not due yet and have ids of their own, in writes that suit the server."""
+    for at in range(0, len(jobs), OWN_ID_ROWS_PER_WRITE_MAX):
+        places = slice(at, at + OWN_ID_ROWS_PER_WRITE_MAX)
+        yield _own_id_delay_write(jobs.part(places), digests[places], keys, unique_ms=unique_ms)
+
+
+def _own_id_delay_write(
     jobs: Jobs, digests: Sequence[str], keys: QueueKeys, *, unique_ms: int
 ) -> RowWrite:
-    """Jobs that are not due yet and have ids of their own."""
     assert jobs.waits_ms is not None, "jobs without waits go the immediate way"
     named = [keys.delayed, keys.dix, keys.stream, _new_token(keys)]
     for one in jobs.ids:
@@ -123,6 +133,25 @@ def own_id_delay_write(
     return RowWrite("schedule", jobs, named, [*args, *chain.from_iterable(rows), 0, keys.bell])
 
 
+def run_writes(
+    jobs: Jobs,
+    digests: Sequence[bytes],
+    keys: QueueKeys,
+    owner: RowOwner,
+    *,
+    stream_len_max: int,
+    keep_ms: int,
+) -> Iterator[RowWrite]:
+    """Jobs that are known by their contents, in writes that suit the server."""
+    count_max = ROWS_PER_WRITE_MAX if jobs.waits_ms is None else LATER_ROWS_PER_WRITE_MAX
+    for at in range(0, len(jobs), count_max):
+        places = slice(at, at + count_max)
+        yield run_write(
+            jobs.part(places), digests[places], keys, owner,
+            stream_len_max=stream_len_max, keep_ms=keep_ms,
+        )  # fmt: skip
+
+
 def run_write(
     jobs: Jobs,
     digests: Sequence[bytes],
@@ -132,7 +161,7 @@ def run_write(
     stream_len_max: int,
     keep_ms: int,
 ) -> RowWrite:
-    """Jobs that are known by their contents, within one run."""
+    """All of these jobs in one write; they are known by their contents, within one run."""
     named = [keys.stream, _new_token(keys), keys.delayed, keys.dix, *bucket_keys(keys, owner.run)]
     who = (owner.instance, owner.partition, owner.attempt)
     bell = 0 if jobs.waits_ms is None else keys.bell

@@ -19,9 +19,9 @@ from chasquimq.store.row_write import (
     OwnIdTerms,
     RowOwner,
     RowWrite,
-    own_id_delay_write,
+    own_id_delay_writes,
     own_id_writes,
-    run_write,
+    run_writes,
 )
 from chasquimq.store.row_writing import Patience, RowWriter
 from chasquimq.wire.row_jobs import encode_envelopes, job_digests, row_digests
@@ -95,7 +95,7 @@ class WriteTask:
 
     def _writes(self, rows: Rows) -> Iterator[RowWrite]:
         if rows.ids is None:
-            yield self._run_write(rows)
+            yield from self._run_writes(rows)
             return
         if rows.waits_ms is None:
             yield from self._own_id_writes(rows, rows.ids)
@@ -105,13 +105,13 @@ class WriteTask:
             yield from self._own_id_writes(ready, ready.ids)
         later = rows.only([at for at, ms in enumerate(rows.waits_ms) if ms])
         if later.ids:
-            yield self._delay_write(later, later.ids)
+            yield from self._delay_writes(later, later.ids)
 
-    def _run_write(self, rows: Rows) -> RowWrite:
+    def _run_writes(self, rows: Rows) -> Iterator[RowWrite]:
         digests = row_digests(
             self._owner.run, rows.names, rows.payloads, rows.waits_ms, rows.attempts
         )
-        return run_write(
+        return run_writes(
             _jobs(rows, [digest.hex() for digest in digests], rows.waits_ms),
             digests,
             self._writer.keys,
@@ -130,8 +130,8 @@ class WriteTask:
         digests = job_digests(rows.names, rows.payloads)
         return own_id_writes(_jobs(rows, ids), digests, self._writer.keys, terms)
 
-    def _delay_write(self, rows: Rows, ids: Sequence[str]) -> RowWrite:
-        return own_id_delay_write(
+    def _delay_writes(self, rows: Rows, ids: Sequence[str]) -> Iterator[RowWrite]:
+        return own_id_delay_writes(
             _jobs(rows, ids, rows.waits_ms),
             job_digests(rows.names, rows.payloads),
             self._writer.keys,
