@@ -55,6 +55,30 @@ def test_what_is_held_is_what_may_be(holding):
     assert held == 101
 
 
+def test_suspects_take_no_room_and_go_back_with_the_rest(holding):
+    holdings = holding(100)
+    suspect, plain = delivery(1), delivery(2)
+    suspect.earlier = 1
+
+    holdings.admit([suspect, plain], are_plain=False)
+
+    assert (list(holdings.waiting), list(holdings.suspects.waiting)) == ([plain], [suspect])
+    assert (holdings.waiting_count, holdings.unconfirmed_count) == (2, 0)
+    assert holdings.room() == holding(100, waiting=1).room()
+    assert holdings.take_all() == [plain, suspect]
+
+
+def test_what_ran_elsewhere_while_it_waited_becomes_a_suspect_and_is_uncharged(holding):
+    holdings = holding(100, waiting=2)
+    first, second = holdings.waiting
+    first.earlier = 1
+
+    holdings.suspect([first, second])
+
+    assert (list(holdings.waiting), list(holdings.suspects.waiting)) == ([second], [first])
+    assert (first.is_charged, second.is_charged) == (False, True)
+
+
 def test_an_explicit_count_is_read_in_halves_too(holding):
     assert holding(10, count=400).room() == 200
     assert holding(10, count=400, waiting=201).room() == 199

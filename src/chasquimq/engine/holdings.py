@@ -80,6 +80,7 @@ class Holdings:
         for delivery in deliveries:
             if delivery.earlier and delivery in self.waiting:
                 self.waiting.remove(delivery)
+                delivery.is_charged = False
                 self.suspects.waiting.append(delivery)
 
     def refuse(self, entry_id: bytes, size_bytes: int) -> bool:

@@ -46,17 +46,14 @@ class Suspects:
         self.on_turn: Callable[[], None] = _nobody
         self._attempts_max = attempts_max
         self._on_trial: Delivery | None = None
+        # Whether the suspect on trial has its worker for itself.
+        self.is_alone = False
         # When the worker began to be kept free for a suspect on its last attempt.
         self._began_s = 0.0
         self._proved_s = PROVED_S
         self._rests_until_s = 0.0
         self._offers_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the suspect on trial must have its worker for itself."""
-        return self._on_trial is not None and self._is_last(self._on_trial)
 
     @property
     def may_claim(self) -> bool:
@@ -90,6 +87,7 @@ class Suspects:
     def start(self) -> Delivery:
         """Take the first one out; it is on trial until it is settled or has lasted."""
         suspect = self._on_trial = self.waiting.popleft()
+        self.is_alone = self._is_last(suspect)
         self._look_in(self._needed_s)
         return suspect
 
@@ -138,7 +136,7 @@ class Suspects:
             took_s = time.monotonic() - self._began_s
             self._rests_until_s = time.monotonic() + took_s
             self._look_in(took_s)
-        self._on_trial, self._began_s = None, 0.0
+        self._on_trial, self._began_s, self.is_alone = None, 0.0, False
         self.on_turn()
 
     def _look_in(self, wait_s: float) -> None:
@@ -152,8 +150,8 @@ class Suspects:
             self.on_turn()
             return
         left_s = _left_s(suspect, time.monotonic_ns(), self._needed_s)
-        if suspect.is_finished or left_s > 0:
-            self._look_in(max(left_s, _LOOK_MS / 1000))
+        if left_s > 0:
+            self._look_in(left_s)
             return
         if not self.is_alone:
             self._proved_s = max(_PROVED_S_MIN, self._proved_s / 2)
@@ -196,7 +194,13 @@ def uncharged(deliveries: Sequence[Delivery]) -> list[tuple[bytes, int]]:
 
 
 def _left_s(delivery: Delivery, now_ns: int, needed_s: float) -> float:
-    """How much longer a run must last; all of it where it has not started."""
+    """How much longer a run must last, or its end may stay unconfirmed.
+
+    All of it where the run has not started: its charge waits for the server.
+    """
+    if delivery.is_finished:
+        ended_ns = delivery.started_ns + delivery.duration_us * 1_000
+        return needed_s - (now_ns - ended_ns) / 1e9
     if not delivery.started_ns:
         return needed_s
     return needed_s - (now_ns - delivery.started_ns) / 1e9
