@@ -410,9 +410,9 @@ MUTANTS = (
     ),
     Mutant(
         "events before the commit", f"{_ENGINE}/door.py",
-        "            doors = await self._pass(self._under_way)\n",
-        "            self._settle(self._under_way, [Door.DONE] * len(self._under_way), False)\n"
-        "            doors = await self._pass(self._under_way)\n",
+        "                doors = await self._pass(self._under_way)\n",
+        "                self._settle(self._under_way, [Door.DONE] * len(self._under_way), False)\n"
+        "                doors = await self._pass(self._under_way)\n",
         "tests/faults/test_failpoints.py::"
         "test_a_death_at_any_point_of_an_act_loses_nothing_and_doubles_nothing[valkey-ack]",
     ),
@@ -424,8 +424,8 @@ MUTANTS = (
     ),
     Mutant(
         "an outcome is sent and forgotten", f"{_ENGINE}/door.py",
-        "            doors = await self._pass(self._under_way)\n",
-        "            doors = [Door.DONE] * len(self._under_way)\n",
+        "                doors = await self._pass(self._under_way)\n",
+        "                doors = [Door.DONE] * len(self._under_way)\n",
         "tests/faults/test_small_budget.py::"
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
     ),
