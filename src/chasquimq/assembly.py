@@ -70,7 +70,7 @@ class Assembly:
             encode=self.encode,
             listener=one_of(self._listeners(store, events, historian)),
             historian=historian,
-            reporter=self._reporter(_losses(events, upkeep, historian)),
+            reporter=self._reporter(store, _losses(events, upkeep, historian)),
             on_lease_lost=self.hooks.lease_lost(self.state),
         )
 
@@ -112,10 +112,10 @@ class Assembly:
             return None
         return EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)
 
-    def _reporter(self, losses: list[Loss]) -> Reporter | None:
+    def _reporter(self, store: ConsumerStore, losses: list[Loss]) -> Reporter | None:
         if self.sink is None or not Reporter.is_heard_by(self.sink):
             return None
-        return Reporter(self.sink, self.health, losses)
+        return Reporter(self.sink, self.health, losses, lambda: store.regroup_count)
 
     def _listeners(
         self, store: ConsumerStore, events: EventStore | None, historian: Historian | None

@@ -53,6 +53,25 @@ async def test_a_worker_that_has_stopped_is_told_to_consume_no_more(queue, runni
     assert (last(sink).is_consuming, last(sink).running) == (False, 0)
 
 
+@pytest.mark.parametrize("command", ["DEL", "XGROUP DESTROY"])
+async def test_a_group_that_was_deleted_and_made_again_is_counted_and_logged(
+    queue, raw, running_worker, caplog, command
+):
+    sink = InMemorySink()
+    await running_worker(noop, metrics=sink)
+    group = ["default"] if command == "XGROUP DESTROY" else []
+
+    await raw(*command.split(), raw.keys.stream, *group)
+    await eventually(sink.groups_recreated, within_s=5)
+    await queue.add("n", "after")
+    await eventually(sink.jobs_completed, within_s=5)
+
+    assert sink.groups_recreated() == 1
+    said = [line for line in caplog.messages if "was deleted and has been made again" in line]
+    assert said == [line for line in said if repr(queue.name) in line]
+    assert len(said) == 1
+
+
 async def test_events_that_the_server_refuses_are_told_as_dropped(queue, raw, running_worker):
     sink = InMemorySink()
     await raw("SET", raw.keys.events, "no stream")

@@ -16,6 +16,7 @@ from chasquimq.telemetry.labelled import QueueLabeled
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import (
     DlqRouted,
+    GroupRecreated,
     JobOutcome,
     LeaseLost,
     LockOutcome,
@@ -72,6 +73,7 @@ def tell_everything(sink: MetricsSink) -> None:
     sink.lease_lost(LeaseLost(1))
     sink.stale_outcomes(StaleOutcomes(1, 1))
     sink.rows_dropped(RowsDropped(1, 1, 1))
+    sink.group_recreated(GroupRecreated(1))
     sink.worker_health(WorkerHealth(is_consuming=True, has_trusted_leases=True))
 
 

@@ -13,6 +13,7 @@ from chasquimq.telemetry.labelled import Labeled, QueueLabeled
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import (
     DlqRouted,
+    GroupRecreated,
     JobOutcome,
     LeaseLost,
     LockOutcome,
@@ -167,6 +168,7 @@ def test_reads_losses_and_drops_are_counted(sink):
     sink.lease_lost(LeaseLost(3))
     sink.stale_outcomes(StaleOutcomes(stale=1, unproven=2))
     sink.rows_dropped(RowsDropped(events=4, history=5, events_unproven=6))
+    sink.group_recreated(GroupRecreated(7))
 
     assert value(sink, "chasquimq_consumer_batch_size_sum") == 7
     assert value(sink, "chasquimq_consumer_reclaimed_total") == 2
@@ -176,6 +178,7 @@ def test_reads_losses_and_drops_are_counted(sink):
     assert value(sink, "chasquimq_events_dropped_total") == 4
     assert value(sink, "chasquimq_events_unproven_total") == 6
     assert value(sink, "chasquimq_history_rows_dropped_total") == 5
+    assert value(sink, "chasquimq_group_recreated_total") == 7
 
 
 def test_the_health_of_a_worker_is_shown_as_it_is_now(sink):

@@ -2,7 +2,7 @@
 
 from chasquimq.engine.reporter import Reporter
 from chasquimq.telemetry.memory import InMemorySink
-from chasquimq.telemetry.sink import RowsDropped, WorkerHealth
+from chasquimq.telemetry.sink import GroupRecreated, RowsDropped, WorkerHealth
 
 HEALTH = WorkerHealth(is_consuming=True, has_trusted_leases=True, running=3)
 
@@ -46,3 +46,15 @@ def test_where_nothing_is_dropped_nothing_is_told():
     Reporter(sink, lambda: HEALTH, losses(events=0)).run_once()
 
     assert sink.records(RowsDropped) == []
+
+
+def test_a_group_that_was_made_again_is_told_once():
+    sink, made = InMemorySink(), [0]
+    reporter = Reporter(sink, lambda: HEALTH, [], lambda: made[0])
+
+    reporter.run_once()
+    made[0] = 2
+    reporter.run_once()
+    reporter.run_once()
+
+    assert sink.records(GroupRecreated) == [GroupRecreated(2)]

@@ -16,6 +16,7 @@ from chasquimq.telemetry.sink import (
     U32_MAX,
     U64_MAX,
     DlqRouted,
+    GroupRecreated,
     JobOutcome,
     LeaseLost,
     LockOutcome,
@@ -41,6 +42,7 @@ RECORDS = {
     "lease_lost": LeaseLost(1),
     "stale_outcomes": StaleOutcomes(stale=1, unproven=2),
     "rows_dropped": RowsDropped(events=1, history=2),
+    "group_recreated": GroupRecreated(1),
     "worker_health": WorkerHealth(is_consuming=True, has_trusted_leases=True),
 }
 
@@ -96,6 +98,7 @@ def test_a_batch_is_given_singly_to_a_sink_that_does_not_override_it(batched, si
         (LeaseLost, "count"),
         (lambda n: StaleOutcomes(n, 0), "stale"),
         (lambda n: RowsDropped(n, 0), "events"),
+        (GroupRecreated, "count"),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import GroupConflict, ServerRefused, StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, has_many_set, many_set_question, probe
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
         ResultSettings,
     )
     from chasquimq.store.connection import Connection, Part, Reply
+
+logger = get_logger(__name__)
 
 PARKING = "returned"
 # Longer than any lease, so that whatever is parked can be claimed at once.
@@ -82,6 +85,8 @@ class ConsumerStore:
         # Whether reads can be woken, and whether the last one was: somebody wants an idle worker.
         self.can_be_woken = False
         self.was_woken = False
+        # How often somebody had deleted the group, and it was made again.
+        self.regroup_count = 0
 
     @property
     def writes(self) -> Link:
@@ -231,6 +236,15 @@ class ConsumerStore:
         if error.code != "NOGROUP":
             raise error
         await self.join_group()
+        if self.keys.wake in str(error):
+            return EMPTY  # no job was in there
+        self.regroup_count += 1
+        logger.warning(
+            "consumer group %r of queue %r was deleted and has been made again: "
+            "jobs that were deleted are lost, those still in the stream run",
+            self.group,
+            self.keys.queue,
+        )
         return EMPTY
 
     @property

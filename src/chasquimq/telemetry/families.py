@@ -192,6 +192,12 @@ HISTORY_DROPPED = Family(
     "Rows of the history that were given up.",
     unit="rows",
 )
+GROUP_RECREATED = Family(
+    "chasquimq_group_recreated_total",
+    "counter",
+    "How often the worker found its consumer group deleted, and made it again.",
+    unit="transitions",
+)
 CONSUMING = Family(
     "chasquimq_worker_consuming",
     "gauge",

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from chasquimq.telemetry.sink import (
     DlqRouted,
+    GroupRecreated,
     JobOutcome,
     LeaseLost,
     LockOutcome,
@@ -111,6 +112,10 @@ class InMemorySink(MetricsSink):
     def history_rows_dropped(self, **labels: str) -> int:
         return self._total("history_dropped", labels=labels)
 
+    def groups_recreated(self, **labels: str) -> int:
+        """How often a worker found its consumer group deleted, and made it again."""
+        return self._total("group_recreated", labels=labels)
+
     # ── what the engine tells ────────────────────────────────────────────────────────────────
 
     def promoter_tick(self, tick: PromoterTick) -> None:
@@ -145,6 +150,9 @@ class InMemorySink(MetricsSink):
             "history_dropped": rows.history,
         }
         self._note(rows, counts)
+
+    def group_recreated(self, group: GroupRecreated) -> None:
+        self._note(group, {"group_recreated": group.count})
 
     def worker_health(self, health: WorkerHealth) -> None:
         self._note(health, {})

@@ -145,6 +145,12 @@ class RowsDropped(_Counts, frozen=True, gc=False):
     events_unproven: int = 0
 
 
+class GroupRecreated(_Counts, frozen=True, gc=False):
+    """Somebody had deleted the consumer group, and the worker made it again, `count` times."""
+
+    count: int
+
+
 class WorkerHealth(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How a worker is doing at one moment; `loops_down` counts loops that keep failing."""
 
@@ -170,5 +176,6 @@ Record = (
     | LeaseLost
     | StaleOutcomes
     | RowsDropped
+    | GroupRecreated
     | WorkerHealth
 )

@@ -10,6 +10,7 @@ from chasquimq.telemetry.records import (
     U32_MAX,
     U64_MAX,
     DlqRouted,
+    GroupRecreated,
     JobOutcome,
     LeaseLost,
     LockOutcome,
@@ -33,6 +34,7 @@ __all__ = [
     "U64_MAX",
     "CompletedRuns",
     "DlqRouted",
+    "GroupRecreated",
     "JobOutcome",
     "LeaseLost",
     "LockOutcome",
@@ -92,6 +94,8 @@ class MetricsSink:
     def stale_outcomes(self, outcomes: StaleOutcomes) -> None: ...
 
     def rows_dropped(self, rows: RowsDropped) -> None: ...
+
+    def group_recreated(self, group: GroupRecreated) -> None: ...
 
     def worker_health(self, health: WorkerHealth) -> None: ...
 

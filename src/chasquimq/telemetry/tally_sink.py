@@ -8,6 +8,7 @@ from typing import Generic
 from chasquimq.telemetry import families as f
 from chasquimq.telemetry.sink import (
     DlqRouted,
+    GroupRecreated,
     JobOutcome,
     LeaseLost,
     LockOutcome,
@@ -99,6 +100,10 @@ class TallySink(MetricsSink, Generic[H]):
             self._tally.count(f.EVENTS_DROPPED, rows.events)
             self._tally.count(f.EVENTS_UNPROVEN, rows.events_unproven)
             self._tally.count(f.HISTORY_DROPPED, rows.history)
+
+    def group_recreated(self, group: GroupRecreated) -> None:
+        with self._lock:
+            self._tally.count(f.GROUP_RECREATED, group.count)
 
     def worker_health(self, health: WorkerHealth) -> None:
         gauges = {
