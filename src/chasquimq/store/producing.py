@@ -339,7 +339,7 @@ class ProducerStore:
             return connection
         async with self._preparing:
             if connection is not self._prepared:
-                if connection is not self._asked:
+                if self._remembers_natively and connection is not self._asked:
                     await self._ask_rights(connection)
                 await self._widen_memory(connection)
                 self._prepared = connection
@@ -392,9 +392,13 @@ class ProducerStore:
         if self.confirmation is not None:
             await self.confirmation.probe(connection)
 
-    async def _widen_memory(self, connection: Connection) -> None:
+    @property
+    def _remembers_natively(self) -> bool:
         assert self._abilities is not None, "a connection probes the server before it is used"
-        if not (self._abilities.idempotent_add and self._settings.resend):
+        return self._abilities.idempotent_add and self._settings.resend
+
+    async def _widen_memory(self, connection: Connection) -> None:
+        if not self._remembers_natively:
             return
         # The default window of 100 ids would double a resent bulk; only a stream that
         # exists can be told, and telling it the same again changes nothing.
