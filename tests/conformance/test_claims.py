@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from chasquimq.engine.counters import Counters
+from chasquimq.engine.hand_back import HandBack
+from chasquimq.engine.holdings import Holdings
+from chasquimq.settings import ReadSettings
 from conformance.conftest import LEASE_MS
 
 STALE_MS = LEASE_MS + 1_000
@@ -97,6 +101,20 @@ async def test_what_was_handed_back_is_claimable_at_once_and_uncharged(take, hel
     await silent.hand_back([(entry_id, 0) for entry_id in held])
 
     assert await take("me") == [("job-0", 0, 1), ("job-1", 0, 1), ("job-2", 0, 1)]
+
+
+@pytest.mark.parametrize("deliveries", [0, 2, 5])
+async def test_a_take_over_whose_answer_was_lost_goes_back_with_what_was_spent(
+    take, held, grow_stale, consumer, raw, deliveries
+):
+    await grow_stale(held, deliveries=deliveries)
+    await take("me")
+
+    # Nothing of that answer is held here.
+    unheard = HandBack(await consumer("me"), Holdings(1, ReadSettings()), Counters())
+    await unheard.give_unseen()
+
+    assert set((await owners(raw)).values()) == {(b"returned", deliveries)}
 
 
 async def test_nothing_is_stale_where_everyone_renews(take, held):

@@ -33,7 +33,9 @@ class HandBack:
         held = set(self._holdings.ids())
         try:
             pending = await self._store.pending()
-            await self.give([(one, max(0, count - 1)) for one, count in pending if one not in held])
+            await self.give(
+                [(one, self._spent(count)) for one, count in pending if one not in held]
+            )
         except StoreError:
             self._store.has_gap = True
             raise
@@ -44,7 +46,15 @@ class HandBack:
         for entry_id, count in await self._store.pending():
             delivery = self._holdings.get(entry_id)
             if delivery is None:
-                counts.append((entry_id, max(0, count - 1)))
+                counts.append((entry_id, self._spent(count)))
             elif not delivery.started_ns:
                 counts.append((entry_id, delivery.earlier))
         await self.give(counts)
+
+    def _spent(self, count: int) -> int:
+        """What a delivery that nobody heard of is charged with beside itself.
+
+        The claim script charges only what had no charge, so that a larger count is of earlier runs.
+        """
+        is_charged = count == 1 or self._store.abilities.claim_on_read
+        return max(0, count - is_charged)
