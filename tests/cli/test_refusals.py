@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -143,10 +144,25 @@ async def test_a_startup_hook_that_fails_gives_away_nothing(chasqui):
         ("k8s://https://host:443", "k8s://https://host:443"),
         ("http://127.0.0.1:9100/metrics", "http://127.0.0.1:9100/metrics"),
         ("redis://db?passwd=canary&x=1", "redis://db?passwd=***&x=1"),
+        ("redis://can@ary:canary@db", "redis://***@db"),
     ],
 )
 def test_passwords_of_urls_are_masked_wherever_they_stand(text, masked):
     assert mask_secrets(text) == masked
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a://", "a.", "redis://x:", "redis+", "redis:", "?password", "&pwd", "a://b@ ", "a", "@", "1"],
+)
+@pytest.mark.parametrize("head", ["", "redis://", "redis://u:", "://"])
+def test_a_text_is_masked_in_a_time_that_grows_with_its_length_alone(head, piece):
+    text = head + piece * (1_000_000 // len(piece))
+    began_s = time.process_time()
+
+    mask_secrets(text)
+
+    assert time.process_time() - began_s < 2
 
 
 @pytest.fixture
