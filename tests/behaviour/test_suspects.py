@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from chasquimq import UnrecoverableError
 from chasquimq.engine.suspects import PROVED_S
 from support.processes import WorkerFleet
 from support.waiting import eventually, patience
@@ -257,3 +258,30 @@ async def test_a_worker_with_suspects_reads_new_jobs_at_its_usual_pace(
     await eventually(lambda: len(done) == 3_000, within_s=3 * patience())
     assert len(gated.started) == 1
     gated.end_all()
+
+
+@pytest.mark.parametrize("earlier", [1, 2], ids=["any attempt", "last attempt"])
+async def test_a_suspect_whose_end_is_refused_holds_the_others_back_for_seconds_only(
+    queue, running_worker, redelivered, raw, earlier
+):
+    """The worker goes on with its other jobs while the server takes no burial."""
+    seen = []
+    await redelivered("dies", "second", earlier=earlier)
+    await raw("SET", raw.keys.dlq, "no stream")
+
+    async def handler(job):
+        seen.append(job.data)
+        if job.data == "dies":
+            raise UnrecoverableError("it will never work")
+
+    running = await running_worker(handler, concurrency=4, max_attempts=3)
+    await eventually(lambda: seen == ["dies"])
+    await add(queue, "n1")
+
+    within_s = 4 * PROVED_S * patience()
+    await eventually(lambda: {"n1", "second"} <= set(seen), within_s=within_s)
+
+    assert running.worker.health().buried == 0
+    await raw("DEL", raw.keys.dlq)
+    await eventually(lambda: running.worker.health().buried == 1)
+    assert sorted(seen) == ["dies", "n1", "second"]

@@ -4,7 +4,8 @@ A suspect is a job with earlier charged deliveries: a run of it began, and nobod
 Suspects wait in a lane of their own, beside the jobs that nobody suspects:
 
 - At most one of them is on trial in a worker. The next one starts when the server has confirmed
-  the end of the first, or when the first has run for `PROVED_S`.
+  the end of the first, or when the first has run for `PROVED_S`. An end that the server does not
+  confirm, because it refuses the burial or the ack, holds others back for as long.
 - A suspect on its last attempt runs alone: the crash that buries it leaves no doubt whose it was.
   It starts when every other run has ended or lasted `PROVED_S`, and nothing starts beside it until
   it has ended or lasted as long.
@@ -149,13 +150,20 @@ class Suspects:
         if suspect is None:
             self.on_turn()
             return
-        left_s = _left_s(suspect, time.monotonic_ns(), self._needed_s)
+        left_s = self._trial_left_s(suspect)
         if left_s > 0:
             self._look_in(left_s)
             return
-        if not self.is_alone:
+        if not (self.is_alone or suspect.is_finished):
             self._proved_s = max(_PROVED_S_MIN, self._proved_s / 2)
         self._end_trial()
+
+    def _trial_left_s(self, suspect: Delivery) -> float:
+        now_ns = time.monotonic_ns()
+        if not suspect.is_finished:
+            return _left_s(suspect, now_ns, self._needed_s)
+        ended_ns = suspect.started_ns + suspect.duration_us * 1_000
+        return PROVED_S - (now_ns - ended_ns) / 1e9
 
 
 class SuspectRequeuer:
