@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq.cli.render import mask_secrets
+from support.command import PROGRAM
 
 SECRET = "canary"
 # A password in a URL, a title that a terminal would take, and a line that would look like ours.
@@ -70,11 +71,42 @@ raise SyntaxError("{EVIL}", ("a\\x1b[2Jfile.py", 3, 1, "redis://me:canary@db"))
 """
 
 
+LOUD = f"""
+import threading
+import warnings
+
+
+class Dropped:
+    def __del__(self):
+        raise RuntimeError("{EVIL}")
+
+
+def fall():
+    raise RuntimeError("{EVIL}")
+
+
+Dropped()
+warnings.warn("{EVIL}")
+thread = threading.Thread(target=fall)
+thread.start()
+thread.join()
+"""
+
+LEAVING = """
+class Odd(Exception):
+    def __str__(self):
+        raise SystemExit(0)
+
+
+raise Odd
+"""
+
+
 @pytest.fixture(autouse=True)
 def modules(tmp_path):
     for name, text in {
         "failing": FAILING, "speechless": SPEECHLESS, "strange": STRANGE, "shy": SHY,
-        "hooked": HOOKED, "evil_file": EVIL_FILE,
+        "hooked": HOOKED, "evil_file": EVIL_FILE, "loud": LOUD, "leaving": LEAVING,
     }.items():  # fmt: skip
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "outer.py").write_text("import json\n\nimport failing\n")
@@ -96,6 +128,25 @@ async def test_a_module_that_fails_to_import_gives_away_nothing(bare_chasqui, ta
     assert said.code == 2
     assert_is_clean(said.out + said.err)
     assert "all is well" not in [line.removeprefix("error: ") for line in said.err.splitlines()]
+
+
+async def test_what_the_interpreter_tells_of_a_module_gives_away_nothing(bare_environ, tmp_path):
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [*PROGRAM, "worker", "loud:send", "--queue", "q"],
+        env=bare_environ, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode == 2
+    assert ended.stderr.count("redis://me:***@db") >= 3
+    assert_is_clean(ended.stderr)
+
+
+async def test_a_module_whose_error_would_end_the_command_is_refused(bare_chasqui):
+    said = await bare_chasqui("worker", "leaving:send", "--queue", "q")
+
+    assert said.code == 2
+    assert "importing leaving failed: Odd: (its text cannot be shown)" in said.err
 
 
 async def test_spark_workers_refuse_such_a_module_in_the_same_words(bare_chasqui):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shlex
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from chasquimq.cli.files import whole_file
+from support.command import PROGRAM
 
 pytestmark = pytest.mark.takes_turns
 
@@ -60,6 +64,73 @@ async def test_a_link_that_waits_for_a_draft_or_the_file_is_not_followed(
     assert victim.read_text() == "mine"
     assert not output.is_symlink()
     assert output.read_text()
+
+
+@pytest.mark.parametrize("command", ["dlq export", "metrics"])
+async def test_a_pipe_keeps_its_name(say, queue_name, grave, tmp_path, command):
+    output = tmp_path / "pipe"
+    os.mkfifo(output)
+    await grave(("mail", "secret"))
+
+    said = await say(*command.split(), queue_name, "--output", str(output))
+
+    assert said.code == 1
+    assert f"{output} must be a file that can be written: a device, a pipe or a stream" in said.err
+    assert output.is_fifo()
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_link_to_a_device_keeps_its_name(tmp_path):
+    output = tmp_path / "null"
+    output.symlink_to("/dev/null")
+
+    with (
+        pytest.raises(OSError, match="a device, a pipe or a stream"),
+        whole_file(output, is_private=True),
+    ):
+        pass
+
+    assert output.is_symlink()
+
+
+async def test_a_link_to_our_own_output_keeps_its_name(environ, queue_name, grave, tmp_path):
+    # As /dev/stdout, in a place where it may be lost.
+    output, told = tmp_path / "stdout", tmp_path / "told"
+    output.symlink_to("/proc/self/fd/1")
+    await grave(("mail", "secret"))
+
+    with told.open("wb") as file:
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            [*PROGRAM, "dlq", "export", queue_name, "--output", str(output)],
+            env=environ, stdout=file, stderr=subprocess.PIPE, timeout=30, check=False,
+        )  # fmt: skip
+
+    assert ended.returncode == 1
+    assert b"a device, a pipe or a stream" in ended.stderr
+    assert output.is_symlink()
+
+
+@pytest.mark.parametrize("args", [("--help",), ("completion", "bash")])
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        (">/dev/full", 1, "error: the output must be written and was not: No space left on device"),
+        (">&-", 0, ""),
+    ],
+)
+async def test_output_that_cannot_be_written_is_no_traceback(
+    bare_environ, args, redirection, code, said
+):
+    line = f"{shlex.join([*PROGRAM, *args])} {redirection}"
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        ["/bin/sh", "-c", line],
+        env=bare_environ, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+    assert ended.stderr.strip() == said
+    assert ended.returncode == code
 
 
 def test_nobody_sees_a_file_before_it_is_whole(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -18,7 +20,12 @@ def whole_file(path: Path, *, is_private: bool) -> Generator[TextIO]:
 
     The draft has a name that nobody can guess, and the owner alone may read it. A link at `path`
     is replaced, not followed. What is private stays for its owner, whatever the umask says.
+
+    Raises:
+        OSError: it cannot be written; or what is there is no file, and taking its name would
+            take a device or a pipe from everybody who uses it.
     """
+    _refuse_streams(path)
     descriptor, draft = tempfile.mkstemp(prefix=_PREFIX, dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -33,6 +40,25 @@ def whole_file(path: Path, *, is_private: bool) -> Generator[TextIO]:
             Path(draft).unlink()
         raise
     _sync_folder(path.parent)
+
+
+def _refuse_streams(path: Path) -> None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or (path.is_symlink() and _is_ours(found)):
+        why = "a device, a pipe or a stream is there; without the option the output goes to stdout"
+        raise OSError(errno.EINVAL, why)
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    """Whether this is one of our own streams, as behind /dev/stdout when it goes to a file."""
+    for descriptor in (0, 1, 2):
+        with suppress(OSError):
+            if os.path.samestat(found, os.fstat(descriptor)):
+                return True
+    return False
 
 
 def _umask() -> int:

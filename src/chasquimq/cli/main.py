@@ -5,18 +5,21 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import StringIO
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import click
 
-from chasquimq.cli.render import shown, talk
+from chasquimq.cli.render import error_text, shown, talk
 from chasquimq.cli.signals import EXIT_INTERRUPTED
 from chasquimq.errors import ChasquiError, NotSupportedError, SettingsError
 
@@ -30,6 +33,10 @@ FOUND_WANTING = frozenset({
     "CHASQUI_SERVER_BIN", "channel", "connection", "day", "java", "key", "lake", "output", "port",
     "queue", "replay", "table", "the socket directory",
 })  # fmt: skip
+
+
+# Of these a stream says no more than that; files are written by those who name them.
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class LazyCommand(NamedTuple):
@@ -144,13 +151,15 @@ def chasqui() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code."""
     if args is None:
-        sys.excepthook = _tell_bug
+        _hook_words_of_others()
     try:
         exit_code = _run(sys.argv[1:] if args is None else list(args))
-        sys.stdout.flush()
+        _flush_stdout()
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        return _tell_unwritten(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (click.ClickException, click.Abort, ChasquiError) as failed:
@@ -197,10 +206,57 @@ def code_of(failed: ChasquiError) -> int:
     return EXIT_FAILED if what in FOUND_WANTING else EXIT_USAGE
 
 
+def _hook_words_of_others() -> None:
+    """Show with our care what the interpreter would show by itself, word for word."""
+    sys.excepthook = _tell_bug
+    sys.unraisablehook = _tell_unraisable
+    threading.excepthook = _tell_thread
+    warnings.showwarning = _tell_warning
+
+
+def _tell_unraisable(ignored: sys.UnraisableHookArgs) -> None:
+    """An error that nobody can catch, as one in `__del__`."""
+    error = ignored.exc_value
+    told = ignored.exc_type.__name__ if error is None else error_text(error)
+    talk(f"warning: {ignored.err_msg or 'an exception was ignored'}: {told}")
+
+
+def _tell_thread(ended: threading.ExceptHookArgs) -> None:
+    if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+        _tell_bug(ended.exc_type, ended.exc_value, ended.exc_traceback)
+
+
+def _tell_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Without the line of source, which may hold what the message leaves out."""
+    talk(f"{filename}:{lineno}: {category.__name__}: {message}")
+
+
 def _tell_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show what nobody expected, with its stack; an error of anybody's may quote a password."""
     for line in "".join(traceback.format_exception(kind, error, trace)).splitlines():
         click.echo(shown(line), err=True)
+
+
+def _flush_stdout() -> None:
+    # There is none where the shell closed it.
+    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdout.flush()
+
+
+def _tell_unwritten(error: OSError) -> int:
+    """Say that our output was not written; an error about anything else is raised again."""
+    if error.errno not in _UNWRITTEN or error.filename is not None:
+        raise error
+    _silence_stdout()
+    talk(f"error: the output must be written and was not: {error.strerror}")
+    return EXIT_FAILED
 
 
 def _silence_stdout() -> None:

@@ -117,7 +117,7 @@ def error_text(error: BaseException) -> str:
     """The kind of an error and its own words; those of a user's class may fail to come."""
     try:
         words = str(error)
-    except Exception:  # noqa: BLE001  `__str__` is the user's code, too
+    except (Exception, SystemExit):  # noqa: BLE001  `__str__` is the user's code, too
         words = "(its text cannot be shown)"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
