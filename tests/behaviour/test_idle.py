@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from chasquimq import Worker
-from chasquimq.settings import RetrySettings
+from chasquimq.settings import RetrySettings, UpkeepSettings
+from chasquimq.upkeep import Upkeep
 from chasquimq.wire.codec import encode_envelope
 from chasquimq.wire.delayed_member import encode_member
 from support.monitor import Monitor
@@ -187,6 +188,27 @@ async def test_a_producer_that_rings_no_bell_is_noticed_and_looked_after(raw, ru
     )
     assert max(late_ms) <= 3_000 * patience()
     assert max(late_ms[15:]) <= 200 * patience()
+
+
+async def test_a_promoter_whose_bell_is_cut_off_looks_by_itself_at_once(
+    url, queue, queue_name, raw
+):
+    upkeep = Upkeep(queue_name, redis_url=url, settings=UpkeepSettings(lock_ttl_s=60))
+    running = asyncio.create_task(upkeep.run())
+    await eventually(lambda: upkeep._loops.promoter._bell.is_heard, what="a promoter at its bell")
+    await asyncio.sleep(0.5)
+
+    for line in (await raw("CLIENT", "LIST")).decode().splitlines():
+        if "name=chasqui-bell" in line:
+            await raw("CLIENT", "KILL", "ID", line.split()[0].removeprefix("id="))
+    await queue.add("soon", 1, delay_ms=300)
+
+    async def is_ready():
+        return (await queue.counts()).ready == 1
+
+    await eventually(is_ready, within_s=3)
+    await upkeep.close()
+    await running
 
 
 async def test_what_is_handed_back_wakes_an_idle_worker(queue, running_worker, kind):

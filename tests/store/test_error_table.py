@@ -8,7 +8,10 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.errors import ServerOutOfMemory, ServerRefused
-from store.fake_server import ENTRY_ID, NEW, OLD, FakeServer
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.link import Link
+from chasquimq.store.upkeep import UpkeepStore
+from store.fake_server import ENTRY_ID, NEW, OK, OLD, FakeServer
 
 MARKS = b"*1\r\n:1\r\n"
 
@@ -166,3 +169,17 @@ async def test_an_answer_that_nobody_understands_ends_its_own_add_only(queue_nam
 
         await asyncio.wait_for(queue.add("n", 3), 10)
         assert server.accept_count == 1
+
+
+@pytest.mark.parametrize("text", REDIALLED.values(), ids=REDIALLED)
+async def test_a_promoter_whose_bell_is_on_the_wrong_server_dials_anew(queue_name, text):
+    rung = b"*2\r\n$4\r\nbell\r\n$1\r\n1\r\n"
+    async with FakeServer({"CLIENT": OK, "BLPOP": (error(text), rung)}) as server:
+        bell = Link(ConnectionSettings(url=server.url))
+        store = UpkeepStore(queue_name, bell, bell=bell)
+        with pytest.raises(ServerRefused):
+            await (await store.listen(1_000))
+
+        assert await (await store.listen(1_000))
+        assert server.accept_count == 2
+        await store.close()

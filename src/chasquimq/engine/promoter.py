@@ -57,9 +57,10 @@ class Bell:
             self.is_heard = True
             has_rung = await listening
         except StoreError:
-            # Not allowed, or not connected: the promoter looks more often instead.
+            # Not allowed, or not connected: the promoter looks more often instead, from now on.
             self.is_heard = False
             self._deaf_until_s = time.monotonic() + _DEAF_S
+            self._on_ring()
             return
         if has_rung:
             self.has_rung = True

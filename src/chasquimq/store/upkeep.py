@@ -100,7 +100,7 @@ class UpkeepStore:
         if self._bell is None:
             raise StoreError("a bell needs a connection of its own, found none")
         connection = await self._bell.connection()
-        return _has_rung(connection, self._keys.bell, block_ms)
+        return _has_rung(self._bell, connection, self._keys.bell, block_ms)
 
     async def hang_up_bell(self) -> None:
         if self._bell is not None:
@@ -143,8 +143,12 @@ class UpkeepStore:
             raise
 
 
-async def _has_rung(connection: Connection, bell: str, block_ms: int) -> bool:
-    return await connection.call("BLPOP", bell, block_ms // 1000, block_ms=block_ms) is not None
+async def _has_rung(link: Link, connection: Connection, bell: str, block_ms: int) -> bool:
+    try:
+        return await connection.call("BLPOP", bell, block_ms // 1000, block_ms=block_ms) is not None
+    except StoreError as error:
+        link.heed(error)
+        raise
 
 
 def _due_ms(found: int) -> float:
