@@ -293,10 +293,11 @@ async def test_a_worker_that_may_not_be_woken_reads_more_often_instead(
         taken_s.append(time.monotonic())
 
     leaver = RunningWorker(Worker(queue_name, blocks, redis_url=fenced_url, concurrency=1))
-    heir = RunningWorker(Worker(queue_name, takes, redis_url=fenced_url))
     await leaver.until_consuming()
     await queue.add_bulk([{"name": "n", "data": at} for at in range(2)])
     await eventually(lambda: leaver.worker.health().waiting == 1)
+    # Not before: it would take one of the two.
+    heir = RunningWorker(Worker(queue_name, takes, redis_url=fenced_url))
     await heir.until_consuming()
     await eventually(lambda: heir.worker._shift.pipeline.reader._is_idle)
     leaver.worker.request_stop()
