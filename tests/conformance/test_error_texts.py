@@ -64,4 +64,4 @@ async def test_a_script_without_a_group_says_so(consumer, raw):
     await raw("DEL", raw.keys.stream)
 
     assert (await me.claim(10))[0].size == 0
-    assert await raw.consumers() == []
+    assert await raw.consumers() == ["me"]

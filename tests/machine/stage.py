@@ -113,7 +113,7 @@ class Stage(RuleBasedStateMachine):
     def attempt(self, act, queue: Queue):
         """Ask the server for something; without memory it may refuse, and then nothing is done."""
         try:
-            return self.do(self._maybe_lossy(act, queue._store().link))
+            return self.do(self._maybe_lossy(act, queue))
         except ServerOutOfMemory:
             assert self.is_out_of_memory
             return None
@@ -127,6 +127,8 @@ class Stage(RuleBasedStateMachine):
                 self.do(worker.settle())
 
     async def _maybe_lossy(self, act, link):
+        if isinstance(link, Queue):
+            link = link._store().link
         loses, self.loses_next_reply = self.loses_next_reply, False
         return await (losing_the_reply(link, act) if loses else act)
 

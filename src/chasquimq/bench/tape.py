@@ -83,7 +83,9 @@ class Recorder:
             *,
             block_ms: int = 0,
         ) -> None:
-            if connection not in self._ignored:
+            # Who waits for the bell does nothing else, and a replay has nothing to wait for.
+            is_waiting = b"\r\nBLPOP\r\n" in request[:32]
+            if connection not in self._ignored and not is_waiting:
                 on_end = self._hear(connection, request, reply_count, on_end)
             post(connection, request, reply_count, on_end, block_ms=block_ms)
 
