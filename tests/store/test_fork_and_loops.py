@@ -255,6 +255,31 @@ def test_closing_a_queue_closes_the_connections_of_other_threads(url, queue_name
         assert other.result(10) == "refused"
 
 
+def test_closing_a_queue_while_other_threads_end_cancels_nobody(url, queue_name, look):
+    """Adders that hear of the close end their loops, and their loops cancel what closes there."""
+    queue = Queue(queue_name, redis_url=url)
+    added: list[int] = []
+
+    async def add_until_closed() -> None:
+        with suppress(StoreError):
+            while True:
+                await queue.add("n", 1)
+                added.append(1)
+
+    async def close() -> None:
+        await eventually(lambda: len(added) > 100)
+        await queue.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        adding = [threads.submit(lambda: asyncio.run(add_until_closed())) for _ in range(4)]
+        asyncio.run(close())
+        for one in adding:
+            one.result(10)
+
+    # An add that was cut off may have arrived; one that was confirmed has.
+    assert look.jobs() >= len(added)
+
+
 def test_closing_a_queue_frees_a_loop_that_stands_still(url, queue_name, loop, look):
     queue = Queue(queue_name, redis_url=url)
     loop.run_until_complete(queue.add("n", 1))

@@ -152,8 +152,12 @@ class _Place(Generic[T]):
         except RuntimeError:  # it has just ended
             closing.close()
             return
-        with suppress(RuntimeError, TimeoutError):
-            await asyncio.wait_for(asyncio.wrap_future(there), _CLOSE_S_MAX)
+        # A loop that ends meanwhile cancels this task of it, which is no cancel of the caller.
+        ended = asyncio.wrap_future(there)
+        await asyncio.wait([ended], timeout=_CLOSE_S_MAX)
+        if not ended.cancel() and not ended.cancelled():
+            with suppress(RuntimeError):
+                ended.result()
 
     async def _close_here(self) -> None:
         await self._keeper.aclose()
