@@ -155,6 +155,24 @@ async def test_long_suspects_all_start_within_a_minute(running_worker, redeliver
     gated.end_all()
 
 
+async def test_suspects_that_take_a_few_seconds_do_not_queue_up_for_their_whole_length(
+    running_worker, redelivered
+):
+    """Each that ends lets the next one start sooner, as each that lasts does."""
+    started = []
+    await redelivered(*range(6))
+
+    async def handler(job):
+        started.append(job.data)
+        await asyncio.sleep(PROVED_S * 0.6)
+
+    begun_s = time.monotonic()
+    await running_worker(handler, concurrency=10)
+    await eventually(lambda: len(started) == 6, within_s=4 * PROVED_S * patience())
+
+    assert time.monotonic() - begun_s < PROVED_S * 2 * patience()
+
+
 async def test_suspects_that_wait_in_vain_are_taken_by_another_worker_uncharged(
     running_worker, redelivered, raw
 ):
