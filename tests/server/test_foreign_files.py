@@ -16,6 +16,7 @@ from chasquimq.cli import demo_tables
 from chasquimq.errors import SettingsError
 from chasquimq.server import ProjectServer, find_server
 from chasquimq.server.address import Address
+from chasquimq.server.launch import LOG_BYTES_MAX
 from chasquimq.server.probe import identify
 from chasquimq.server.socket_path import project_socket_path
 
@@ -61,6 +62,28 @@ def test_a_file_that_is_a_link_is_refused_and_what_it_leads_to_stays(
     assert "remove it" in said
     assert (precious.read_text(), stat.S_IMODE(precious.stat().st_mode)) == (PRECIOUS, 0o644)
     link.unlink()
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+@pytest.mark.parametrize("kind", ["pipe", "directory"])
+def test_what_is_no_file_is_refused_in_one_sentence(
+    project: ProjectServer, data_dir: Path, bundled: Path, name: str, kind: str
+):
+    path = data_dir / name
+    os.mkfifo(path) if kind == "pipe" else path.mkdir()
+
+    assert refused(project, bundled).startswith(f"the file {path} must be a plain file")
+
+    path.unlink() if kind == "pipe" else path.rmdir()
+
+
+def test_a_log_that_cannot_be_put_aside_stops_no_server(
+    project: ProjectServer, data_dir: Path, bundled: Path
+):
+    (data_dir / "server.log").write_text("x" * (LOG_BYTES_MAX + 1))
+    (data_dir / "server.log.old").mkdir()
+
+    assert project.start(bundled).is_ready
 
 
 @pytest.mark.parametrize("name", OWN_FILES)

@@ -62,8 +62,9 @@ def test_nobody_at_a_socket_is_nobody(tmp_path: Path):
         b"$5\r\nhello\r\n*0\r\n+PONG\r\n",
         b"$999999999999\r\n",
         b"*2\r\n",
+        b"*1\r\n" * 5_000,
     ],
-    ids=["silence", "http", "password", "no facts", "endless", "cut short"],
+    ids=["silence", "http", "password", "no facts", "endless", "cut short", "deep"],
 )
 def test_an_impostor_is_nobody(answer: bytes):
     with impostor(answer) as address:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import warnings
 
 import pytest
@@ -134,3 +135,38 @@ async def test_a_plain_address_warns_of_nothing(add_at, proxy):
         warnings.simplefilter("error")
 
         await add_at(proxy.url, insecure_tls=True)
+
+
+@pytest.fixture
+async def nameless():
+    """A server of TLS that shows no certificate at all."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("aNULL:@SECLEVEL=0")
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(100))
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1], heard
+
+
+@pytest.mark.parametrize("ciphers", ["aNULL:@SECLEVEL=0", "ALL:aNULL:@SECLEVEL=0"])
+@pytest.mark.parametrize("who", ["loop", "thread"])
+async def test_no_choice_of_ciphers_makes_certificates_needless(nameless, ciphers, who):
+    port, heard = nameless
+    url = f"rediss://:canary@127.0.0.1:{port}?ssl_ciphers={ciphers}"
+    settings = ConnectionSettings(url=url, connect_timeout_ms=2_000, command_timeout_ms=2_000)
+
+    dialled = (
+        open_connection(settings)
+        if who == "loop"
+        else asyncio.to_thread(BlockingConnection(settings).call, "PING")
+    )
+    with pytest.raises(ServerUnreachable):
+        await dialled
+
+    assert b"".join(heard) == b""

@@ -12,7 +12,12 @@ from chasquimq.errors import ServerUnreachable, SettingsError, StoreError
 from chasquimq.inspector import Inspector
 from chasquimq.queue_events import QueueEvents
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import connection_settings, normal_url
+from chasquimq.store.address import (
+    connection_settings,
+    new_async_connection,
+    new_blocking_connection,
+    normal_url,
+)
 from chasquimq.store.blocking import BlockingConnection
 from chasquimq.store.dialling import dial
 from chasquimq.store.route import Route
@@ -103,6 +108,41 @@ def test_a_host_without_a_scheme_keeps_its_case_and_its_tls():
 def test_a_scheme_that_is_none_is_refused(scheme):
     with pytest.raises(SettingsError, match="redis_url must be redis://, rediss:// or unix://"):
         normal_url(f"{scheme}://:{SECRET}@host:1", tls=True)
+
+
+@pytest.mark.parametrize(
+    "url", ["rediss:me:{}@host", "REDISS:\\\\me:{}@host:1", "rediss:{}@host", "valkeys:me:{}@host"]
+)
+def test_a_safe_scheme_without_its_slashes_is_no_user(url):
+    with pytest.raises(SettingsError, match="redis_url must be redis://, rediss://") as refused:
+        normal_url(url.format(SECRET))
+
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["rediss", "rediss:6379", "rediss:6379/1", "rediss.example:1"])
+def test_a_host_may_be_called_as_a_scheme_is(host):
+    assert normal_url(host) == f"redis://{host}"
+
+
+def test_bytes_that_are_no_text_are_refused():
+    with pytest.raises(SettingsError, match="text that UTF-8 can carry") as refused:
+        normal_url(f"redis://me:{SECRET}\udcff@host")
+
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("who", [new_async_connection, new_blocking_connection])
+@pytest.mark.parametrize(
+    "option", ["retry=1", "redis_connect_func=x", "encoding=x", "credential_provider=x",
+               "maint_notifications_config=x", "decode_responses=1"]
+)  # fmt: skip
+def test_an_option_that_no_url_can_say_is_refused(who, option):
+    name = option.partition("=")[0]
+    settings = ConnectionSettings(url=f"redis://:{SECRET}@127.0.0.1:1?{option}")
+
+    with pytest.raises(SettingsError, match=f"redis_url must be a URL without {name}"):
+        who(settings)
 
 
 @pytest.mark.parametrize("tls", ["false", 0, None, ""])

@@ -246,7 +246,7 @@ def _tell_bug(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 def _flush_stdout() -> None:
     # There is none where the shell closed it.
-    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+    if sys.stdout is not None:
         sys.stdout.flush()
 
 

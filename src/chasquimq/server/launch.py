@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -91,8 +91,10 @@ def _claimed(plan: LaunchPlan) -> Generator[tuple[int, BinaryIO]]:
 
 
 def _open_log(path: Path) -> BinaryIO:
-    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-        path.replace(path.with_suffix(".log.old"))
+    # A log that grows on is better than no server.
+    with suppress(OSError):
+        if path.lstat().st_size > LOG_BYTES_MAX:
+            path.replace(path.with_suffix(".log.old"))
     return os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 

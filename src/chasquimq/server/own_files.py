@@ -64,9 +64,12 @@ def open_own(path: Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, _FILE_MODE)
     except OSError as error:
-        # A link is ELOOP here, and EMLINK or EFTYPE on other systems.
-        if error.errno != errno.ENOENT and path.is_symlink():
-            raise _refusal(path, path.lstat()) from None
+        # A link is ELOOP here, and EMLINK or EFTYPE on other systems. Pipes and directories may
+        # refuse to be written, too.
+        with suppress(OSError):
+            found = path.lstat()
+            if error.errno != errno.EEXIST and not stat.S_ISREG(found.st_mode):
+                raise _refusal(path, found) from None
         raise
     found = os.fstat(descriptor)
     is_plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1

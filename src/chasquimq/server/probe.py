@@ -39,7 +39,7 @@ def identify(address: Address, timeout_s: float = ANSWER_TIMEOUT_S) -> Identity 
     try:
         about, directory, ping = ask(address, questions, timeout_s)
         return _identity(about, directory, ping)
-    except (OSError, ValueError, KeyError, RefusedReply):
+    except (OSError, ValueError, KeyError, RecursionError, RefusedReply):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
@@ -47,6 +48,14 @@ _WEAKENING = {
     "ssl_cert_reqs": ("none", "optional"),
     "ssl_check_hostname": ("false", "f", "0", "no", "n"),
 }
+# Without these a server needs no certificate, or reads and writes in the clear.
+_NO_NULL_CIPHERS = ":!aNULL:!eNULL"
+# Options of the client library that no text can say, or that would change what we say to servers.
+_OURS = frozenset({
+    "connection_class", "credential_provider", "decode_responses", "encoding", "encoding_errors",
+    "event_dispatcher", "maint_notifications_config", "parser_class", "redis_connect_func", "retry",
+    "socket_keepalive_options",
+})  # fmt: skip
 _PROVIDER_SHARE = 0.8
 _PARTS_SHOWN = 3
 
@@ -62,6 +71,8 @@ def normal_url(url: str, *, tls: bool = False) -> str:
     if not url.strip():
         raise SettingsError("redis_url", url, _URL_RULE)
     url = _with_scheme(url.strip())
+    if not _is_text(url):
+        raise SettingsError("redis_url", redact(url), "text that UTF-8 can carry", hint=_URL_HINT)
     if parse_topology(url) is None:
         _check(url)
     if tls and url.startswith(("redis://", "redis+")):
@@ -126,17 +137,25 @@ def _make(pool_class: Any, settings: ConnectionSettings, name: str, **options: A
     if parse_topology(url) is not None:
         raise SettingsError("redis_url", redact(url), _ONE_RULE)
     check_tls(settings)
+    _refuse_our_options(url)
     try:
         pool = pool_class.from_url(url, **_options(settings, name), **options)
         # In a URL these would win over what we rely on.
         pool.connection_kwargs |= {"protocol": 2, **_tls_options(settings)}
+        _refuse_null_ciphers(pool.connection_kwargs, settings)
         return pool.make_connection()
     except DataError:
         rule = "a URL without user and password where there is a credential_provider"
         raise SettingsError("redis_url", redact(url), rule) from None
-    except (TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         rule = "a URL whose options the client library knows"
         raise SettingsError("redis_url", redact(url), rule, hint=str(error)) from None
+
+
+def _refuse_our_options(url: str) -> None:
+    for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True):
+        if name in _OURS:
+            raise SettingsError("redis_url", redact(url), f"a URL without {name}")
 
 
 def _url(settings: ConnectionSettings) -> str:
@@ -175,12 +194,32 @@ def _tls_options(settings: ConnectionSettings) -> dict[str, Any]:
     return {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
 
 
+def _refuse_null_ciphers(options: dict[str, Any], settings: ConnectionSettings) -> None:
+    if options.get("ssl_ciphers") and not settings.insecure_tls:
+        options["ssl_ciphers"] += _NO_NULL_CIPHERS
+
+
 def _with_scheme(url: str) -> str:
     """Everything below decides by the scheme, so its spelling is settled here, once."""
     if "://" not in url:
+        _refuse_lost_slashes(url)
         return f"redis://{url}"
     scheme, _, rest = url.partition("://")
     return f"{_SPELLINGS.get(scheme.lower(), scheme.lower())}://{rest}"
+
+
+def _is_text(url: str) -> bool:
+    # Bytes of a command line or a variable that are no text come as half a character.
+    return not any("\ud800" <= char <= "\udfff" for char in url)
+
+
+def _refuse_lost_slashes(url: str) -> None:
+    """A scheme that asks for TLS and lost its // would be taken for a user, and heard by all."""
+    scheme, colon, rest = url.partition(":")
+    is_safe = colon and _SPELLINGS.get(scheme.lower(), "").startswith("rediss")
+    # A host may have such a name, too.
+    if is_safe and not re.match(r"\d+(?:[/?#]|$)", rest):
+        raise SettingsError("redis_url", redact(url), _URL_RULE, hint=f"write {scheme}://")
 
 
 def _check(url: str) -> None:
