@@ -55,7 +55,7 @@ class MissedFiresPolicy:
 
     @classmethod
     def skip(cls) -> MissedFiresPolicy:
-        """They are let go; the default."""
+        """They are let go, but for the newest, which comes late; the default."""
         return cls("skip")
 
     @classmethod
@@ -65,7 +65,7 @@ class MissedFiresPolicy:
 
     @classmethod
     def fire_all(cls, max_catchup: int) -> MissedFiresPolicy:
-        """Each becomes a job, oldest first, at most `max_catchup` of them."""
+        """Each and the newest become a job, oldest first, at most `max_catchup` in all."""
         # Callers lie.
         is_number = isinstance(max_catchup, int)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not is_number or isinstance(max_catchup, bool):

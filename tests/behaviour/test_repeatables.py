@@ -521,6 +521,25 @@ async def test_windows_after_the_end_are_not_caught_up_with(
     assert await queue.get_repeatable_jobs() == []
 
 
+async def test_a_plan_that_ended_without_a_worker_still_fires_its_last_window(
+    queue, scheduler, come, fired, now_ms, raw
+):
+    job = await queue.upsert_repeatable_job(
+        "mail", 1, repeat=RepeatPattern.every(1_000), end_before_ms=await now_ms() + MINUTE_MS
+    )
+    spec_hash = raw.keys.repeat_spec(job.id)
+    spec = msgpack.unpackb(await raw("HGET", spec_hash, "spec"))
+    spec[6] = await now_ms() - 5_500
+    await raw("HSET", spec_hash, "spec", msgpack.packb(spec))
+    due_ms = await come(job.id, ago_ms=10_000)
+
+    await scheduler.run_once()
+
+    assert await dues(fired) == [due_ms + 4_000]
+    assert scheduler.missed_count == 4
+    assert await queue.get_repeatable_jobs() == []
+
+
 async def test_a_plan_waits_for_its_start(queue, now_ms):
     start_ms = await now_ms() + 3 * MINUTE_MS
 
@@ -535,7 +554,7 @@ async def test_a_plan_waits_for_its_start(queue, now_ms):
         pytest.param(SKIP, [4], id="skip"),
         pytest.param(ONCE, [0], id="fire-once"),
         pytest.param(MissedFiresPolicy.fire_all(100), [0, 1, 2, 3, 4], id="fire-all"),
-        pytest.param(MissedFiresPolicy.fire_all(2), [0, 1], id="fire-all with a cap"),
+        pytest.param(MissedFiresPolicy.fire_all(2), [0, 4], id="fire-all with a cap"),
     ],
 )
 async def test_missed_windows_follow_the_policy(queue, scheduler, come, fired, policy, windows):

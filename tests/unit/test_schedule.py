@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Iterable
 from itertools import accumulate
 
 import pytest
@@ -133,8 +134,8 @@ def test_a_late_window_fires_whatever_the_policy_while_its_successor_is_not_past
     [
         (SKIP, [T0 + 10 * MINUTE_MS]),
         (FIRE_ONCE, [T0]),
-        (MissedFires.fire_all(1), [T0]),
-        (FIRE_ALL, [T0, T0 + MINUTE_MS, T0 + 2 * MINUTE_MS]),
+        (MissedFires.fire_all(1), [T0 + 10 * MINUTE_MS]),
+        (FIRE_ALL, [T0, T0 + MINUTE_MS, T0 + 10 * MINUTE_MS]),
         (MissedFires.fire_all(100), [T0 + i * MINUTE_MS for i in range(11)]),
     ],
 )
@@ -273,9 +274,59 @@ def test_one_tick_fires_no_more_than_the_cap(pattern: Pattern):
     plan = plan_fires(pattern, T0, now_ms, MissedFires.fire_all(10**9))
 
     assert len(plan.fires) == FIRES_PER_TICK_MAX
-    assert plan.fires[0] == T0
+    assert (plan.fires[0], plan.fires[-1]) == (T0, now_ms)
     assert plan.next_ms is not None
     assert plan.next_ms > now_ms
+
+
+@pytest.mark.parametrize("policy", [SKIP, MissedFires.fire_all(10**9)])
+def test_the_newest_of_more_windows_within_the_grace_than_a_tick_fires_is_among_them(
+    policy: MissedFires,
+):
+    now_ms = T0 + 20_000
+
+    for grace_ms in (15_000, 20_000):
+        fires = plan_fires(Every(1), T0, now_ms, policy, grace_ms=grace_ms).fires
+
+        assert (len(fires), fires[-1]) == (FIRES_PER_TICK_MAX, now_ms)
+
+
+@often
+@given(
+    pattern=st.one_of(st.integers(1, 10**7).map(Every), st.sampled_from(MINUTELY)),
+    max_catchup=st.integers(1, 12),
+    late_ms=st.integers(0, 10**8),
+)
+def test_a_cap_on_catching_up_lets_fires_between_go_and_never_the_newest(
+    pattern: Pattern, max_catchup: int, late_ms: int
+):
+    now_ms = T0 + late_ms
+
+    fires = plan_fires(pattern, T0, now_ms, MissedFires.fire_all(max_catchup), grace_ms=0).fires
+
+    assert 1 <= len(fires) <= max_catchup
+    assert fires[-1] <= now_ms <= pattern.next_on_cadence(T0, fires[-1])
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps"),
+    [(SKIP, [4]), (FIRE_ONCE, [0]), (FIRE_ALL, [0, 1, 4]), (MissedFires.fire_all(9), range(5))],
+)
+def test_the_newest_fire_of_a_plan_that_has_ended_meanwhile_is_its_last_one(
+    policy: MissedFires, steps: Iterable[int]
+):
+    end_ms, now_ms = T0 + 4 * MINUTE_MS + 7, T0 + 60 * MINUTE_MS
+
+    plan = plan_fires(Every(MINUTE_MS), T0, now_ms, policy, end_ms=end_ms)
+
+    assert plan.fires == [T0 + step * MINUTE_MS for step in steps]
+    assert plan.next_ms is not None
+    assert plan.next_ms > end_ms
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_plan_whose_next_window_lies_after_its_end_fires_nothing(policy: MissedFires):
+    assert plan_fires(Every(MINUTE_MS), T0, T0 + MINUTE_MS, policy, end_ms=T0 - 1).fires == []
 
 
 @pytest.mark.parametrize("policy", [SKIP, FIRE_ONCE, FIRE_ALL])

@@ -121,7 +121,7 @@ class Scheduler:
     async def _plan(self, spec: DueSpec, now_ms: int) -> Plan:
         grace_ms = 2 * self._settings.scheduler_tick_ms
         if spec.due_ms >= now_ms - grace_ms:
-            return _within_bounds(spec, _plan(spec, now_ms, grace_ms, spec.policy))
+            return _within_limit(spec, _plan(spec, now_ms, grace_ms, spec.policy))
         # To catch up with ten thousand windows takes a while, which jobs should not feel.
         plan, missed = await asyncio.to_thread(_plan_late, spec, now_ms, grace_ms)
         self.missed_count += missed
@@ -139,18 +139,16 @@ class Scheduler:
 
 def _plan_late(spec: DueSpec, now_ms: int, grace_ms: int) -> tuple[Plan, int]:
     """The plan, and how many windows it lets go (counted up to a tick's ceiling)."""
-    plan = _within_bounds(spec, _plan(spec, now_ms, grace_ms, spec.policy))
+    plan = _within_limit(spec, _plan(spec, now_ms, grace_ms, spec.policy))
     all_of_them = MissedFires.fire_all(FIRES_PER_TICK_MAX)
-    every = _within_bounds(spec, _plan(spec, now_ms, grace_ms, all_of_them))
+    every = _within_limit(spec, _plan(spec, now_ms, grace_ms, all_of_them))
     return plan, len(every.fires) - len(plan.fires)
 
 
 def _plan(spec: DueSpec, now_ms: int, grace_ms: int, policy: MissedFires) -> Plan:
-    return plan_fires(spec.pattern, spec.due_ms, now_ms, policy, grace_ms=grace_ms)
-
-
-def _within_bounds(spec: DueSpec, plan: Plan) -> Plan:
-    """The plan without what lies after the spec's end or over its limit."""
     end_ms = spec.end_before_ms
-    fires = plan.fires if end_ms is None else [ms for ms in plan.fires if ms <= end_ms]
-    return Plan(fires[: spec.fires_left], plan.next_ms)
+    return plan_fires(spec.pattern, spec.due_ms, now_ms, policy, grace_ms=grace_ms, end_ms=end_ms)
+
+
+def _within_limit(spec: DueSpec, plan: Plan) -> Plan:
+    return Plan(plan.fires[: spec.fires_left], plan.next_ms)

@@ -80,7 +80,10 @@ class MissedFires:
 
     @classmethod
     def fire_all(cls, max_catchup: int) -> MissedFires:
-        """One fire for each of them, oldest first, up to `max_catchup`."""
+        """One fire for each of them and the newest, oldest first, up to `max_catchup`.
+
+        Where there are more, those right before the newest are let go.
+        """
         return cls("fire-all", max_catchup)
 
     def __post_init__(self) -> None:
@@ -128,56 +131,65 @@ def plan_fires(
     policy: MissedFires,
     *,
     grace_ms: int = GRACE_MS,
+    end_ms: int | None = None,
 ) -> Plan:
     """Decide what a spec whose window `fire_at_ms` has come fires now, and when it is next.
 
     A window is missed once its successor is due as well and it is older than `grace_ms`. The
-    newest one is never missed, only late.
+    newest one, of those up to `end_ms`, is never missed, only late.
     """
     if fire_at_ms > now_ms:
         return Plan([], fire_at_ms)
     following_ms = _next_or_none(pattern, fire_at_ms, fire_at_ms)
+    until_ms = now_ms if end_ms is None else min(now_ms, end_ms)
+    if fire_at_ms > until_ms:
+        return Plan([], following_ms)
     if following_ms is None or following_ms >= now_ms:
         return Plan([fire_at_ms], following_ms)
-    fires = _choose(pattern, fire_at_ms, now_ms, policy, now_ms - grace_ms)
+    fires = _choose(pattern, fire_at_ms, until_ms, policy, now_ms - grace_ms)
     return Plan(fires, _next_or_none(pattern, fire_at_ms, now_ms))
 
 
 def _choose(
-    pattern: Pattern, fire_at_ms: int, now_ms: int, policy: MissedFires, on_time_from_ms: int
+    pattern: Pattern, fire_at_ms: int, until_ms: int, policy: MissedFires, on_time_from_ms: int
 ) -> list[int]:
     if fire_at_ms >= on_time_from_ms:
-        return _windows(pattern, fire_at_ms, now_ms, FIRES_PER_TICK_MAX)
+        return _windows(pattern, fire_at_ms, until_ms, FIRES_PER_TICK_MAX)
     match policy.kind:
         case "skip":
-            newest_ms = _newest(pattern, fire_at_ms, now_ms)
+            newest_ms = _newest(pattern, fire_at_ms, until_ms)
             first_ms = _next_or_none(pattern, fire_at_ms, on_time_from_ms - 1)
             first_ms = newest_ms if first_ms is None else min(first_ms, newest_ms)
-            return _windows(pattern, first_ms, now_ms, FIRES_PER_TICK_MAX)
+            return _windows(pattern, first_ms, until_ms, FIRES_PER_TICK_MAX)
         case "fire-once":
             return [fire_at_ms]
         case "fire-all":
             count_max = min(policy.max_catchup or 1, FIRES_PER_TICK_MAX)
-            return _windows(pattern, fire_at_ms, now_ms, count_max)
+            return _windows(pattern, fire_at_ms, until_ms, count_max)
         case _:
             assert_never(policy.kind)
 
 
-def _windows(pattern: Pattern, window_ms: int | None, now_ms: int, count_max: int) -> list[int]:
+def _windows(pattern: Pattern, first_ms: int, until_ms: int, count_max: int) -> list[int]:
+    """The oldest windows; the newest takes the last place where there are more than `count_max`."""
     windows: list[int] = []
-    while window_ms is not None and window_ms <= now_ms and len(windows) < count_max:
+    window_ms: int | None = first_ms
+    while window_ms is not None and window_ms <= until_ms:
+        if len(windows) == count_max:
+            windows[-1] = _newest(pattern, window_ms, until_ms)
+            break
         windows.append(window_ms)
         window_ms = _next_or_none(pattern, window_ms, window_ms)
     return windows
 
 
-def _newest(pattern: Pattern, window_ms: int, now_ms: int) -> int:
+def _newest(pattern: Pattern, window_ms: int, until_ms: int) -> int:
     """The last window that has come; a stall may have been long, so the time is halved."""
-    newest_ms, high_ms = window_ms, now_ms
+    newest_ms, high_ms = window_ms, until_ms
     while newest_ms < high_ms:
         middle_ms = (newest_ms + high_ms) // 2
         found_ms = _next_or_none(pattern, window_ms, middle_ms)
-        if found_ms is None or found_ms > now_ms:
+        if found_ms is None or found_ms > until_ms:
             high_ms = middle_ms
         else:
             newest_ms = found_ms
