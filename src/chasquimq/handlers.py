@@ -109,7 +109,7 @@ class HandlerSet:
         if self._batch and self._settings.pool == "process" and self._has_sync:
             raise SettingsError(
                 "pool", "process", '"thread" for a `def` handler of batches',
-                hint="only single jobs go to other processes",
+                hint="only single jobs go to other processes; or use an `async def` handler",
             )  # fmt: skip
 
     async def _in_process(self, job: DeliveredJob) -> Any:
@@ -122,9 +122,11 @@ class HandlerSet:
     def _refuse_timeout_in_threads(self) -> None:
         needs_process = self._settings.timeout_ms is not None and self._has_sync
         if needs_process and self._settings.pool == "thread":
+            # Batches do not go to other processes.
+            remedy = "use " if self._batch else 'use pool="process" or '
             raise SettingsError(
                 "timeout_ms", self._settings.timeout_ms, "unset for a `def` handler in a thread",
-                hint='a thread cannot be stopped; use pool="process" or an `async def` handler',
+                hint=f"a thread cannot be stopped; {remedy}an `async def` handler",
             )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 
@@ -236,6 +237,27 @@ async def test_jobs_that_share_no_table_are_tried_alone(queue, running_worker):
 async def test_a_batch_that_could_never_be_is_refused(options, why):
     with pytest.raises(SettingsError, match=why):
         Worker("q", len, **options)
+
+
+async def test_a_refused_time_limit_of_batches_in_threads_names_no_remedy_that_is_refused_too():
+    with pytest.raises(SettingsError, match="timeout_ms must be unset") as refused:
+        Worker("q", len, batch=(4, 200), timeout_ms=1000)
+
+    assert "process" not in str(refused.value)
+    assert "use an `async def` handler" in str(refused.value)
+
+
+async def test_an_async_handler_of_batches_runs_here_whatever_the_pool(queue, running_worker):
+    seen = []
+
+    async def handler(jobs):
+        seen.append((os.getpid(), len(jobs)))
+
+    await add(queue, 1, 2)
+    await running_worker(handler, batch=(2, 1_000), pool="process")
+
+    await eventually(lambda: seen)
+    assert seen == [(os.getpid(), 2)]
 
 
 async def test_a_handler_that_wants_to_exit_fails_its_jobs_and_not_the_worker(
