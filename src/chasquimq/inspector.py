@@ -33,7 +33,7 @@ from chasquimq.store.reading import ReadStore
 from chasquimq.store.scanning import Advance, KeyScan
 from chasquimq.wire.contents import Contents, open_envelope
 from chasquimq.wire.keys import QueueKeys
-from chasquimq.wire.names import check_group_name, check_queue_name
+from chasquimq.wire.names import check_group_name, check_many, check_queue_name
 
 __all__ = [
     "Advance",
@@ -134,7 +134,8 @@ class Inspector:
             StoreError: none of them could be asked about.
         """
         check_group_name(group)
-        keys = list(map(QueueKeys, queues))
+        many = check_many("queues", queues, "a list of queue names", hint="for one, pass [queue]")
+        keys = list(map(QueueKeys, many))
         found = Survey([], [], [], {}, [])
         asked = [(one.queue, snapshot_questions(one, group)) for one in keys]
         for one, replies in zip(keys, await self._links.ask_each(asked), strict=True):

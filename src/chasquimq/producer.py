@@ -18,7 +18,7 @@ from chasquimq.repeat import RepeatableMeta
 from chasquimq.settings import CredentialProvider, at_least
 from chasquimq.store.producing import ProducerStore
 from chasquimq.wire.keys import QueueKeys
-from chasquimq.wire.names import check_job_id
+from chasquimq.wire.names import check_job_ids
 from chasquimq.wire.new_job import raw_payload
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -178,8 +178,8 @@ class _BytesQueue(Queue):
         return ProducerStore(*parts)
 
     async def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
-        ids = [check_job_id(job_id) for job_id in job_ids]
-        return [one.result for one in await self._result_store().leftovers(ids)]
+        found = await self._result_store().leftovers(check_job_ids(job_ids))
+        return [one.result for one in found]
 
 
 def _payloads(payloads: Any) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from chasquimq import BackoffSpec, Queue
+from chasquimq import BackoffSpec, Producer, Queue
 from chasquimq.errors import (
     ChasquiError,
     EncodeError,
@@ -19,6 +19,7 @@ from chasquimq.errors import (
     PayloadTooLarge,
     SettingsError,
 )
+from chasquimq.inspector import Inspector
 
 
 @pytest.fixture
@@ -344,3 +345,51 @@ async def test_without_a_limit_a_delay_beyond_all_clocks_is_still_refused(url, q
             await queue.add("n", 1, delay_ms=2**60)
 
     assert await raw("EXISTS", raw.keys.delayed) == 0
+
+
+NOT_A_LIST = ["abc", b"abc", bytearray(b"abc"), 7, None]
+
+
+@pytest.mark.parametrize("given", NOT_A_LIST)
+@pytest.mark.parametrize("method", ["cancel_delayed_bulk", "get_job_result_bulk"])
+async def test_a_bare_id_where_many_are_taken_is_refused_and_not_cut_into_letters(
+    queue, untouched, method, given
+):
+    with pytest.raises(
+        KindRefused, match=r"job_ids must be a list of job ids, got .*; .*\[job_id\]"
+    ):
+        await getattr(queue, method)(given)
+
+
+@pytest.mark.parametrize("given", NOT_A_LIST)
+@pytest.mark.parametrize("method", ["cancel_delayed_bulk", "get_result_bulk"])
+async def test_the_low_level_producer_refuses_a_bare_id_as_well(
+    url, queue_name, untouched, method, given
+):
+    producer = Producer(url, queue_name)
+
+    with pytest.raises(KindRefused, match="must be a list of job ids"):
+        await getattr(producer, method)(given)
+
+    await producer.shutdown()
+
+
+@pytest.mark.parametrize("given", NOT_A_LIST[:-1])
+@pytest.mark.parametrize("method", ["replay_dlq", "purge_dlq"])
+async def test_a_bare_dlq_id_where_many_are_taken_is_refused(queue, untouched, method, given):
+    with pytest.raises(KindRefused, match="ids must be a list of dlq ids"):
+        await getattr(queue, method)(ids=given)
+
+
+@pytest.mark.parametrize("given", NOT_A_LIST)
+async def test_a_survey_takes_a_list_of_queues_and_not_the_letters_of_one(url, given):
+    async with Inspector(redis_url=url) as inspector:
+        with pytest.raises(KindRefused, match="queues must be a list of queue names"):
+            await inspector.survey(given)
+
+
+async def test_many_ids_may_come_from_any_iterable(queue):
+    ids = ("a", "b")
+
+    assert await queue.cancel_delayed_bulk(iter(ids)) == [False, False]
+    assert await queue.get_job_result_bulk(dict.fromkeys(ids)) == [None, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chasquimq.queue.opening import Opening
-from chasquimq.wire.names import check_job_id
+from chasquimq.wire.names import check_job_ids
 
 
 class Cancelling(Opening):
@@ -21,4 +21,4 @@ class Cancelling(Opening):
 
     async def cancel_delayed_bulk(self, job_ids: Sequence[str]) -> list[bool]:
         """The same for many ids; the answers come in their order."""
-        return await self._store().cancel([check_job_id(job_id) for job_id in job_ids])
+        return await self._store().cancel(check_job_ids(job_ids))

@@ -21,6 +21,7 @@ from chasquimq.store.dead_letters import DeadLetterStore, DlqQuery, buried_ms
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.replaying import Edit, Replayed
 from chasquimq.wire.codec import decode_envelope, decode_payload, encode_payload
+from chasquimq.wire.names import check_many
 from chasquimq.wire.stream_entry import DlqEntry
 
 _ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
@@ -165,10 +166,9 @@ def _job_id(envelope: bytes) -> str | None:
 def _checked(ids: Any) -> Sequence[str] | None:
     if ids is None:
         return None
-    if isinstance(ids, str | bytes):
-        raise SettingsError("ids", ids, "a list of dlq ids")
+    many = check_many("ids", ids, "a list of dlq ids", hint="for one, pass [dlq_id]")
     # Twice the same id is one entry.
-    return list(dict.fromkeys(_check_entry_id("ids", entry_id) for entry_id in ids))
+    return list(dict.fromkeys(_check_entry_id("ids", entry_id) for entry_id in many))
 
 
 def _check_entry_id(what: str, entry_id: Any) -> str:

@@ -13,7 +13,7 @@ from chasquimq.queue.opening import Opening
 from chasquimq.queue.result_watch import POLL_S_MAX, ResultWatch
 from chasquimq.store.end_tail import EndTail
 from chasquimq.store.results import Leftovers, ResultStore
-from chasquimq.wire.names import check_job_id
+from chasquimq.wire.names import check_job_id, check_job_ids
 from chasquimq.wire.outcome import COMPLETED, DEAD
 
 
@@ -26,8 +26,8 @@ class Resulting(Opening):
 
     async def get_job_result_bulk(self, job_ids: Sequence[str]) -> list[Any]:
         """The same for many ids, in their order."""
-        ids = [check_job_id(job_id) for job_id in job_ids]
-        return [one.value() for one in await self._result_store().leftovers(ids)]
+        found = await self._result_store().leftovers(check_job_ids(job_ids))
+        return [one.value() for one in found]
 
     async def wait_for_result(
         self, job_id: str, *, timeout: float = 30.0, poll_interval: float = 0.1

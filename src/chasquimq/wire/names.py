@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
-from chasquimq.errors import LimitExceeded, SettingsError
+from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
 
 QUEUE_NAME_BYTES_MAX = 128
 JOB_NAME_BYTES_MAX = 256
@@ -34,6 +36,21 @@ def check_consumer_id(consumer_id: str) -> str:
 def check_job_id(job_id: str) -> str:
     """Return the job id as a plain str if it is neither blank nor too long."""
     return _check_not_blank("job id", job_id, JOB_ID_BYTES_MAX)
+
+
+def check_job_ids(job_ids: Iterable[str]) -> list[str]:
+    """Return many job ids as a list; one bare id would be cut into its letters."""
+    many = check_many("job_ids", job_ids, "a list of job ids", hint="for one, pass [job_id]")
+    return [check_job_id(job_id) for job_id in many]
+
+
+def check_many(what: str, given: Iterable[Any], rule: str, *, hint: str) -> Iterable[Any]:
+    """Return what holds many values; a text is no list of its letters."""
+    # Callers lie.
+    is_many = isinstance(given, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_many or isinstance(given, str | bytes | bytearray):
+        raise KindRefused(what, given, rule, hint=hint)
+    return given
 
 
 def check_job_name(name: str) -> str:
