@@ -5,6 +5,7 @@ import os
 
 from chasquimq import Job, Worker
 from chasquimq.blocking import Queue
+from chasquimq.errors import SettingsError
 from chasquimq.server import SessionServer
 
 QUEUE = "example-views"
@@ -28,8 +29,11 @@ def sign_up(queue: Queue, form: dict[str, str]) -> tuple[str, int]:
 
 def status(queue: Queue, job_id: str) -> tuple[str, int]:
     """What a page asks for while its visitor waits."""
-    # The id comes from outside: an unknown one must not make the server send its whole backlog.
-    found = queue.get_job(job_id, max_scanned_bytes=100_000)
+    try:
+        # The id comes from outside: an unknown one must not make the server send its whole backlog.
+        found = queue.get_job(job_id, max_scanned_bytes=100_000)
+    except SettingsError:  # blank, too long or not Unicode, so it is the id of no job
+        return "unknown", 404
     is_gone = found.state == "unknown" and found.scanned_all
     return found.state, 404 if is_gone else 200
 
@@ -45,6 +49,7 @@ def main(url: str) -> None:
     with open_queue(url) as queue:
         job_id, code = sign_up(queue, {"email": "ada@example.org"})
         print(code, *status(queue, job_id))
+        print(*status(queue, " "), "for an id that a visitor made up")
         asyncio.run(run_worker(url))
         print(*status(queue, job_id))
         # region result

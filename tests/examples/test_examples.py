@@ -56,7 +56,12 @@ PRINTED = {
         "dead: unrecoverable, UnrecoverableError: no such place",
         "ready 0, running 0, delayed 1",
     ],
-    "flask_style.py": ["202 ready 200", "completed 200", "mail to ada@example.org"],
+    "flask_style.py": [
+        "202 ready 200",
+        "unknown 404 for an id that a visitor made up",
+        "completed 200",
+        "mail to ada@example.org",
+    ],
     "graceful_stop.py": [
         "page 1 started",
         "page 1 done",
