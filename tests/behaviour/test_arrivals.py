@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from chasquimq.model.backoff import RetryOverride
+from chasquimq.model.fingerprint import fingerprint
 from chasquimq.wire.codec import encode_envelope, encode_payload
 from support.waiting import eventually
 
@@ -156,6 +157,28 @@ async def test_a_job_whose_deliveries_spent_its_budget_is_a_crash_loop(raw, runn
     assert (entry[b"reason"], entry[b"attempt"]) == (b"crash_loop", b"3")
     assert entry[b"d"] == GOOD
     assert seen == []
+
+
+async def test_a_crash_loop_says_how_its_runs_ended(raw, running_worker, caplog):
+    await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
+    for job_id, spent in (("job-1", 0), ("job-2", 2)):
+        envelope = encode_envelope(job_id, encode_payload(None), 1, spent)
+        entry_id = await raw("XADD", raw.keys.stream, "*", "d", envelope, "n", "greet")
+        await raw("XREADGROUP", "GROUP", "default", "dead", "STREAMS", raw.keys.stream, ">")
+        await claim_as_dead(raw, entry_id, deliveries=3 - spent)
+
+    running = await running_worker(noop, max_attempts=3)
+
+    await eventually(lambda: running.worker.health().buried == 2)
+    entries = await raw.dlq()
+    assert {entry[b"detail"] for entry in entries} == {
+        b"3 of 3 runs reported no end: their workers died or went silent",
+        b"1 of 3 runs reported no end: its worker died or went silent",
+    }
+    # All crash loops are one kind, as they are in the history.
+    assert {entry[b"fp"].decode() for entry in entries} == {fingerprint("crash_loop", "")}
+    (line,) = [one.getMessage() for one in caplog.records if "crash_loop" in one.getMessage()]
+    assert line.startswith("job job-1 (greet) is buried as crash_loop: 3 of 3 runs reported no end")
 
 
 async def test_attempts_and_deliveries_are_one_budget(raw, running_worker):

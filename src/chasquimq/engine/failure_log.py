@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chasquimq.model.log import get_logger
+from chasquimq.model.reason import DlqReason
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
@@ -44,20 +45,41 @@ class FailureLog:
 
     def note(self, delivery: Delivery, error: BaseException, failure: Failure, fate: str) -> None:
         """Log a failure, unless one of its kind was logged a moment ago."""
-        kind = (delivery.name, failure.error_type)
-        now_s = time.monotonic()
-        told = self._told.get(kind)
-        if told is not None and now_s - told.at_s < _AGAIN_S:
-            told.untold_count += 1
+        untold = self._untold((delivery.name, failure.error_type))
+        if untold is None:
             return
-        self._remember(kind, now_s)
         logger.warning(
             "a handler failed: %s\n%s", failure.text, self._trace(error),
             extra={
                 "job_name": delivery.name, "job_id": delivery.job_id, "fate": fate,
-                "run_number": delivery.run_number, "untold": told.untold_count if told else 0,
+                "run_number": delivery.run_number, "untold": untold,
             },
         )  # fmt: skip
+
+    def note_crash_loop(self, delivery: Delivery, detail: str | None) -> None:
+        """Log that a job went to the DLQ because its workers died, unless one of its name just did."""
+        untold = self._untold((delivery.name, DlqReason.CRASH_LOOP))
+        if untold is None:
+            return
+        logger.warning(
+            "job %s (%s) is buried as crash_loop: %s; look for what ended the workers: a lack of "
+            "memory, a crash in native code, or a kill",
+            delivery.job_id, delivery.name or "no name", detail,
+            extra={
+                "job_name": delivery.name, "job_id": delivery.job_id,
+                "run_number": delivery.run_number - 1, "untold": untold,
+            },
+        )  # fmt: skip
+
+    def _untold(self, kind: tuple[str, str]) -> int | None:
+        """How many of the kind were not logged since the last one; None: nor is this one."""
+        now_s = time.monotonic()
+        told = self._told.get(kind)
+        if told is not None and now_s - told.at_s < _AGAIN_S:
+            told.untold_count += 1
+            return None
+        self._remember(kind, now_s)
+        return told.untold_count if told else 0
 
     def _remember(self, kind: tuple[str, str], now_s: float) -> None:
         self._told.pop(kind, None)

@@ -225,6 +225,9 @@ class Outcomes:
         done = self._settle(moves, doors, was_resent)
         self.counters.buried += len(done)
         self.counters.failed += sum([move.was_run for move in done])
+        for move in done:
+            if move.is_crash_loop and isinstance(move.entry, Delivery):
+                self._failure_log.note_crash_loop(move.entry, move.detail)
         if self._listener is not None and done:
             self._listener.buried(done)
 

@@ -7,6 +7,7 @@ from enum import IntEnum
 import msgspec
 
 from chasquimq.model.delivery import Arrival, Delivery
+from chasquimq.model.fingerprint import fingerprint
 from chasquimq.model.reason import DlqReason
 from chasquimq.model.verdict import Failure
 
@@ -86,6 +87,30 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
         return isinstance(self.entry, Delivery) and self.entry.started_ns > 0
 
     @property
+    def detail(self) -> str | None:
+        """What the reason alone does not tell; None where there is nothing to add."""
+        if isinstance(self.entry, Arrival):
+            return self.entry.detail
+        return _lost_runs(self) if self.is_crash_loop else None
+
+    @property
+    def fingerprint(self) -> str:
+        """The mark of its kind; all crash loops are one kind."""
+        if self.failure is not None:
+            return self.failure.fingerprint
+        return fingerprint(self.reason, "") if self.is_crash_loop else ""
+
+    @property
+    def is_crash_loop(self) -> bool:
+        return self.reason is DlqReason.CRASH_LOOP
+
+    @property
     def size_bytes(self) -> int:
         entry = self.entry
         return len(entry.body if isinstance(entry, Arrival) else entry.envelope)
+
+
+def _lost_runs(move: Burying) -> str:
+    lost = move.entry.earlier if isinstance(move.entry, Delivery) else 0
+    workers = "its worker" if lost == 1 else "their workers"
+    return f"{lost} of {move.attempt} runs reported no end: {workers} died or went silent"

@@ -112,10 +112,10 @@ def _spell_bury(move: Burying) -> list[Part]:
         entry.entry_id.decode(),
         move.reason,
         name=entry.name,
-        detail=entry.detail if is_broken else None,
+        detail=move.detail,
         attempt=move.attempt,
         error=move.failure.text if move.failure else "",
-        fingerprint=move.failure.fingerprint if move.failure else "",
+        fingerprint=move.fingerprint,
     )
     outcome = encode_dead(move.reason, move.failure.text if move.failure else "")
     return [entry.entry_id, outcome, len(fields), *fields]
