@@ -13,8 +13,10 @@ from chasquimq import Queue, Worker
 from chasquimq.errors import CredentialsRefused, ServerRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.link import Link
 from support.adding import adding
 from support.raw import Raw
+from support.waiting import eventually
 from support.workers import RunningWorker
 
 SECRET = "p@ss/w:rd?#1"
@@ -347,3 +349,31 @@ async def test_a_provider_that_fails_once_costs_an_open_queue_only_time(add_at, 
     await asyncio.wait_for(queue.add("n", 2), 10)
 
     assert len(asked) == 3
+
+
+async def test_a_link_that_was_open_and_lacks_a_right_now_dials_ever_more_slowly(url):
+    refusals: list[ServerRefused] = []
+
+    async def prepare(_connection) -> None:
+        if refusals:
+            raise refusals[0]
+
+    async def is_open() -> bool:
+        try:
+            await link.connection()
+        except ServerRefused:
+            return False
+        return True
+
+    link = Link(ConnectionSettings(url=url), prepare=prepare)
+    (await link.connection()).abort("cut off")
+    refusals.append(ServerRefused("this user must be allowed to run XPENDING", code="NOPERM"))
+    dialled, until_s = link.dial_count, time.monotonic() + 2
+    while time.monotonic() < until_s:
+        assert not await is_open()
+        await asyncio.sleep(0.02)
+
+    assert 0 < link.dial_count - dialled <= 10
+    refusals.clear()
+    await eventually(is_open)
+    await link.close()

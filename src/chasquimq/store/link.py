@@ -43,7 +43,8 @@ _refusals_logged: defaultdict[str, Pace] = defaultdict(Pace)
 class Link:
     """The way to the server for one role.
 
-    A login that is refused is an error for callers, who hear it again until the next dial is due.
+    A login that is refused is an error for callers, who hear it again until the next dial is due;
+    so is, on a link that was open before, whatever makes a new connection of no use.
     With `waits_for_login` an open link whose password changed dials on, as in an outage.
     """
 
@@ -202,7 +203,7 @@ class Link:
                 self._route.heed(error)
                 if not self._may_dial_on(error):
                     self._failures = 0
-                    self._login.note(error)
+                    self._login.note(error, was_open=self._was_open)
                     raise
                 self._report(error, tries)
 

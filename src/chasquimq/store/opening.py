@@ -34,7 +34,7 @@ async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Co
 
 
 class LoginPace:
-    """When a login that was refused may be tried again: ever later, for callers ask ever again."""
+    """When a dial that was refused may be tried again: ever later, for callers ask ever again."""
 
     def __init__(self) -> None:
         self._refusals = 0
@@ -46,9 +46,9 @@ class LoginPace:
         if self._error is not None and time.monotonic() < self._not_before_s:
             raise about(self._error, ()) from self._error.__cause__
 
-    def note(self, error: StoreError) -> None:
-        """A dial failed; what is no refusal is none of our business."""
-        if not is_login_refused(error):
+    def note(self, error: StoreError, *, was_open: bool = False) -> None:
+        """A dial failed for good; where a connection was open before, whatever the reason is."""
+        if not (was_open or is_login_refused(error)):
             self.clear()
             return
         self._error, self._refusals = error, self._refusals + 1
