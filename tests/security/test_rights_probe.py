@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store import rights
 from chasquimq.store.opening import open_connection
+from chasquimq.wire.keys import QueueKeys
 from security.test_least_privilege import EVERYWHERE, MANY_SET, NEWER, PAGE
 from support.waiting import eventually
 from support.workers import RunningWorker
@@ -100,6 +102,36 @@ async def test_who_may_run_no_script_still_hears_of_everything(limited, queue_na
         await asyncio.wait_for(Worker(queue_name, noop, redis_url=url).run(), 10)
 
     assert set(re.findall(r"\+([a-z|]+)", str(caught.value))) == {*lacking, "xack", "zadd"}
+
+
+def test_a_key_of_a_role_is_checked_with_a_command_of_the_role():
+    keys = QueueKeys("q")
+    for role in ROLES:
+        for name, _, command in (key.partition(":") for key in role.keys.split()):
+            assert command in rights.needs(role)
+            assert getattr(keys, name)
+
+
+@pytest.mark.parametrize("place", ["delayed", "dlq", "promoter:lock", "repeat", "scheduler:lock"])
+async def test_a_worker_does_not_start_where_a_key_of_its_queue_is_closed_to_it(
+    limited, raw, queue_name, place
+):
+    prefix = raw.keys.stream.removesuffix("stream")
+    await raw("XADD", raw.keys.dlq, "*", "reason", "an entry of before")
+    url = await limited(of(*WORKING), f"~{prefix}stream")
+    places = {"delayed", "dlq", "promoter:*", "repeat*", "scheduler:*", "dix", "janitor:*"}
+    places |= {"claim:*", "wake", "events", "history", "uniq:*", "result:*", "outcome:*"}
+    shut = {one for one in places if fnmatch(place, one)}
+    await raw("ACL", "SETUSER", queue_name, *(f"~{prefix}{one}" for one in places - shut))
+
+    with pytest.raises(ServerRefused, match="must be allowed to use the keys of the queue"):
+        await asyncio.wait_for(Worker(queue_name, noop, redis_url=url).run(), 10)
+
+    assert await raw("XLEN", raw.keys.dlq) == 1
+    await raw("ACL", "SETUSER", queue_name, *(f"~{prefix}{one}" for one in shut))
+    running = RunningWorker(Worker(queue_name, noop, redis_url=url))
+    await running.until_consuming()
+    await running.stop()
 
 
 async def test_a_worker_does_not_start_without_a_right_and_names_all_that_are_missing(

@@ -12,6 +12,7 @@ from chasquimq.errors import ServerRefused
 from chasquimq.model.log import get_logger
 from chasquimq.store.connection import pack
 from chasquimq.store.script import own_text, run
+from chasquimq.store.server_errors import error_from_reply
 
 if TYPE_CHECKING:
     from chasquimq.settings import UpkeepSettings
@@ -84,28 +85,39 @@ _GRANTED_BY = re.compile(r"ACL SETUSER (?P<user>\S+) \+")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Somebody who needs rights: the commands it sends and the scripts it runs."""
+    """Somebody who needs rights: the commands it sends and the scripts it runs.
+
+    `keys` are those beside the stream that it cannot do without, each with a command for it.
+    """
 
     name: str
     commands: str = ""
     scripts: str = ""
+    keys: str = ""
 
 
 WORKER = Role(
     "a worker",
     "client|id client|unblock time xpending xreadgroup",
     "ack bury charge claim hand_back join_group reap_consumer renew retry",
+    "delayed:zadd dlq:xadd",
 )
 RESULTS = Role("a worker that keeps results", "exists", "complete")
 PROMOTER = Role(
     "promotion",
     "xinfo|consumers xlen",
     "lead promote_due reap_consumer release_lock sweep sweep_index unindex",
+    "delayed:zremrangebyrank promoter_lock:set",
 )
-SCHEDULER = Role("the scheduler", "hmget time zrange", "fire lead quarantine_spec release_lock")
+SCHEDULER = Role(
+    "the scheduler",
+    "hmget time zrange",
+    "fire lead quarantine_spec release_lock",
+    "repeat:zadd scheduler_lock:set",
+)
 # Best effort: what they cannot write is dropped and counted, and no job waits for it.
-EVENTS = Role("events", "xadd xtrim")
-HISTORY = Role("history", "memory|usage xlen", "record")
+EVENTS = Role("events", "xadd xtrim", keys="events:xadd")
+HISTORY = Role("history", "memory|usage xlen", "record", "history:xadd")
 # What a producer does, by the script that does it; each is asked about when it is first done.
 PLAIN_ADD = Role("adding jobs", "xadd")
 NATIVE_ADD = Role("adding jobs", "xadd xgroup|create")
@@ -140,9 +152,16 @@ def commands_of(text: str) -> set[str]:
 async def missing_rights(
     connection: Connection, keys: QueueKeys, roles: Iterable[Role]
 ) -> frozenset[str]:
-    """The commands of these roles that the user may not run; one round trip, nothing is run."""
-    wanted = sorted(frozenset[str]().union(*map(needs, roles)))
-    args = [part for command in wanted for part in _counted(_spelled(command, keys.stream))]
+    """What of these roles the user may not do; one round trip, nothing is run.
+
+    Commands by name, and keys as the roles name them: with a command that is refused there.
+    """
+    roles = tuple(roles)
+    commands = sorted(frozenset[str]().union(*map(needs, roles)))
+    fenced = sorted({key for role in roles for key in role.keys.split()})
+    forms = [_spelled(command, keys.stream) for command in commands]
+    forms += [_spelled_on(key, keys) for key in fenced]
+    args = [part for form in forms for part in _counted(form)]
     try:
         places: list[int] | None = await run(connection, "missing_rights", [keys.stream], *args)
     except ServerRefused as error:
@@ -150,7 +169,8 @@ async def missing_rights(
             raise
         places = None
     if places is None:
-        return frozenset(await _tried(connection, keys, wanted))
+        return frozenset(await _tried(connection, keys, commands))
+    wanted = [*commands, *fenced]
     return frozenset(wanted[place - 1] for place in places)
 
 
@@ -181,7 +201,8 @@ async def refusal_of(
     """
     lacking = [role for role in roles if needs(role) & missing]
     if not lacking:
-        return None
+        is_fenced = any(not missing.isdisjoint(role.keys.split()) for role in roles)
+        return _fenced() if is_fenced else None
     wanted = sorted(frozenset[str]().union(*map(needs, lacking)) & missing)
     found = await _tried(connection, keys, wanted)
     return _refusal(found, " and ".join(role.name for role in lacking)) if found else None
@@ -210,6 +231,18 @@ async def _tried(
 def _spelled(command: str, key: str) -> tuple[Part, ...]:
     parts = [key if part == _KEY else part for part in FORMS[command]]
     return (*command.upper().split("|"), *parts)
+
+
+def _spelled_on(key: str, keys: QueueKeys) -> tuple[Part, ...]:
+    name, _, command = key.partition(":")
+    return _spelled(command, getattr(keys, name))
+
+
+def _fenced() -> ServerRefused:
+    """What the server would say; to try a command on a key that is in use could change it."""
+    refusal = error_from_reply("NOPERM No permissions to access a key")
+    assert isinstance(refusal, ServerRefused), "a missing right is a refusal"
+    return refusal
 
 
 def _counted(parts: tuple[Part, ...]) -> tuple[Part, ...]:
