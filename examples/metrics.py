@@ -23,7 +23,8 @@ async def run(url: str) -> None:
     pages = MetricsServer(
         sink.exposition,
         is_healthy=lambda: True,  # whoever gets an answer sees that the loop turns
-        is_ready=lambda: worker.health().is_consuming,
+        is_ready=lambda: worker.health().is_ok,
+        problems=lambda: worker.health().problems,  # the sentences on a 503 page
         port=0,  # any free one; yours would be 9470
     )
     async with pages:

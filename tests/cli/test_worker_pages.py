@@ -11,6 +11,7 @@ import pytest
 from chasquimq import Worker
 from chasquimq.cli.endpoint import LOOPBACK, Endpoint
 from chasquimq.cli.worker_pages import WorkerPages
+from chasquimq.health import Health
 
 pytestmark = pytest.mark.takes_turns
 
@@ -54,8 +55,23 @@ async def test_health_is_read_on_the_loop_that_changes_it(get):
 
 
 async def test_a_worker_that_consumes_nothing_is_not_ready_and_asks_for_no_restart(get):
-    assert (await get("/readyz")).startswith(b"HTTP/1.1 503 ")
+    not_ready = await get("/readyz")
+
+    assert not_ready.startswith(b"HTTP/1.1 503 ")
+    assert not_ready.endswith(b"\r\n\r\nservice unavailable\nthe worker does not read jobs\n")
     assert (await get("/healthz")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_page_that_is_not_ready_shows_no_password(get, monkeypatch):
+    down = Health(
+        is_running=True, is_consuming=True, loops_down={"reader": "redis://u:hunter2@h:1"}
+    )
+    monkeypatch.setattr(Watched, "health", lambda worker: down)
+
+    not_ready = await get("/readyz")
+
+    assert b"\nloop reader keeps failing: redis://u:***@h:1\n" in not_ready
+    assert b"hunter2" not in not_ready
 
 
 async def _nothing(job) -> None:

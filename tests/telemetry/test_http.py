@@ -1,13 +1,19 @@
 """The endpoint for scrapers and probes, over a real socket."""
 
 import asyncio
+from typing import ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from chasquimq.errors import SettingsError
-from chasquimq.telemetry.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, MetricsServer
+from chasquimq.telemetry.http import (
+    CONNECTIONS_MAX,
+    PROBLEM_CHARS_MAX,
+    REQUEST_BYTES_MAX,
+    MetricsServer,
+)
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import JobOutcome
 
@@ -18,6 +24,7 @@ class Probes:
     is_healthy = True
     is_ready = True
     page = b"up 1\n"
+    problems: ClassVar[list[str]] = []
 
 
 @pytest.fixture
@@ -31,6 +38,7 @@ async def server(probes):
         lambda: probes.page,
         is_healthy=lambda: probes.is_healthy,
         is_ready=lambda: probes.is_ready,
+        problems=lambda: probes.problems,
     ) as server:
         yield server
 
@@ -82,6 +90,38 @@ async def test_a_worker_that_does_not_consume_is_healthy_but_not_ready(server, p
 
     assert (await ask(server, "/healthz"))[0] == 200
     assert (await ask(server, "/readyz"))[::2] == (503, b"service unavailable\n")
+
+
+async def test_a_page_that_is_not_ready_says_why_in_one_line_for_each_problem(server, probes):
+    probes.is_ready = False
+    probes.problems = ["the worker does not read jobs", "loop reader keeps failing: ü"]
+
+    status, headers, body = await ask(server, "/readyz")
+
+    assert (status, headers["content-type"]) == (503, "text/plain; charset=utf-8")
+    assert body.decode() == (
+        "service unavailable\nthe worker does not read jobs\nloop reader keeps failing: ü\n"
+    )
+    assert (await ask(server, "/healthz"))[::2] == (200, b"ok\n")
+
+
+async def test_the_words_of_a_problem_neither_end_a_line_nor_speak_to_a_terminal(server, probes):
+    probes.is_ready = False
+    probes.problems = ["a\r\n\r\nHTTP/1.1 200 OK\x1b[2J\ud800", "x" * 5_000]
+
+    _, headers, body = await ask(server, "/readyz")
+
+    said = body.decode().splitlines()
+    assert said[1] == r"a\r\n\r\nHTTP/1.1 200 OK\x1b[2J\ud800"
+    assert len(said) == 3
+    assert len(said[2]) <= PROBLEM_CHARS_MAX
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_worker_that_is_ready_shows_no_problems(server, probes):
+    probes.problems = ["old news"]
+
+    assert (await ask(server, "/readyz"))[::2] == (200, b"ok\n")
 
 
 async def test_a_worker_that_is_not_healthy_says_so(server, probes):

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from chasquimq.cli.render import mask_secrets
 from chasquimq.errors import NotSupportedError
 from chasquimq.telemetry.http import MetricsServer
 from chasquimq.telemetry.labelled import QueueLabeled
@@ -35,6 +36,7 @@ class WorkerPages:
             # Alive while this loop turns: a server that is down heals without a restart.
             is_healthy=lambda: True,
             is_ready=lambda: worker.health().is_ok,
+            problems=lambda: list(map(mask_secrets, worker.health().problems)),
             host=endpoint.host,
             port=endpoint.port,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from types import TracebackType
@@ -21,6 +21,7 @@ REQUEST_BYTES_MAX = 8_192
 REQUEST_S_MAX = 2.0
 ANSWER_S_MAX = 5.0
 CONNECTIONS_MAX = 64
+PROBLEM_CHARS_MAX = 1_000
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT_TYPE = "text/plain; charset=utf-8"
 _METHODS = ("GET", "HEAD")
@@ -58,7 +59,7 @@ class MetricsServer:
 
     `metrics` draws the page and may take its time: a coroutine function runs on this loop, any
     other in a thread. `is_healthy` False asks for a restart of the process, `is_ready` False says
-    that it consumes nothing now.
+    that it needs help or time now, and `problems` are the sentences that say why, for the 503 page.
 
     A caller that is slow with its request is dropped, and where connections run out the oldest
     one of them makes room. So a probe is answered however many callers say nothing.
@@ -70,6 +71,7 @@ class MetricsServer:
         *,
         is_healthy: Callable[[], bool],
         is_ready: Callable[[], bool],
+        problems: Callable[[], Sequence[str]] | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -77,6 +79,7 @@ class MetricsServer:
             raise SettingsError("port", port, "from 0 (any free one) to 65535")
         self._metrics = metrics
         self._probes = {"/healthz": is_healthy, "/readyz": is_ready}
+        self._problems = {} if problems is None else {"/readyz": problems}
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
@@ -187,7 +190,8 @@ class MetricsServer:
             return Answer(HTTPStatus.OK, await _drawn(self._metrics), METRICS_TYPE)
         if self._probes[path]():
             return Answer(HTTPStatus.OK, b"ok\n")
-        return _plain(HTTPStatus.SERVICE_UNAVAILABLE)
+        found = self._problems[path]() if path in self._problems else ()
+        return _plain(HTTPStatus.SERVICE_UNAVAILABLE, *map(_one_line, found))
 
 
 async def _drawn(page: Page) -> bytes:
@@ -210,8 +214,16 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
     return words[0], words[1].partition("?")[0]
 
 
-def _plain(status: HTTPStatus) -> Answer:
-    return Answer(status, f"{status.phrase.lower()}\n".encode())
+def _plain(status: HTTPStatus, *lines: str) -> Answer:
+    return Answer(status, "".join(f"{line}\n" for line in (status.phrase.lower(), *lines)).encode())
+
+
+def _one_line(sentence: str) -> str:
+    """The sentence without line ends and control characters; errors bring words from anywhere."""
+    shown = (
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in sentence
+    )
+    return "".join(shown)[:PROBLEM_CHARS_MAX]
 
 
 def _spell(answer: Answer, *, has_body: bool) -> bytes:
@@ -220,6 +232,7 @@ def _spell(answer: Answer, *, has_body: bool) -> bytes:
         f"Content-Type: {answer.content_type}\r\n"
         f"Content-Length: {len(answer.body)}\r\n"
         "Cache-Control: no-store\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
         "Connection: close\r\n\r\n"
     )
     return head.encode("latin-1") + (answer.body if has_body else b"")
