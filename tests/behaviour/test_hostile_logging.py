@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 
 import pytest
@@ -257,3 +258,46 @@ def test_a_log_call_that_raises_is_told_on_stderr_once_and_without_its_words(mon
     assert "Refuses" in line
     assert "chasquimq.test" in line
     assert "hunter2" not in line
+
+
+def given(record: logging.LogRecord) -> dict:
+    """What belongs to a record, as a formatter would dump it."""
+    return {key: value for key, value in vars(record).items() if key.startswith("chasqui_")}
+
+
+async def test_every_value_of_a_record_is_plain_so_that_json_can_carry_it(
+    queue, running_worker, caplog
+):
+    caplog.set_level(logging.DEBUG, logger="chasquimq")
+
+    def fail(job):
+        raise ValueError(job.data)
+
+    def told(job):
+        raise RuntimeError("a hook")
+
+    await queue.add_bulk([{"name": name, "data": 1} for name in ("fails", "unknown")])
+    await queue.add("fails", "later", delay_ms=1)
+    await running_worker({"fails": fail}, max_attempts=1, on_dead=told)
+    await eventually(lambda: {"abilities", "handler failed", "this name", "hook"} <= words(caplog))
+
+    for record in caplog.records:
+        if record.name.startswith("chasquimq"):
+            assert json.loads(json.dumps(given(record))) == given(record)
+
+
+async def test_the_record_of_the_abilities_names_each_of_them(queue, caplog):
+    caplog.set_level(logging.DEBUG, logger="chasquimq")
+
+    await queue.add("n", 1)
+
+    (found,) = {tuple(given(one).items()) for one in caplog.records if "abilities" in one.msg}
+    assert [key for key, _ in found] == [
+        "chasqui_ack_delete", "chasqui_claim_on_read", "chasqui_idempotent_add",
+    ]  # fmt: skip
+    assert {type(value) for _, value in found} == {bool}
+
+
+def words(caplog) -> set[str]:
+    searched = ("abilities", "handler failed", "this name", "hook")
+    return {word for word in searched if any(word in one.message for one in caplog.records)}

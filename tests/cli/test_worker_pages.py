@@ -66,7 +66,7 @@ async def test_a_page_that_is_not_ready_shows_no_password(get, monkeypatch):
     down = Health(
         is_running=True, is_consuming=True, loops_down={"reader": "redis://u:hunter2@h:1"}
     )
-    monkeypatch.setattr(Watched, "health", lambda worker: down)
+    monkeypatch.setattr(Watched, "health", lambda _: down)
 
     not_ready = await get("/readyz")
 

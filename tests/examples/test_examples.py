@@ -69,6 +69,7 @@ PRINTED = {
         "page 2 started",
         "page 2 done",
     ],
+    "json_log.py": ["order-7 failed in run 1: retries_exhausted"],
     "metrics.py": ['chasquimq_jobs_completed_total{name="greet",queue="example-metrics"} 3.0'],
     "process_pool.py": ["1229 primes below 10000", "never-ends was stopped"],
     "quickstart.py": ["hello, Ada"],

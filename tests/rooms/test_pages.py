@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
@@ -34,6 +35,7 @@ NOUNS = [
     chasquimq.Queue, chasquimq.Worker, chasquimq.Job, chasquimq.QueueEvents, chasquimq.QueueEvent,
     chasquimq.Upkeep, chasquimq.Producer, chasquimq.Consumer, chasquimq.Scheduler,
 ]  # fmt: skip
+LOGGING_ROOMS = ("engine", "store", "telemetry", "queue", "worker")
 # What `./chasqui` does before there is a package to ask.
 CHECKOUT_COMMANDS = {"setup", "test", "gate"}
 SETTINGS = [kind for _, kind in inspect.getmembers(settings, dataclasses.is_dataclass)]
@@ -62,6 +64,32 @@ class Block(NamedTuple):
     path: str | None
     region: str | None
     code: str
+
+
+def test_the_attributes_of_log_records_are_on_the_page_about_the_log():
+    page = (ROOT / "docs/how-to/run-a-worker.md").read_text()
+    section = FENCE.sub("", page[page.index("## Read the log") :])
+    files = [ROOT / "src/chasquimq/hooks.py", *chain.from_iterable(map(python_in, LOGGING_ROOMS))]
+
+    given = {key for file in files for key in keys_of_records(file.read_text())}
+
+    assert {"job_id", "untold", "loop"} <= given
+    assert given - set(CODE.findall(section)) == set()
+
+
+def python_in(room: str) -> list[Path]:
+    return sorted((ROOT / "src/chasquimq" / room).rglob("*.py"))
+
+
+def keys_of_records(source: str) -> Iterator[str]:
+    """The keys of dicts that are given as `extra` to a log call."""
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "extra"
+            and isinstance(node.value, ast.Dict)
+        ):
+            yield from (key.value for key in node.value.keys if isinstance(key, ast.Constant))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)

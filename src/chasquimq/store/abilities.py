@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import AbilityMissing, ServerOutOfMemory, ServerRefused, StoreError
@@ -37,7 +37,7 @@ async def probe(connection: Connection, keys: QueueKeys, wanted: AbilitySettings
         claim_on_read=_choose("claim_on_read", wanted.claim_on_read, native["claim_on_read"]),
         idempotent_add=_choose("idempotent_add", wanted.idempotent_add, native["idempotent_add"]),
     )
-    logger.debug("server abilities", extra={"abilities": found})
+    logger.debug("server abilities", extra=asdict(found))
     return found
 
 

@@ -63,7 +63,7 @@ class DelayEvents:
     def _tell_drop(self, count: int) -> None:
         # A producer has no sink that could show the count.
         if self._pace.allows():
-            about = {"queue": self._queue, "count": count, "held_back": self._pace.take_held_back()}
+            about = {"queue": self._queue, "count": count, "untold": self._pace.take_held_back()}
             logger.warning("events of delayed adds were dropped; the jobs were added", extra=about)
 
 
