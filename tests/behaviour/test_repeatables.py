@@ -272,6 +272,29 @@ async def test_a_plan_that_makes_no_sense_is_refused_before_anything_is_written(
     assert await keys_left() == []
 
 
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"missed_fires": "skip"}, "MissedFiresPolicy.skip()"),
+        ({"missed_fires": "fire-once"}, "MissedFiresPolicy.fire_once()"),
+        ({"missed_fires": "fire_all"}, "MissedFiresPolicy.fire_all(max_catchup=100)"),
+        ({"missed_fires": "later"}, "MissedFiresPolicy.skip()"),
+        ({"repeat": 1_000}, "RepeatPattern.every(1000)"),
+        ({"repeat": "0 7 * * *"}, "RepeatPattern.cron('0 7 * * *')"),
+        ({"repeat": True}, "RepeatPattern.every(60000)"),
+    ],
+)
+async def test_a_plain_value_in_place_of_a_pattern_or_policy_is_refused_with_what_to_write(
+    queue, change, remedy
+):
+    plan = {"name": "mail", "data": 1, "repeat": EVERY_MINUTE} | change
+
+    with pytest.raises(KindRefused) as refused:
+        await queue.upsert_repeatable_job(**plan)
+
+    assert str(refused.value).endswith(f"; for example {remedy}")
+
+
 async def test_a_refused_job_id_says_what_to_use_instead(queue):
     with pytest.raises(ValueError, match=r"each fire has an id of its own.*key="):
         await queue.upsert_repeatable_job("mail", 1, repeat=EVERY_MINUTE, job_id="mine")

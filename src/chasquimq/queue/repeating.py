@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from chasquimq.errors import DecodeError, KindRefused, SettingsError
@@ -150,7 +150,7 @@ def _without_repeat(missed_fires: object) -> SettingsError:
 
 
 def _pattern(repeat: RepeatLike) -> Pattern:
-    given = RepeatPattern.from_dict(_dict_of("repeat", repeat, RepeatPattern))
+    given = RepeatPattern.from_dict(_dict_of("repeat", repeat, RepeatPattern, _pattern_for))
     if given.kind == "every":
         return Every(given.interval_ms)  # pyright: ignore[reportArgumentType]  it checks
     return Cron(given.expression, given.tz)  # pyright: ignore[reportArgumentType]  it checks
@@ -159,18 +159,34 @@ def _pattern(repeat: RepeatLike) -> Pattern:
 def _policy(missed_fires: MissedFiresLike | None) -> MissedFires:
     if missed_fires is None:
         return MissedFires.skip()
-    given = _dict_of("missed_fires", missed_fires, MissedFiresPolicy)
+    given = _dict_of("missed_fires", missed_fires, MissedFiresPolicy, _policy_for)
     policy = MissedFiresPolicy.from_dict(given)
     # It checks what it is given.
     return MissedFires(policy.kind, policy.max_catchup)  # pyright: ignore[reportArgumentType]
 
 
-def _dict_of(what: str, value: Any, kind: type) -> Mapping[str, Any]:
+def _pattern_for(value: Any) -> str:
+    if isinstance(value, str):
+        return f"RepeatPattern.cron({value!r:.100})"
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f"RepeatPattern.every({value if is_number else 60_000})"
+
+
+def _policy_for(value: Any) -> str:
+    wanted = value.replace("-", "_") if isinstance(value, str) else ""
+    calls = {"fire_once": "fire_once()", "fire_all": "fire_all(max_catchup=100)"}
+    return f"MissedFiresPolicy.{calls.get(wanted, 'skip()')}"
+
+
+def _dict_of(
+    what: str, value: Any, kind: type, call_for: Callable[[Any], str]
+) -> Mapping[str, Any]:
     if isinstance(value, kind):
         return value.to_dict()
     if isinstance(value, Mapping):
         return value  # pyright: ignore[reportUnknownVariableType]  its keys are checked next
-    raise KindRefused(what, value, f"a {kind.__name__} or its dict form")
+    hint = f"for example {call_for(value)}"
+    raise KindRefused(what, value, f"a {kind.__name__} or its dict form", hint=hint)
 
 
 def _meta(one: ListedSpec) -> RepeatableMeta:
