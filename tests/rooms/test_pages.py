@@ -196,6 +196,14 @@ def test_the_keys_page_lists_every_reason():
     assert set(listed(section(KEYS_PAGE.read_text(), "Reasons"))) == set(DlqReason)
 
 
+def test_the_list_of_pages_names_every_decision_in_order():
+    targets = [found["target"] for found in LINK.finditer((ROOT / "docs/README.md").read_text())]
+
+    listed_names = [Path(target).name for target in targets if "/decisions/" in target]
+
+    assert listed_names == [page.name for page in DECISIONS]
+
+
 def test_decisions_are_numbered_without_a_gap_and_open_with_their_number():
     numbers = [page.name.partition("-")[0] for page in DECISIONS]
 
