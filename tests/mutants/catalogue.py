@@ -106,7 +106,7 @@ MUTANTS = (
     ),
     Mutant(
         "a suspect that is never proved", f"{_ENGINE}/suspects.py",
-        "left_s = _left_s(suspect, time.monotonic_ns(), self._needed_s)", "left_s = PROVED_S",
+        "left_s = self._trial_left_s(suspect)", "left_s = PROVED_S",
         f"{_SUSPECTS}::test_a_run_that_lasts_is_proved_and_holds_nobody_back_any_more[valkey]",
     ),
     Mutant(

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 
+from chasquimq import Queue
 from chasquimq.errors import ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
@@ -15,6 +16,9 @@ from chasquimq.store.opening import open_connection
 from store.certificates import Authority
 from support.adding import adding
 from support.faultproxy import FaultProxy
+from support.waiting import eventually
+
+SECRET = "hush-hush"
 
 
 @pytest.fixture(scope="session")
@@ -128,6 +132,104 @@ async def test_a_safe_address_never_falls_back_to_plain_talk(proxy):
 
     with pytest.raises(ServerUnreachable):
         await open_connection(ConnectionSettings(url=safe, connect_timeout_ms=300))
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
+def test_a_file_of_the_url_that_is_not_there_is_named_before_anything_is_dialled(
+    option, authority, tmp_path
+):
+    beside = f"ssl_certfile={authority.certificate}&" if option == "ssl_keyfile" else ""
+    url = f"rediss://me:{SECRET}@127.0.0.1:1/0?{beside}{option}={tmp_path}/none.pem"
+
+    with pytest.raises(SettingsError, match=f"{option}.*none.pem: No such file") as caught:
+        Queue("q", redis_url=url)
+
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile"])
+def test_a_file_of_the_url_that_holds_no_certificate_is_refused(option, tmp_path):
+    (tmp_path / "note.pem").write_text("not a certificate")
+
+    with pytest.raises(SettingsError, match=rf"{option}.*note.pem: (?!No such)"):
+        Queue("q", redis_url=f"rediss://127.0.0.1:1/0?{option}={tmp_path}/note.pem")
+
+
+def test_a_key_without_its_certificate_is_refused(authority):
+    with pytest.raises(SettingsError, match="ssl_certfile beside ssl_keyfile"):
+        Queue("q", redis_url=f"rediss://127.0.0.1:1/0?ssl_keyfile={authority.certificate}")
+
+
+def test_a_client_certificate_and_its_key_are_taken(authority):
+    authority.server("client")
+    here = authority.certificate.parent
+
+    Queue("q", redis_url=f"rediss://h?ssl_certfile={here}/client.pem&ssl_keyfile={here}/client.key")
+
+
+async def test_a_file_that_is_gone_after_the_start_is_waited_for_by_name(
+    add_at, good, authority, tmp_path, caplog, raw
+):
+    """Certificates are rotated: a file may be away for a moment."""
+    copy = tmp_path / "ca.pem"
+    copy.write_bytes(authority.certificate.read_bytes())
+    queue = await add_at(f"{good.url}?ssl_ca_certs={copy}")
+    copy.unlink()
+
+    good.cut()
+    adding_on = asyncio.ensure_future(queue.add("n", 2))
+    await eventually(lambda: "ssl_ca_certs" in said_of_outages(caplog))
+    copy.write_bytes(authority.certificate.read_bytes())
+
+    await asyncio.wait_for(adding_on, 10)
+    assert await raw("XLEN", raw.keys.stream) == 2
+
+
+def said_of_outages(caplog) -> str:
+    return " ".join(getattr(record, "chasqui_error", "") for record in caplog.records)
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [
+        ("ssl_cert_reqs=quatsch", "required, optional or none"),
+        ("ssl_check_hostname=quatsch", "true or false"),
+    ],
+)
+def test_a_value_that_a_tls_option_does_not_know_is_refused(option, allowed, insecure):
+    with pytest.raises(SettingsError, match=f"{allowed}.*quatsch"):
+        Queue("q", redis_url=f"rediss://127.0.0.1:1/0?{option}", insecure_tls=insecure)
+
+
+@pytest.mark.parametrize("who", ["loop", "thread"])
+async def test_tls_to_a_plain_port_says_that_it_may_be_plain(proxy, who):
+    safe = proxy.url.replace("redis://", "rediss://")
+
+    with pytest.raises(ServerUnreachable, match="the port may not speak TLS"):
+        await dialled(who, ConnectionSettings(url=safe, connect_timeout_ms=300))
+
+
+@pytest.mark.parametrize("who", ["loop", "thread"])
+async def test_plain_talk_to_a_tls_port_says_that_it_may_want_tls(good, who):
+    plain = good.url.replace("rediss://", "redis://")
+
+    with pytest.raises(ServerUnreachable, match=r"the port may speak TLS only.*rediss://"):
+        await dialled(who, ConnectionSettings(url=plain, connect_timeout_ms=2_000))
+
+
+async def dialled(who: str, settings: ConnectionSettings) -> None:
+    if who == "loop":
+        await open_connection(settings)
+    else:
+        await asyncio.to_thread(BlockingConnection(settings).call, "PING")
+
+
+async def test_a_certificate_that_nobody_vouches_for_names_the_remedy(good):
+    with pytest.raises(ServerUnreachable, match="ssl_ca_certs") as caught:
+        await open_connection(ConnectionSettings(url=good.url))
+
+    assert "server start" not in str(caught.value)
 
 
 async def test_a_plain_address_warns_of_nothing(add_at, proxy):

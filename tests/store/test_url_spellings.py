@@ -106,7 +106,7 @@ def test_a_host_without_a_scheme_keeps_its_case_and_its_tls():
     "scheme", ["redi ss", "red\tiss", "rediss\n", "\x00rediss", "rédiss", "HTTP"]
 )
 def test_a_scheme_that_is_none_is_refused(scheme):
-    with pytest.raises(SettingsError, match="redis_url must be redis://, rediss:// or unix://"):
+    with pytest.raises(SettingsError, match="redis_url must be redis://, rediss://, valkey://, "):
         normal_url(f"{scheme}://:{SECRET}@host:1", tls=True)
 
 

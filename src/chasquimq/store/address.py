@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import ssl
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -38,8 +39,8 @@ _SPELLINGS = {
     for tail in ("", "+sentinel", "+cluster", "-cluster")
 }
 _URL_RULE = (
-    "redis://, rediss:// or unix:// followed by an address, a bare host name, "
-    "or redis+sentinel:// or redis+cluster:// followed by several"
+    "redis://, rediss://, valkey://, valkeys:// or unix:// followed by an address, a bare host "
+    "name, or redis+sentinel:// or redis+cluster:// followed by several"
 )
 _ONE_RULE = "the URL of one server: redis://, rediss:// or unix://"
 _PORT_RULE = "a URL whose port is a number from 1 to 65535"
@@ -56,8 +57,15 @@ _OURS = frozenset({
     "event_dispatcher", "maint_notifications_config", "parser_class", "redis_connect_func", "retry",
     "socket_keepalive_options",
 })  # fmt: skip
+_SAFE = {"ssl_cert_reqs": ("required",), "ssl_check_hostname": ("true", "t", "1", "yes", "y")}
+_VALUES = {"ssl_cert_reqs": "required, optional or none", "ssl_check_hostname": "true or false"}
+_WEAKENING_HINT = (
+    "name the file of your authority with ssl_ca_certs= in the URL; only code can connect "
+    "without checking, with insecure_tls=True: commands cannot"
+)
 _PROVIDER_SHARE = 0.8
 _PARTS_SHOWN = 3
+_VALUE_CHARS = 20
 
 
 def normal_url(url: str, *, tls: bool = False) -> str:
@@ -99,20 +107,75 @@ def connection_settings(
         queue=queue,
     )
     check_tls(settings)
+    _check_tls_files(settings)
     return settings
 
 
 def check_tls(settings: ConnectionSettings) -> None:
     """Refuse options in the URL that weaken TLS without `insecure_tls`, or that need TLS."""
     url = _url(settings)
-    options = parse_qsl(url.partition("?")[2].partition("#")[0], keep_blank_values=True)
-    for name, value in options:
+    for name, value in _url_options(url):
         if not url.startswith("rediss") and name.startswith("ssl_"):
             rule = f"rediss://… where it says {name}, or come with tls=True"
             raise SettingsError("redis_url", redact(url), rule)
-        if not settings.insecure_tls and value.strip().lower() in _WEAKENING.get(name, ()):
-            hint = "pass insecure_tls=True to connect without checking"
-            raise SettingsError("redis_url", redact(url), f"a URL without {name}", hint=hint)
+        if name in _VALUES:
+            _check_value(name, value.strip().lower(), settings)
+
+
+def _check_value(name: str, value: str, settings: ConnectionSettings) -> None:
+    found = redact(_url(settings))
+    if value not in (*_SAFE[name], *_WEAKENING[name]):
+        rule = f"a URL whose {name} is {_VALUES[name]}"
+        raise SettingsError("redis_url", found, rule, hint=f"it says {value[:_VALUE_CHARS]!r}")
+    if not settings.insecure_tls and value in _WEAKENING[name]:
+        raise SettingsError("redis_url", found, f"a URL without {name}", hint=_WEAKENING_HINT)
+
+
+def _check_tls_files(settings: ConnectionSettings) -> None:
+    """Refuse files that cannot be used, once: while a worker runs they may be away for a moment."""
+    url = _url(settings)
+    names = dict(_url_options(url))
+    if names.get("ssl_keyfile") and not names.get("ssl_certfile"):
+        raise SettingsError("redis_url", redact(url), "a URL with ssl_certfile beside ssl_keyfile")
+    fault = tls_file_fault(settings)
+    if fault is not None:
+        option, reason = fault
+        rule = f"a URL whose {option} names a file of certificates or keys that can be read"
+        raise SettingsError("redis_url", redact(url), rule, hint=reason)
+
+
+def tls_file_fault(settings: ConnectionSettings) -> tuple[str, str] | None:
+    """The option of the URL whose file cannot be used, and why; None where there is none."""
+    url = _url(settings)
+    if not url.startswith("rediss"):
+        return None
+    names = {name: value for name, value in _url_options(url) if value}
+    for option in filter(names.get, ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")):
+        try:
+            _load(option, names)
+        except (OSError, ValueError) as error:
+            # What OpenSSL says is an OSError, too, and its number means nothing to a reader.
+            why = error.reason if isinstance(error, ssl.SSLError) else error
+            why = why.strerror if isinstance(why, OSError) else why
+            return option, f"{names[option]}: {why or 'it holds nothing that can be used'}"
+    return None
+
+
+def _load(option: str, names: Mapping[str, str]) -> None:
+    """Read the file as a connection will."""
+    # A file that is not there is said so by name, which OpenSSL does not.
+    Path(names[option]).open("rb").close()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if option == "ssl_ca_certs":
+        context.load_verify_locations(names[option])
+    elif option == "ssl_keyfile" or "ssl_keyfile" not in names:
+        # Without a password OpenSSL would ask for one at the terminal.
+        password = names.get("ssl_password", "")
+        context.load_cert_chain(names["ssl_certfile"], names.get("ssl_keyfile"), password)
+
+
+def _url_options(url: str) -> list[tuple[str, str]]:
+    return parse_qsl(url.partition("?")[2].partition("#")[0], keep_blank_values=True)
 
 
 def new_async_connection(settings: ConnectionSettings, *, name: str = "") -> AsyncConnection:

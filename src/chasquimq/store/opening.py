@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
 
 from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
 from chasquimq.model.dialing import dial_delay_ms
-from chasquimq.store.address import new_async_connection, normal_url, redact
+from chasquimq.settings import DEFAULT_URL
+from chasquimq.store.address import new_async_connection, normal_url, redact, tls_file_fault
 from chasquimq.store.connection import Connection
 from chasquimq.store.server_errors import about, error_from_reply, is_login_refused
 
 if TYPE_CHECKING:
     from chasquimq.settings import ConnectionSettings
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Connection:
@@ -62,33 +67,33 @@ class LoginPace:
 @contextmanager
 def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
     """Turn whatever the client library raises into one of our errors."""
-    from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
     from redis.exceptions import RedisError as ClientError
 
-    address = redact(normal_url(settings.url, tls=settings.tls))
     try:
         yield
-    except AuthenticationError as error:
-        raise _refused(address, error) from error
-    except NoPermissionError as error:
-        # The library takes the code off its messages.
-        raise error_from_reply(f"NOPERM {error}") from error
-    except ResponseError as error:
-        raise error_from_reply(str(error)) from error
     except (ClientError, OSError, TimeoutError) as error:
         # Over a unix socket the library wraps the refusal in a broken connection.
-        refusal = error.__cause__ or error.__context__
-        if isinstance(refusal, StoreError):
+        inner = error.__cause__ or error.__context__
+        if isinstance(inner, StoreError):
             # It is ours already: what the credential provider came to.
-            raise refusal from refusal.__cause__
-        if isinstance(refusal, AuthenticationError):
-            raise _refused(address, refusal) from error
-        if isinstance(refusal, NoPermissionError):
-            raise error_from_reply(f"NOPERM {refusal}") from error
-        raise ServerUnreachable(
-            f"a server must answer at {address}, found none ({_cause(error)}); "
-            "start one with `chasqui server start`, or correct the URL"
-        ) from error
+            raise inner from inner.__cause__
+        refusal = _refusal(settings, error) or _refusal(settings, inner)
+        raise refusal or _unreachable(settings, error) from error
+
+
+def _refusal(settings: ConnectionSettings, error: BaseException | None) -> StoreError | None:
+    """What the server answered instead of a welcome; None where it did not answer."""
+    from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+
+    if isinstance(error, AuthenticationError):
+        return _refused(_address(settings), error)
+    if isinstance(error, NoPermissionError):
+        # The library takes the code off its messages.
+        return error_from_reply(f"NOPERM {error}")
+    if not isinstance(error, ResponseError):
+        return None
+    is_database = "DB index is out of range" in str(error)
+    return _no_database(settings, error) if is_database else error_from_reply(str(error))
 
 
 def _refused(address: str, error: Exception) -> ServerRefused:
@@ -97,6 +102,71 @@ def _refused(address: str, error: Exception) -> ServerRefused:
         "correct user and password in the URL or the credential provider",
         code="WRONGPASS",
     )
+
+
+def _no_database(settings: ConnectionSettings, error: Exception) -> ServerRefused:
+    return ServerRefused(
+        f"the server at {_address(settings)} must have database {_database(settings)}, it says: "
+        f"{str(error).rstrip('.')}; choose a smaller number in the URL, or raise `databases` in the "
+        "server's configuration",
+        code="ERR",
+    )
+
+
+def _unreachable(settings: ConnectionSettings, error: BaseException) -> ServerUnreachable:
+    fault = tls_file_fault(settings)
+    cause = _cause(error) if fault is None else " ".join(fault)
+    hint = "correct the file or its name" if fault is not None else _hint(settings, error)
+    return ServerUnreachable(
+        f"a server must answer at {_address(settings)}, found none ({cause}); {hint}"
+    )
+
+
+def _hint(settings: ConnectionSettings, error: BaseException) -> str:
+    """What to try: it depends on what was dialled, and on what came back."""
+    url = normal_url(settings.url, tls=settings.tls)
+    if url.startswith("rediss"):
+        return _tls_hint(error)
+    is_hung_up = "closed" in str(error) or _is_caused_by(error, ConnectionResetError)
+    if is_hung_up and not url.startswith("unix"):
+        return "it may be stopping, or the port may speak TLS only: try rediss://"
+    if url == DEFAULT_URL:
+        return (
+            "start one with `chasqui server start`, and pass its URL as redis_url=; "
+            "`chasqui server status` shows it"
+        )
+    is_local = url.startswith("unix") or urlsplit(url).hostname in _LOOPBACK
+    start = "start one with `chasqui server start`" if is_local else "start it"
+    return f"{start}, or correct the URL"
+
+
+def _tls_hint(error: BaseException) -> str:
+    if _is_caused_by(error, ssl.SSLCertVerificationError):
+        return (
+            "name the file of its authority with ssl_ca_certs= in the URL, or correct the host name"
+        )
+    if _is_caused_by(error, ssl.SSLError, TimeoutError, ConnectionResetError):
+        return "the port may not speak TLS: try redis://, or correct the URL"
+    return "start it, or correct the URL"
+
+
+def _is_caused_by(error: BaseException | None, *kinds: type[BaseException]) -> bool:
+    """Whether it is one of these, or the library wrapped one of them."""
+    while error is not None:
+        if isinstance(error, kinds):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _address(settings: ConnectionSettings) -> str:
+    return redact(normal_url(settings.url, tls=settings.tls))
+
+
+def _database(settings: ConnectionSettings) -> str:
+    parts = urlsplit(normal_url(settings.url))
+    named = dict(parse_qsl(parts.query)).get("db")
+    return named or parts.path.strip("/")
 
 
 def _cause(error: BaseException) -> str:
