@@ -138,6 +138,8 @@ class Batcher:
         run = _run(self._call, group)
         context = self._context.copy()
         group.task = asyncio.get_running_loop().create_task(run, context=context)
+        # A task that is cancelled before its first step runs nothing, not even its own clean-up.
+        group.task.add_done_callback(lambda _: group.give_up())
 
 
 class _Place(NamedTuple):
@@ -169,7 +171,7 @@ class _Group:
                 await asyncio.wait([self.task])
 
     def give_up(self) -> None:
-        """Fail every job that has no outcome yet: the run was cancelled."""
+        """Fail every job that has no outcome yet; only a run that was cancelled leaves one."""
         for place in self.places:
             if self.timeout_ms is None:
                 place.outcome.cancel()

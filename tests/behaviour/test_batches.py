@@ -475,3 +475,32 @@ async def test_a_redelivered_job_is_a_batch_of_its_own(queue, running_worker, ra
     await add(queue, 3)
     await eventually(lambda: len(batches) == 2)
     assert batches == [["redelivered"], [1, 2, 3]]
+
+
+async def test_a_batch_that_is_cancelled_before_its_first_step_fails_its_jobs(
+    queue, running_worker
+):
+    """Whoever cancels all tasks of the process may meet one that has not begun."""
+    runs, cancelled = [], []
+    loop = asyncio.get_running_loop()
+
+    def cancelling(loop, coroutine, **more):
+        task = asyncio.Task(coroutine, loop=loop, **more)
+        if coroutine.__qualname__ == "_run" and not cancelled:
+            cancelled.append(task.cancel())
+        return task
+
+    async def handler(jobs):
+        runs.extend(job.data for job in jobs)
+
+    backoff = {"kind": "fixed", "delay_ms": 10, "jitter_ms": 0}
+    await running_worker(handler, batch=(3, 50))
+    loop.set_task_factory(cancelling)
+    try:
+        await queue.add_bulk([{"name": "n", "data": at, "backoff": backoff} for at in range(3)])
+        await eventually(lambda: sorted(runs) == [0, 1, 2])
+    finally:
+        loop.set_task_factory(None)
+
+    assert cancelled
+    await eventually(empties(queue))

@@ -127,6 +127,49 @@ async def test_a_runner_that_somebody_cancels_is_replaced(queue, running_worker)
     assert sorted(done) == list(range(50))
 
 
+async def test_a_job_that_cancels_every_loop_of_its_worker_stalls_nothing(queue, running_worker):
+    runs, cancelled = [], []
+
+    async def handler(job):
+        runs.append(job.data)
+        if job.data == "cancels":
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                if task.get_name().startswith("chasqui-") and task.get_name() != "chasqui-runner":
+                    cancelled.append(task.cancel())
+
+    running = await running_worker(handler, concurrency=5)
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(10)])
+    await queue.add("n", "cancels")
+    await eventually(lambda: len(cancelled) > 5)
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(10, 20)])
+
+    await eventually(lambda: len(runs) == 21)
+    await eventually(lambda: running.worker.health().unconfirmed == 0)
+    counts = await queue.counts()
+    assert (counts.ready, counts.running, len(runs)) == (0, 0, 21)
+
+
+async def test_a_run_that_ends_with_all_tasks_cancelled_acks_what_was_done(
+    url, queue, queue_name, raw
+):
+    """`asyncio.run` cancels every task when its main one returns: loops as well as the run."""
+    done = asyncio.Event()
+
+    async def handler(job):
+        done.set()
+        for task in asyncio.all_tasks() - {asyncio.current_task(), of_the_test}:
+            task.cancel()
+
+    of_the_test = asyncio.current_task()
+    await queue.add("n", 1)
+    running = asyncio.create_task(Worker(queue_name, handler, redis_url=url).run())
+    await asyncio.wait([running], timeout=10)
+
+    assert done.is_set()
+    assert running.cancelled()
+    assert await raw("XLEN", raw.keys.stream) == 0
+
+
 async def test_a_task_factory_that_refuses_now_and_then_stalls_nothing(queue, running_worker):
     refusals = []
 

@@ -69,6 +69,8 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_reading = False
+        # Loops that others cancel start again: all of them until the stop, the doors to the end.
+        self._kept_names: set[str] | None = None
         self._settings = settings
         self.store = store
         self.upkeep = upkeep
@@ -105,12 +107,12 @@ class Pipeline:
         if self._settings.lease.enabled:
             self.lease.start()
         for loop in self._loops():
-            self.spawn(self.supervisor.keep(loop), f"chasqui-{loop.name}")
+            self._keep(loop)
 
     def read(self) -> None:
         """Let jobs in."""
         self.is_reading = True
-        self.spawn(self.supervisor.keep(self.reader), f"chasqui-{self.reader.name}")
+        self._keep(self.reader)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """The one place where tasks are born."""
@@ -121,6 +123,7 @@ class Pipeline:
 
     async def stop(self, deadline_s: Callable[[], float]) -> None:
         """Drain until the deadline, which may move closer; what is left goes back."""
+        self._kept_names = {door.name for door in self.outcomes.doors}
         asked_s = self._loop.time()
 
         def limit(after_s: float) -> Callable[[], float]:
@@ -182,6 +185,7 @@ class Pipeline:
             await self._historian.end()
 
     async def _end(self) -> None:
+        self._kept_names = set()
         self.lease.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -218,6 +222,18 @@ class Pipeline:
                 _tell(error)
         finally:
             task.cancel()
+
+    def _keep(self, loop: Loop) -> None:
+        task = self.spawn(self.supervisor.keep(loop), f"chasqui-{loop.name}")
+        task.add_done_callback(lambda task: self._keep_again(loop, task))
+
+    def _keep_again(self, loop: Loop, task: asyncio.Task[None]) -> None:
+        """A handler can cancel any task; without this loop its worker would stand still."""
+        is_kept = self._kept_names is None or loop.name in self._kept_names
+        if not (is_kept and task.cancelled()) or self._loop.is_closed():
+            return
+        logger.error("loop %s was cancelled by other code and is started again", loop.name)
+        self._keep(loop)
 
     def _loops(self) -> list[Loop]:
         loops: list[Loop] = [self._pulse, *self.outcomes.doors, self._charger, self._timekeeper]

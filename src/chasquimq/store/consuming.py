@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -278,10 +279,15 @@ class ConsumerStore:
     ) -> Reply:
         claim = ("CLAIM", self._lease_ms) if claims and self.abilities.claim_on_read else ()
         block = ("BLOCK", block_ms) if block_ms else ()
-        return await self._reads.call(
-            "XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", count,
-            *block, *claim, "STREAMS", *streams, block_ms=block_ms,
-        )  # fmt: skip
+        try:
+            return await self._reads.call(
+                "XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", count,
+                *block, *claim, "STREAMS", *streams, block_ms=block_ms,
+            )  # fmt: skip
+        except asyncio.CancelledError:
+            # Its answer may bring jobs; the next connection asks for what nobody has heard of.
+            await self._reads.hang_up()
+            raise
 
     async def _run(self, name: str, *args: Part) -> Reply:
         return await self._run_on(self.keys.stream, name, *args)
