@@ -133,9 +133,9 @@ async def test_a_job_that_cancels_every_loop_of_its_worker_stalls_nothing(queue,
     async def handler(job):
         runs.append(job.data)
         if job.data == "cancels":
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                if task.get_name().startswith("chasqui-") and task.get_name() != "chasqui-runner":
-                    cancelled.append(task.cancel())
+            named = {task: task.get_name() for task in asyncio.all_tasks()}
+            loops = [one for one in named if named[one].startswith("chasqui-")]
+            cancelled.extend(one.cancel() for one in loops if named[one] != "chasqui-runner")
 
     running = await running_worker(handler, concurrency=5)
     await queue.add_bulk([{"name": "n", "data": at} for at in range(10)])
