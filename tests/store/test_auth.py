@@ -260,6 +260,37 @@ async def test_a_provider_that_is_no_coroutine_function_is_refused(add_at, proxy
     assert proxy.write_count == 0
 
 
+class Spy(str):
+    """A password that would speak of itself."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        raise RuntimeError(str(self))
+
+
+async def test_a_password_that_no_byte_can_say_is_refused_without_being_shown(add_at, proxy):
+    answer = ("default", f"{SECRET}\udcff")
+
+    with pytest.raises(CredentialsRefused, match="text that UTF-8 cannot carry") as caught:
+        await add_at(proxy.url, credential_provider=provider_of(answer, []))
+
+    assert SECRET not in str(caught.value)
+    assert proxy.write_count == 0
+
+
+async def test_a_password_is_sent_as_text_whatever_its_class_says(add_at, locked):
+    await add_at(locked, credential_provider=provider_of(("default", Spy(SECRET)), []))
+
+
+async def test_a_provider_that_is_cancelled_by_itself_is_named_as_the_cause(add_at, proxy):
+    async def provide(address: str):
+        raise asyncio.CancelledError
+
+    with pytest.raises(ServerUnreachable, match="the credential provider must give"):
+        await add_at(proxy.url, credential_provider=provide)
+
+
 @pytest.mark.parametrize("provider", ["user:password", ("user", SECRET), 5])
 def test_a_provider_that_cannot_be_called_is_refused_without_being_shown(provider):
     with pytest.raises(SettingsError, match="credential_provider must be") as caught:

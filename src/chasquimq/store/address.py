@@ -326,9 +326,14 @@ class _Provider:
         self._address = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
 
     async def get_credentials_async(self) -> tuple[str | bytes, ...]:
+        import asyncio
+
         try:
             answer = await self._answer()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise
             # The provider is a user's own code, and may raise anything; its words may hold secrets.
             raise ServerUnreachable(
                 f"the credential provider must give user and password for {self._address}, it "
@@ -364,7 +369,15 @@ def _checked_credentials(answer: object) -> tuple[str | bytes, ...]:
     kind, parts = type(cast("object", answer)).__name__, list(cast("Sequence[object]", answer))
     if not _is_login(parts):
         raise CredentialsRefused(_shape(kind, parts))
-    return tuple(cast("str | bytes", part) for part in parts if part is not None)
+    try:
+        return tuple(_bytes_of(part) for part in parts if part is not None)
+    except UnicodeEncodeError:
+        raise CredentialsRefused("text that UTF-8 cannot carry") from None
+
+
+def _bytes_of(part: object) -> bytes:
+    # Not as its own class would have it: that is a user's code, too.
+    return str.encode(part) if isinstance(part, str) else cast("bytes", part)
 
 
 def _is_login(parts: list[object]) -> bool:
