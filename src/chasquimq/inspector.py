@@ -1,4 +1,4 @@
-"""Inspector: snapshots for the command line and dashboards; reads, never moves."""
+"""Inspector: snapshots for the command line and dashboards; moves no job."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.finding import Finding
+from chasquimq.model.group_use import GroupUse, conflict
 from chasquimq.model.job_state import JobState
 from chasquimq.model.options import whole_number
 from chasquimq.model.queue_facts import check_queue, check_types
@@ -25,6 +26,7 @@ from chasquimq.store.address import connection_settings
 from chasquimq.store.delayed_listing import DelayedListing
 from chasquimq.store.diagnosing import DiagnosingStore
 from chasquimq.store.inspecting import InspectorStore, read_snapshot, snapshot_questions
+from chasquimq.store.janitor import JanitorStore
 from chasquimq.store.job_bytes import JobBytes
 from chasquimq.store.link import Link
 from chasquimq.store.links import Answers, Links, Master
@@ -148,6 +150,33 @@ class Inspector:
         """The consumers of a group, the dead ones included."""
         check_group_name(group)
         return await InspectorStore(queue, await self._links.of(queue), group).workers()
+
+    async def groups(self, queue: str) -> list[GroupUse]:
+        """The consumer groups of a queue, with their live consumers and pending jobs."""
+        return await (await self._facts(queue)).groups(QueueKeys(queue))
+
+    async def refuse_conflict(self, queue: str, group: str) -> None:
+        """Refuse a group while another one consumes the queue, as a worker that joins is.
+
+        Raises:
+            GroupConflict: another group has live consumers or pending jobs.
+        """
+        groups = await self.groups(queue)
+        others = [one for one in groups if one.is_used and one.name != group]
+        if others:
+            raise conflict(queue, group, others)
+
+    async def remove_group(self, queue: str, group: str, *, force: bool = False) -> GroupUse | None:
+        """Remove a consumer group and answer who used it; None where it is not there.
+
+        No job is lost: what the group held is delivered again, by the group that is used next.
+
+        Raises:
+            StoreError: the group is in use and stays; `force` removes it all the same.
+        """
+        return await JanitorStore(queue, group, await self._links.of(queue)).remove_group(
+            force=force
+        )
 
     async def delayed(self, queue: str, limit: int = 20) -> list[DelayedJob]:
         """The delayed jobs that are due first."""

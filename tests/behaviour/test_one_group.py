@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from urllib.parse import urlsplit
 
 import pytest
 
 from chasquimq import Worker
 from chasquimq.errors import GroupConflict
+from chasquimq.model.group_use import SILENT_MS_MAX
+from chasquimq.store import consuming
 from support.waiting import eventually
 from support.workers import RunningWorker
 
@@ -46,10 +50,60 @@ async def test_a_worker_of_a_second_group_is_refused_with_a_way_out(
         f"one group must consume queue '{queue_name}', found 'first' (1 consumer"
     )
     assert "group='first'" in said
-    assert f"XGROUP DESTROY {raw.keys.stream} first" in said
+    assert said.endswith(f"remove it with `chasqui group remove {queue_name} first`")
     assert (caught.value.queue, caught.value.group) == (queue_name, "second")
     assert caught.value.found == ["first"]
     assert "second" not in await groups(raw)
+
+
+async def test_a_group_whose_last_worker_was_killed_long_ago_is_in_nobodys_way(
+    queue, raw, beginning, running_worker, monkeypatch
+):
+    monkeypatch.setattr(consuming, "SILENT_MS_MAX", 500)
+    await raw("XGROUP", "CREATE", raw.keys.stream, "killed", "0", "MKSTREAM")
+    await raw("XREADGROUP", "GROUP", "killed", "c", "STREAMS", raw.keys.stream, ">")
+
+    with pytest.raises(GroupConflict):
+        await asyncio.wait_for(beginning("next").task, 10)
+    await eventually(lambda: _silent_ms(raw, "killed", 500), within_s=10)
+    running = await running_worker(noop, group="next")
+    await queue.add("n", 1)
+
+    await eventually(lambda: running.worker.health().completed == 1)
+
+
+async def test_jobs_that_a_killed_worker_held_keep_its_group_in_use_for_ever(
+    queue, raw, beginning, monkeypatch
+):
+    monkeypatch.setattr(consuming, "SILENT_MS_MAX", 1)
+    await queue.add("n", 1)
+    await raw("XGROUP", "CREATE", raw.keys.stream, "killed", "0", "MKSTREAM")
+    await raw("XREADGROUP", "GROUP", "killed", "c", "STREAMS", raw.keys.stream, ">")
+    await eventually(lambda: _silent_ms(raw, "killed", 1), within_s=10)
+
+    with pytest.raises(GroupConflict, match="run a worker of it until it is idle, then remove it"):
+        await asyncio.wait_for(beginning("next").task, 10)
+
+
+async def test_no_setting_lets_an_idle_worker_be_silent_for_as_long_as_a_dead_one(
+    url, queue_name, running_worker
+):
+    reader, writer = await asyncio.open_unix_connection(urlsplit(url).path)
+    writer.write(b"MONITOR\r\n")
+    await running_worker(noop, read_block_ms=3_600_000, claim_min_idle_ms=7_200_000)
+
+    async with asyncio.timeout(20):
+        idle_read = re.compile(rb'"BLOCK" "(\d+)".*%b.*:wake"' % queue_name.encode())
+        while not (found := idle_read.search(await reader.readline())):
+            pass
+    writer.close()
+
+    assert int(found[1]) <= SILENT_MS_MAX / 3
+
+
+async def _silent_ms(raw, group: str, ms: int) -> bool:
+    ((*facts,),) = await raw("XINFO", "CONSUMERS", raw.keys.stream, group)
+    return dict(zip(facts[::2], facts[1::2], strict=True))[b"idle"] > ms
 
 
 async def test_jobs_end_once_although_two_groups_want_them(queue, raw, running_worker, beginning):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from chasquimq.model.queue_facts import GroupUse, QueueFacts, RunTimes, check_queue
+from chasquimq.model.group_use import GroupUse
+from chasquimq.model.queue_facts import QueueFacts, RunTimes, check_queue
 from chasquimq.model.server_facts import ServerFacts, check_server
 from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
 from chasquimq.store import script
@@ -99,8 +100,9 @@ def test_every_trouble_of_a_queue_is_found_with_a_remedy(change, check, words):
             {"stream_depth": 9, "has_group": False},
             {"groups": [GroupUse("b", 1)]},
             "group",
-            "no group",
+            "'b' (1 consumer, 0 pending) is in use: a worker of 'default' is refused",
         ),
+        ({"stream_depth": 9, "has_group": False}, {"groups": []}, "group", "no group 'default'"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -189,8 +191,32 @@ async def test_two_groups_in_use_are_an_error_that_names_both(chasqui, queue, qu
 
     (found,) = [one for one in checks if one["check"] == "group"]
     assert found["level"] == "error"
-    assert "'default' (1 consumers, 1 pending), 'other' (1 consumers, 1 pending)" in found["found"]
-    assert "XGROUP DESTROY" in found["remedy"]
+    assert "'default' (1 consumer, 1 pending), 'other' (1 consumer, 1 pending)" in found["found"]
+    assert f"`chasqui group remove {queue_name} other`" in found["remedy"]
+
+
+@pytest.mark.parametrize("has_default", [False, True], ids=["no default", "an unused default"])
+async def test_a_group_that_keeps_a_worker_out_is_an_error_with_a_command_that_works(
+    chasqui, queue_name, raw, has_default
+):
+    if has_default:
+        await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
+    await raw("XGROUP", "CREATE", raw.keys.stream, "a", "0", "MKSTREAM")
+    await raw("XGROUP", "CREATECONSUMER", raw.keys.stream, "a", "w")
+
+    said = await chasqui("doctor", queue_name, "--json")
+    of_a = (await chasqui("doctor", queue_name, "--group", "a", "--json")).json["checks"]
+
+    (found,) = [one for one in said.json["checks"] if one["check"] == "group"]
+    assert (said.code, found["level"]) == (1, "error")
+    assert (
+        found["found"] == "'a' (1 consumer, 0 pending) is in use: a worker of 'default' is refused"
+    )
+    assert [one["level"] for one in of_a if one["check"] == "group"] != ["error"]
+    await raw("XGROUP", "DELCONSUMER", raw.keys.stream, "a", "w")
+    await chasqui(*found["remedy"].split("`")[1].split()[1:], "--yes")
+    again = (await chasqui("doctor", queue_name, "--json")).json["checks"]
+    assert [one["level"] for one in again if one["check"] == "group"] != ["error"]
 
 
 async def test_ghosts_and_dead_workers_are_found_and_left_alone(chasqui, queue_name, raw):

@@ -29,6 +29,7 @@ COMMAND = re.compile(r"\+([a-z|]+)")
 GRANTS = {found["who"]: COMMAND.findall(found["block"]) for found in BLOCK.finditer(PAGE)}
 EVERYWHERE, NEWER = GRANTS["every server"], GRANTS["Redis 8.6"]
 MANY_SET = GRANTS["Redis 8.4 and Valkey 9.1"]
+REMOVAL = GRANTS["removing a group"]
 ROWS = re.search(r"\| rows written by Spark.*", PAGE)
 PASSWORD = "canary-5b1e"
 
@@ -88,7 +89,7 @@ async def test_what_newer_servers_have_is_done_without_where_it_is_not_granted(
 
 
 def test_every_command_of_a_script_is_on_the_page():
-    assert in_scripts() <= {*EVERYWHERE, *NEWER, *MANY_SET}
+    assert in_scripts() <= {*EVERYWHERE, *NEWER, *MANY_SET, *REMOVAL}
 
 
 def write_rows(url: str, queue_name: str) -> list[bytes]:

@@ -16,7 +16,7 @@ from chasquimq.settings import ConnectionSettings
 from chasquimq.store import rights
 from chasquimq.store.opening import open_connection
 from chasquimq.wire.keys import QueueKeys
-from security.test_least_privilege import EVERYWHERE, MANY_SET, NEWER, PAGE
+from security.test_least_privilege import EVERYWHERE, MANY_SET, NEWER, PAGE, REMOVAL
 from support.waiting import eventually
 from support.workers import RunningWorker
 
@@ -26,7 +26,9 @@ ROLES += rights.PRODUCER.values()
 DIALLING = ["client|setinfo", "client|setname"]
 WORKING = [rights.WORKER, rights.RESULTS, rights.PROMOTER, rights.SCHEDULER]
 # Rows of Spark, the doctor and looks at a queue: their first command says what is missing.
-UNASKED_SCRIPTS = {"add_rows", "add_run_rows", "pace", "count_ghosts", "measure", "missing_rights"}
+UNASKED_SCRIPTS = {
+    "add_rows", "add_run_rows", "pace", "count_ghosts", "measure", "missing_rights", "remove_group",
+}  # fmt: skip
 PASSWORD = "canary-77"
 
 
@@ -71,7 +73,7 @@ def test_every_script_belongs_to_a_role():
 def test_the_page_grants_what_the_roles_need_and_a_form_is_no_stranger():
     needed = set().union(*map(rights.needs, ROLES))
     assert needed <= {*EVERYWHERE}
-    on_page = {*EVERYWHERE, *NEWER, *MANY_SET, *re.findall(r"\+([a-z|]+)", PAGE)}
+    on_page = {*EVERYWHERE, *NEWER, *MANY_SET, *REMOVAL, *re.findall(r"\+([a-z|]+)", PAGE)}
     assert rights.FORMS.keys() | rights.WAKING <= on_page
     assert {*NEWER, *MANY_SET} == rights.OPTIONAL
 

@@ -499,7 +499,15 @@ async def _one_consumer(stage: Stage) -> None:
 
 
 async def _join(stage: Stage) -> Any:
-    return await stage.run("join_group", [stage.keys.stream], GROUP, ME, PARKING)
+    return await stage.run("join_group", [stage.keys.stream], GROUP, ME, PARKING, HOUR_MS)
+
+
+async def _remove_group(stage: Stage) -> Any:
+    return await stage.run("remove_group", [stage.keys.stream], "other", PARKING, HOUR_MS, 0)
+
+
+async def _no_group(stage: Stage) -> None:
+    assert await stage.raw("XINFO", "GROUPS", stage.keys.stream) == []
 
 
 async def _group_left_over(stage: Stage) -> None:
@@ -655,6 +663,11 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     "join_group": {
         "beside one left over": Scenario(
             _join, _group_left_over, {"a": {"stream"}}, [], _one_consumer
+        ),
+    },
+    "remove_group": {
+        "left over": Scenario(
+            _remove_group, _group_left_over, {"a": {"stream"}}, [1, 0, 0], _no_group
         ),
     },
     "missing_rights": {"none": Scenario(_missing_rights, answer=[])},

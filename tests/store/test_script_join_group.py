@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from chasquimq.errors import ServerOutOfMemory, ServerRefused
+from chasquimq.model.group_use import SILENT_MS_MAX
 from chasquimq.store import script
 from support.raw import Raw
 
@@ -12,7 +15,8 @@ from support.raw import Raw
 @pytest.fixture
 def join(run, raw):
     async def call(group: str, consumer: str = "me"):
-        return await run("join_group", [raw.keys.stream], group, consumer, "returned")
+        args = (group, consumer, "returned", SILENT_MS_MAX)
+        return await run("join_group", [raw.keys.stream], *args)
 
     return call
 
@@ -42,6 +46,31 @@ async def test_a_group_whose_jobs_are_parked_is_in_use_and_an_empty_parking_plac
     assert await join("h") == []
 
 
+async def test_a_group_of_silent_consumers_is_left_over_unless_they_hold_something(run, raw):
+    async def join(group: str, silent_ms_max: int):
+        args = (group, "me", "returned", silent_ms_max)
+        return await run("join_group", [raw.keys.stream], *args)
+
+    await join("g", 60_000)
+    entry_id = await raw("XADD", raw.keys.stream, "*", "d", "x")
+    await raw("XREADGROUP", "GROUP", "g", "me", "STREAMS", raw.keys.stream, ">")
+    await until_idle(raw, "g")
+
+    assert await join("h", 1) == [b"g", 0, 1]
+    await raw("XACK", raw.keys.stream, "g", entry_id)
+    assert await join("h", 60_000) == [b"g", 1, 0]
+    assert await join("h", 1) == []
+
+
+async def until_idle(raw, group: str) -> None:
+    """Wait until the server has not heard of the consumer for more than a millisecond."""
+    async with asyncio.timeout(10):
+        while True:
+            ((*_, facts),) = [await raw("XINFO", "CONSUMERS", raw.keys.stream, group)]
+            if dict(zip(facts[::2], facts[1::2], strict=True))[b"idle"] > 1:
+                return
+
+
 async def test_joining_again_charges_nothing_of_what_the_consumer_holds(join, raw):
     await join("g")
     await raw("XADD", raw.keys.stream, "*", "d", "x")
@@ -66,8 +95,8 @@ async def test_without_memory_only_a_group_that_is_there_can_be_joined(kind):
         raw = await Raw.open(server.url, "q")
 
         async def join(group: str):
-            keys = [raw.keys.stream]
-            return await script.run(raw.connection, "join_group", keys, group, "me", "returned")
+            args = (group, "me", "returned", SILENT_MS_MAX)
+            return await script.run(raw.connection, "join_group", [raw.keys.stream], *args)
 
         await join("g")
         await raw("CONFIG", "SET", "maxmemory", "1")

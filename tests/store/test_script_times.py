@@ -55,7 +55,7 @@ SPEC = "mail::every:1000"
 # These do the same few steps whatever a client asks for.
 OF_ONE_SIZE = {
     "acquire_lock", "join_group", "missing_rights", "pace", "quarantine_spec", "reap_consumer",
-    "release_lock", "remove_repeatable", "upsert_repeatable",
+    "release_lock", "remove_group", "remove_repeatable", "upsert_repeatable",
 }  # fmt: skip
 
 

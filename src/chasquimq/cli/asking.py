@@ -15,9 +15,9 @@ def confirm(question: str) -> None:
         raise click.Abort
 
 
-def confirm_name(question: str, name: str) -> None:
+def confirm_name(question: str, name: str, *, of: str = "queue") -> None:
     """Go on when the name is typed in full."""
-    if _answer(f"{question}\ntype the queue's name to go on: ") != name:
+    if _answer(f"{question}\ntype the {of}'s name to go on: ") != name:
         raise click.Abort
 
 

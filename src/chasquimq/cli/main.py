@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "dlq": LazyCommand("chasquimq.cli.dlq:dlq", "Look at dead jobs, replay or purge them."),
     "doctor": LazyCommand("chasquimq.cli.doctor:doctor", "Find what is wrong, and what to do."),
     "events": LazyCommand("chasquimq.cli.events:events", "Follow what happens on a queue."),
+    "group": LazyCommand("chasquimq.cli.group:group", "List or remove consumer groups."),
     "inspect": LazyCommand("chasquimq.cli.inspect:inspect", "Show how much of a queue is where."),
     "job": LazyCommand("chasquimq.cli.job:job", "Show one job."),
     "metrics": LazyCommand(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from chasquimq.model.finding import Finding, error, note, ok, size_text, warning
+from chasquimq.model.group_use import GroupUse, removal, way_out
 from chasquimq.model.snapshot import Snapshot, WorkerSnapshot, WrongType
 
 DLQ_DEPTH_MAX = 100_000
@@ -23,21 +24,6 @@ class RunTimes(msgspec.Struct, frozen=True):
     p50_ms: float
     p99_ms: float
     max_ms: float
-
-
-class GroupUse(msgspec.Struct, frozen=True):
-    """A consumer group, how many workers it has and how many jobs they hold."""
-
-    name: str
-    workers: int = 0
-    pending: int = 0
-
-    @property
-    def is_used(self) -> bool:
-        return self.workers > 0 or self.pending > 0
-
-    def __str__(self) -> str:
-        return f"{self.name!r} ({self.workers:,} consumers, {self.pending:,} pending)"
 
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,46 +70,48 @@ def check_queue(facts: QueueFacts, lease_ms: int) -> list[Finding]:
 
 
 def _group(facts: QueueFacts) -> Iterator[Finding]:
-    group = facts.snapshot.group
-    if facts.snapshot.has_group:
-        yield from _other_groups(facts)
-        return
-    others = [one.name for one in facts.groups]
-    found = f"no group {group!r} yet" + (f", but {', '.join(others)}" if others else "")
-    if not facts.snapshot.stream_depth:
-        yield note("group", f"{found}; the first worker makes it")
-    else:
-        yield warning("group", found, f"start a worker of group {group!r}, or name its group")
-
-
-def _other_groups(facts: QueueFacts) -> Iterator[Finding]:
-    used = [one for one in facts.groups if one.is_used]
-    unused = [one for one in facts.groups if one.name != facts.snapshot.group and not one.is_used]
-    if len(used) > 1:
-        yield _shared(used)
-    elif not unused:
+    others = [one for one in facts.groups if one.name != facts.snapshot.group]
+    used = [one for one in others if one.is_used]
+    left_over = [one for one in others if not one.is_used]
+    if used:
+        yield _in_the_way(facts, used)
+    elif not facts.snapshot.has_group:
+        yield _missing(facts)
+    elif not left_over:
         yield ok("group", f"{facts.snapshot.group!r} is there")
-    for one in unused:
-        yield _left_over(one)
+    for one in left_over:
+        yield _left_over(facts.snapshot.queue, one)
 
 
-def _shared(used: Sequence[GroupUse]) -> Finding:
-    found = (
-        f"{len(used)} groups share the stream: {', '.join(map(str, used))}; "
-        "each runs every job, and what one acks is gone for all"
-    )
-    remedy = (
-        "use one group: stop the workers of the others, let a worker of theirs run until it is "
-        "idle, then remove them with XGROUP DESTROY"
-    )
-    return error("group", found, remedy)
+def _in_the_way(facts: QueueFacts, others: Sequence[GroupUse]) -> Finding:
+    """A worker of the group is refused, or was there first, and then the others are."""
+    queue, group = facts.snapshot.queue, facts.snapshot.group
+    names = " and ".join(repr(one.name) for one in others)
+    unless_used = f"if no worker uses {names} any more, {way_out(queue, others)}"
+    used = [one for one in facts.groups if one.is_used]
+    if len(used) > len(others):
+        found = (
+            f"{len(used)} groups share the stream: {', '.join(map(str, used))}; "
+            "each runs every job, and what one acks is gone for all"
+        )
+        return error("group", found, f"use one group: stop the workers of {names}; {unless_used}")
+    verb = "is" if len(others) == 1 else "are"
+    found = f"{', '.join(map(str, others))} {verb} in use: a worker of {group!r} is refused"
+    return error("group", found, f"start workers of {others[0].name!r}; {unless_used}")
 
 
-def _left_over(group: GroupUse) -> Finding:
+def _missing(facts: QueueFacts) -> Finding:
+    group = facts.snapshot.group
+    if not facts.snapshot.stream_depth:
+        return note("group", f"no group {group!r} yet; the first worker makes it")
+    return warning("group", f"no group {group!r} yet", f"start a worker of group {group!r}")
+
+
+def _left_over(queue: str, group: GroupUse) -> Finding:
     if group.name == PRODUCERS_GROUP:
         return note("group", f"{group.name!r} is there as well, made by a producer; nobody uses it")
     found = f"{group.name!r} is there as well, and nobody uses it"
-    return warning("group", found, f"remove it with XGROUP DESTROY {group.name}")
+    return warning("group", found, f"remove it with `{removal(queue, group.name)}`")
 
 
 def _somebody_works(facts: QueueFacts, lease_ms: int) -> Finding:
@@ -131,7 +119,8 @@ def _somebody_works(facts: QueueFacts, lease_ms: int) -> Finding:
     ready = facts.snapshot.ready
     if alive or not ready:
         return ok("workers", f"{len(alive)} alive, {ready:,} jobs ready")
-    return error("workers", f"{ready:,} jobs are ready and no worker is alive", "start a worker")
+    found = f"{ready:,} jobs are ready and no worker of {facts.snapshot.group!r} is alive"
+    return error("workers", found, "start a worker")
 
 
 def _dead_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import GroupConflict, ServerRefused, StoreError
+from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.model.group_use import SILENT_MS_MAX, GroupUse, conflict
 from chasquimq.model.log import get_logger
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
@@ -315,10 +316,10 @@ class ConsumerStore:
         self.has_gap = True
 
     async def _join_group(self, connection: Connection) -> None:
-        args = (self.group, self.consumer, PARKING)
+        args = (self.group, self.consumer, PARKING, SILENT_MS_MAX)
         others = await script.run(connection, "join_group", [self.keys.stream], *args)
         if others:
-            raise _conflict(self.keys, self.group, others)
+            raise conflict(self.keys.queue, self.group, _uses(others))
         create = ("XGROUP", "CREATE", self.keys.wake, self.group, "0", "MKSTREAM")
         (reply,) = await connection.send(pack(create))
         # Without it a worker reads as often as a busy one, and keeps all promises.
@@ -326,30 +327,9 @@ class ConsumerStore:
         self.can_be_woken = is_there or not isinstance(reply, StoreError)
 
 
-def _conflict(keys: QueueKeys, group: str, others: Sequence[Reply]) -> GroupConflict:
-    found = [
-        (read_text(name), workers, pending)
-        for name, workers, pending in zip(others[::3], others[1::3], others[2::3], strict=True)
-    ]
-    told = [
-        f"{name!r} ({_count(workers, 'consumer')}, {pending} pending)"
-        for name, workers, pending in found
-    ]
-    name, _, pending = found[0]
-    drain = "run a worker of it until it is idle, then remove it" if pending else "remove it"
-    return GroupConflict(
-        f"one group must consume queue {keys.queue!r}, found {' and '.join(told)} beside "
-        f"{group!r}: what one group acks is deleted for all, and each would run every job; "
-        f"start this worker with group={name!r}, or give it another queue; if no worker uses "
-        f"{name!r} any more, {drain} with XGROUP DESTROY {keys.stream} {name}",
-        queue=keys.queue,
-        group=group,
-        found=[name for name, *_ in found],
-    )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _uses(others: Sequence[Reply]) -> list[GroupUse]:
+    rows = zip(others[::3], others[1::3], others[2::3], strict=True)
+    return [GroupUse(read_text(name), workers, pending) for name, workers, pending in rows]
 
 
 def _chunks(rows: Sequence[tuple[bytes, int]], size: int) -> Iterator[Sequence[tuple[bytes, int]]]:

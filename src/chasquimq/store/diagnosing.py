@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from chasquimq.errors import ServerRefused, StoreError
-from chasquimq.model.queue_facts import GroupUse, QueueFacts, RunTimes
+from chasquimq.model.group_use import SILENT_MS_MAX, GroupUse
+from chasquimq.model.queue_facts import QueueFacts, RunTimes
 from chasquimq.model.server_facts import ServerFacts
 from chasquimq.model.snapshot import WrongType
 from chasquimq.store import script
@@ -107,7 +108,7 @@ class DiagnosingStore:
         unique = await KeyScan(self._reads).unique_markers(keys, _SCAN_STEPS_MAX)
         return QueueFacts(
             snapshot=snapshot,
-            groups=await self._groups(keys),
+            groups=await self.groups(keys),
             workers=await inspector.workers(),
             ghost_count=ghosts,
             pending_looked_at=looked_at,
@@ -120,6 +121,15 @@ class DiagnosingStore:
             repeat_lag_ms=int(snapshot.at_ms - float(first_fire[1])) if first_fire else None,
             quarantined_count=bad,
         )
+
+    async def groups(self, keys: QueueKeys) -> list[GroupUse]:
+        """The consumer groups of a queue, and who uses each."""
+        (reply,) = await self._link.ask(pack(("XINFO", "GROUPS", keys.stream)))
+        if is_missing(reply):
+            return []
+        if isinstance(reply, StoreError):
+            raise reply
+        return [await self._use(keys, pairs(row)) for row in reply]
 
     async def _info(self) -> dict[str, str]:
         try:
@@ -150,18 +160,10 @@ class DiagnosingStore:
             return None
         return read_text(reply[1]) if reply else None
 
-    async def _groups(self, keys: QueueKeys) -> list[GroupUse]:
-        (reply,) = await self._link.ask(pack(("XINFO", "GROUPS", keys.stream)))
-        if is_missing(reply):
-            return []
-        if isinstance(reply, StoreError):
-            raise reply
-        return [await self._use(keys, pairs(row)) for row in reply]
-
     async def _use(self, keys: QueueKeys, group: dict[bytes, Reply]) -> GroupUse:
         name = read_text(group[b"name"])
         found = await InspectorStore(keys.queue, self._link, name).workers()
-        workers = sum(not one.is_parking for one in found)
+        workers = sum(not one.is_parking and one.idle_ms <= SILENT_MS_MAX for one in found)
         return GroupUse(name, workers, cast("int", group[b"pending"]))
 
     async def _ghosts(self, keys: QueueKeys, group: str) -> tuple[int, int]:

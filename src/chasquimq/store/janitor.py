@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused
+from chasquimq.model.group_use import SILENT_MS_MAX, GroupUse, still_used
 from chasquimq.store import script
 from chasquimq.wire.keys import QueueKeys
 
@@ -55,6 +57,25 @@ class JanitorStore:
             stale, cursor = stale + found, after.decode()
             if cursor == "0":
                 return stale
+
+    async def remove_group(self, *, force: bool) -> GroupUse | None:
+        """Remove the group; answers who used it, and None where there is none of that name.
+
+        By force it goes although it is in use. What it held is delivered by the next group.
+
+        Raises:
+            StoreError: the group is in use, and stays.
+        """
+        args = (self._group, _KEPT, SILENT_MS_MAX, int(force))
+        mark, *counts = await self._run("remove_group", [self._keys.stream], *args)
+        if mark < 0:
+            return None
+        found = GroupUse(self._group, *counts)
+        if not mark:
+            raise still_used(self._keys.queue, found)
+        with suppress(ServerRefused):  # no job waits in there
+            await self._link.call("XGROUP", "DESTROY", self._keys.wake, self._group)
+        return found
 
     async def _sweep(self, stream: str) -> int:
         ghosts, at = 0, "-"

@@ -55,6 +55,7 @@ FORMS: dict[str, tuple[Part, ...]] = {
     "xdel": (_KEY, "0-1"),
     "xgroup|create": (_KEY, "g", "0"),
     "xgroup|delconsumer": (_KEY, "g", "c"),
+    "xgroup|destroy": (_KEY, "g"),
     "xinfo|consumers": (_KEY, "g"),
     "xinfo|groups": (_KEY,),
     "xinfo|stream": (_KEY,),

@@ -1,8 +1,9 @@
 -- Join the one group that consumes a stream; stream and group are created where they are missing.
 -- KEYS     1 stream
--- ARGV     1 group   2 consumer   3 parking consumer, which is nobody
--- RETURNS  {} joined, else name, consumer count and pending count of every other group in use;
---          nothing was written then
+-- ARGV     1 group   2 consumer   3 parking consumer, which is nobody   4 silent_ms_max: a
+--          consumer that was not heard of for longer is dead
+-- RETURNS  {} joined, else name, count of live consumers and pending count of every other group in
+--          use; nothing was written then
 -- SETTLES  workers of two groups that start at once: who joins first has a consumer, which the
 --          other one finds.
 local function pairs_of(row)
@@ -10,11 +11,12 @@ local function pairs_of(row)
   for i = 1, #row, 2 do found[row[i]] = row[i + 1] end
   return found
 end
--- A group with neither a consumer nor a pending entry is left over and delivers nothing.
+-- A group with neither a live consumer nor a pending entry is left over and delivers nothing.
 local function workers_of(group)
   local count = 0
   for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group)) do
-    if pairs_of(row).name ~= ARGV[3] then count = count + 1 end
+    local one = pairs_of(row)
+    if one.name ~= ARGV[3] and one.idle <= tonumber(ARGV[4]) then count = count + 1 end
   end
   return count
 end
