@@ -411,11 +411,35 @@ def _is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def test_a_second_group_is_one_line_and_code_1(chasqui, queue_name, running_worker):
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_second_group_is_one_line_and_code_1(
+    chasqui, queue_name, running_worker, processes
+):
     await running_worker(print, group="first")
 
-    said = await chasqui("worker", "--queue", queue_name, "--group", "second", "json:dumps")
+    words = ("worker", "--queue", queue_name, "--group", "second", "json:dumps")
+    said = await chasqui(*words, "--processes", processes)
 
     assert (said.code, said.out) == (1, "")
     (line,) = said.err.splitlines()
     assert line.startswith(f"error: one group must consume queue '{queue_name}', found 'first'")
+
+
+async def test_processes_whose_worker_names_another_group_end_at_once(
+    chasqui, queue_name, running_worker, tmp_path
+):
+    """Who starts them does not know the group of a Worker; the first that is refused ends all."""
+    module = "from chasquimq import Worker\nfrom tasks import send\n"
+    (tmp_path / "second.py").write_text(
+        f"{module}w = Worker({queue_name!r}, send, group='second')\n"
+    )
+    await running_worker(print, group="first")
+
+    said = await chasqui("worker", "second:w", "--processes", "2")
+
+    lines = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    assert said.code == 1
+    assert 1 <= len(lines) <= 2
+    assert all("one group must consume queue" in line for line in lines)
+    assert "starting another" not in said.err
+    assert "did not end well" not in said.err

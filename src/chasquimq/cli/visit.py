@@ -74,6 +74,19 @@ async def refuse_wrong_types(names: Sequence[str], url: str) -> None:
                 raise
 
 
+async def refuse_other_groups(name: str, group: str, url: str) -> None:
+    """Raise what a worker of the group would hear while another one consumes the queue."""
+    from chasquimq.inspector import Inspector
+
+    async with Inspector(redis_url=url) as inspector:
+        try:
+            await inspector.refuse_conflict(name, group)
+        except ServerRefused as refused:
+            # The workers ask for their rights themselves, and name all that are missing.
+            if refused.code != "NOPERM":
+                raise
+
+
 async def _refuse_wrong_type(inspector: Inspector, name: str) -> None:
     for wrong in await inspector.wrong_types(name):
         raise StoreError(f"{wrong}; rename or delete the key")

@@ -19,12 +19,13 @@ from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
 from chasquimq.cli.logs import LEVELS, start_logging
 from chasquimq.cli.main import EXIT_FAILED, tell_failure
 from chasquimq.cli.number import AT_LEAST_1, PORT_OR_ANY, WholeNumber
-from chasquimq.cli.options import redis_url_option, wait_for_server_option
+from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option, wait_for_server_option
 from chasquimq.cli.render import talk
 from chasquimq.cli.server_choice import any_server
-from chasquimq.cli.visit import refuse_wrong_types, run
+from chasquimq.cli.visit import refuse_other_groups, refuse_wrong_types, run
+from chasquimq.cli.worker_fleet import EXIT_GROUP_CONFLICT
 from chasquimq.cli.worker_target import failure_text
-from chasquimq.errors import ChasquiError, ConnectionLost
+from chasquimq.errors import ChasquiError, ConnectionLost, GroupConflict
 from chasquimq.telemetry.tracing import flush_spans
 
 PROCESSES_MAX = 256
@@ -125,7 +126,8 @@ def worker(
         return _run_fleet(processes, endpoint, redis_url)
     # Who watches several processes has told already.
     is_alone = lifeline is None
-    return _leave(_exit_code(lambda: one.run(lambda: any_server(redis_url, is_told=is_alone))))
+    exit_code = _exit_code(lambda: one.run(lambda: any_server(redis_url, is_told=is_alone)))
+    return _leave(EXIT_FAILED if is_alone and exit_code == EXIT_GROUP_CONFLICT else exit_code)
 
 
 def _endpoint(host: str | None, port: int | None) -> Endpoint | None:
@@ -141,6 +143,9 @@ def _exit_code(work: Callable[[], int]) -> int:
         return work()
     except click.ClickException as refused:
         return tell_failure(refused)
+    except GroupConflict as refused:
+        tell_failure(refused)
+        return EXIT_GROUP_CONFLICT
     except ChasquiError as failed:
         # Not as wrong usage, after which nobody starts it again: the next start may do.
         tell_failure(failed)
@@ -170,10 +175,13 @@ def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None)
         # Said here once; the processes would say it again with every restart.
         asyncio.run(endpoint.check_host())
     url = any_server(redis_url)
-    queue = click.get_current_context().params["queue_name"]
+    given = click.get_current_context().params
+    queue: str | None = given["queue_name"]
     # A server that is not there yet is waited for; a key of the wrong type is not.
     with suppress(ConnectionLost):
         run(refuse_wrong_types([queue] if queue else [], url))
+        if queue:
+            run(refuse_other_groups(queue, given["group"] or DEFAULT_GROUP, url))
     environ = os.environ | {URL_VARIABLE: url}
     return asyncio.run(_keep_fleet(processes, command, endpoint, environ))
 

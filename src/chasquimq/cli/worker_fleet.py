@@ -14,6 +14,8 @@ from chasquimq.model.log import get_logger
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+# How a child says that another consumer group has the queue; the answer of the fleet is 1.
+EXIT_GROUP_CONFLICT = 3
 RESTART_MS_MIN = 200
 RESTART_MS_MAX = 30_000
 # A child that lived this long died of something new.
@@ -64,8 +66,8 @@ class WorkerFleet:
             if self._stopping.is_set():
                 self._note_end(exit_code)
                 return
-            if exit_code == EXIT_USAGE:
-                self._give_up(exit_code)
+            if exit_code in (EXIT_USAGE, EXIT_GROUP_CONFLICT):
+                self._give_up(EXIT_USAGE if exit_code == EXIT_USAGE else EXIT_FAILED)
                 return
             deaths = 1 if loop.time() - started_s > SETTLED_S else deaths + 1
             await self._pause(number, exit_code, restart_ms(deaths) * random.uniform(0.5, 1))
@@ -120,7 +122,8 @@ class WorkerFleet:
 
     def _note_end(self, exit_code: int) -> None:
         # A child that was still starting knows no signals yet, and held nothing.
-        if exit_code not in (0, EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGINT):
+        well = (0, EXIT_INTERRUPTED, EXIT_GROUP_CONFLICT, -signal.SIGTERM, -signal.SIGINT)
+        if exit_code not in well:
             logger.error("a worker process did not end well", extra={"exit_code": exit_code})
             self._exit_code = self._exit_code or EXIT_FAILED
 
