@@ -125,7 +125,8 @@ async def test_a_thread_that_renews_leases_for_the_first_time_keeps_to_the_ladde
     handler = Handler()
     worker = Worker(queue_name, handler, redis_url=guarded.url, claim_min_idle_ms=1_500)
     running = RunningWorker(worker)
-    await running.until_consuming()
+    # The reader, the writer and the bell of the promoter; the thread dials for its first lease.
+    await eventually(lambda: _has(guarded, 3), what="three connections")
     # Who is logged in stays so.
     await guarded.raw("ACL", "SETUSER", USER, "resetpass", f">{NEW}")
     await _add(guarded, queue_name, "held")
@@ -135,7 +136,7 @@ async def test_a_thread_that_renews_leases_for_the_first_time_keeps_to_the_ladde
 
     assert await guarded.denied() <= DENIED_MAX
     await guarded.restore()
-    await eventually(lambda: _has(guarded, 3), within_s=BACK_S_MAX, what="a renewal")
+    await eventually(lambda: _has(guarded, 4), within_s=BACK_S_MAX, what="a renewal")
     handler.let_go.set()
     await running.stop()
 
