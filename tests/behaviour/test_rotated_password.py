@@ -98,8 +98,8 @@ async def test_a_worker_whose_password_was_rotated_keeps_to_the_ladder_and_comes
     running = RunningWorker(worker)
     await running.until_consuming()
     await _add(guarded, queue_name, "held")
-    # The thread that renews leases has dialled, too.
-    await eventually(lambda: _has(guarded, 3), what="three connections")
+    # The bell of the promoter and the thread that renews leases have dialled, too.
+    await eventually(lambda: _has(guarded, 4), what="four connections")
     caplog.clear()
 
     await guarded.rotate()
