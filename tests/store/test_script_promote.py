@@ -264,7 +264,7 @@ async def test_a_score_that_is_no_time_of_ours_is_simply_due(promote, raw, score
     assert lag_ms > 0
 
 
-@pytest.mark.parametrize("key", ["stream", "dlq", "dix"])
+@pytest.mark.parametrize("key", ["stream", "dix"])
 async def test_a_target_of_the_wrong_type_leaves_everything_as_it_was(
     promote, delay, raw, snapshot, key
 ):
@@ -277,6 +277,20 @@ async def test_a_target_of_the_wrong_type_leaves_everything_as_it_was(
         await promote()
 
     assert await snapshot() == before
+
+
+async def test_a_dlq_of_the_wrong_type_keeps_no_job_that_can_be_read(promote, delay, raw):
+    await delay(member("one"), -2_000)
+    await raw("SET", raw.keys.dlq, "no stream")
+
+    assert (await promote())[:2] == [1, 0]
+
+    await delay(member("two"), -2_000)
+    await delay(b"bad")
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        await promote()
+    assert await raw("XLEN", raw.keys.stream) == 2
+    assert await raw("ZRANGE", raw.keys.delayed, 0, -1) == [b"bad"]
 
 
 async def test_a_delayed_key_of_the_wrong_type_is_named(promote, raw):

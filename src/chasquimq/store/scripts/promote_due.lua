@@ -10,9 +10,9 @@ local byte, sub, call, try = string.byte, string.sub, redis.call, redis.pcall
 local LOOKS_MAX = 256
 local delayed, stream, dlq, dix, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
--- Targets of the wrong type must fail before the first write.
+-- A stream of the wrong type must fail before the first write. The DLQ is only for what cannot be
+-- read, so that no other job waits for it.
 call('XLEN', stream)
-call('XLEN', dlq)
 -- With as many entries in dix as members, each member has its own, unless entries of jobs that are
 -- gone make up for members without one. To compare always would cost a promotion a tenth.
 local is_paired = call('HLEN', dix) == call('ZCARD', delayed)
