@@ -115,6 +115,7 @@ async def test_a_worker_whose_password_was_rotated_keeps_to_the_ladder_and_comes
     await _add(guarded, queue_name, "n")
     await asyncio.wait_for(handler.ran.wait(), 60)
     assert time.monotonic() - restored_s <= BACK_S_MAX
+    assert len([line for line in told(caplog) if "connected to" in line]) == 1
     handler.let_go.set()
     await running.stop()
 

@@ -136,6 +136,7 @@ async def test_the_wait_has_an_end(bare_chasqui, words):
     assert said.code == 1
     assert time.monotonic() - begin_s < 5 * patience()
     assert "a server must answer at redis://me:***@127.0.0.1:1, found none" in said.err
+    assert said.err.rstrip().endswith("; gave up after 0.5 s")
 
 
 @pytest.mark.parametrize("secret", ["me:wrong@", ":wrong@"])

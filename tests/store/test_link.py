@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import sys
 
 import pytest
@@ -104,6 +105,37 @@ async def test_an_outage_is_reported_once_and_not_for_every_dial(link, proxy, ca
 
     assert link.dial_count >= 3
     assert len(caplog.records) == 1
+
+
+async def test_the_end_of_an_outage_is_reported_once_for_all_connections(link_to, proxy, caplog):
+    links = [link_to(proxy.url), link_to(proxy.url)]
+    for link in links:
+        await broken(link, proxy)
+    proxy.refuse()
+    calls = [asyncio.ensure_future(link.call("PING")) for link in links]
+    await eventually(lambda: all(link.dial_count >= 3 for link in links))
+    away_s = 0.3
+    await asyncio.sleep(away_s)
+
+    await proxy.accept()
+    await asyncio.wait_for(asyncio.gather(*calls), 10)
+
+    (line,) = [said for said in messages(caplog) if "connected to" in said]
+    found = re.fullmatch(rf"connected to {re.escape(proxy.url)} again after (.+) s", line)
+    assert found
+    assert away_s <= float(found[1]) < 30
+
+
+async def test_a_link_that_breaks_and_comes_back_at_once_reports_nothing(link, proxy, caplog):
+    await broken(link, proxy)
+
+    await link.call("PING")
+
+    assert not [said for said in messages(caplog) if "connected to" in said]
+
+
+def messages(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
 
 
 async def test_each_new_connection_is_prepared_before_it_is_used(link_to, proxy):

@@ -163,7 +163,7 @@ async def test_an_outage_is_logged_without_the_password(proxy, raw, queue_name, 
     await raw("ACL", "DELUSER", queue_name)
 
     logged = everything_logged()
-    assert "the server does not answer" in logged
+    assert "does not answer, dialling again" in logged
     assert CANARY not in logged
 
 

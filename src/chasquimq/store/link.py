@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ _HANG_UP_S = 1.0
 _HANG_UP_ROUNDS = 3
 # All connections of a process that one address refuses share one line of the log.
 _refusals_logged: defaultdict[str, Pace] = defaultdict(Pace)
+# Since when an address could not be dialled; the first connection that is back reports the end.
+_away_since_s: dict[str, float] = {}
 
 
 class Link:
@@ -222,17 +225,29 @@ class Link:
             raise
         self._connection, self._was_open = connection, True
         self._login.clear()
-        _refusals_logged.pop(str(self._route), None)
+        self._report_back()
         self._opened_s = asyncio.get_running_loop().time()
         return connection
 
+    def _report_back(self) -> None:
+        address = str(self._route)
+        _refusals_logged.pop(address, None)
+        since_s = _away_since_s.pop(address, None)
+        if since_s is not None:
+            away_s = time.monotonic() - since_s
+            logger.warning("connected to %s again after %.1f s", address, away_s)
+
     def _report(self, error: StoreError, tries: int) -> None:
+        _away_since_s.setdefault(str(self._route), time.monotonic())
         if is_login_refused(error):
             if _refusals_logged[str(self._route)].allows():
                 logger.warning("a login is refused and tried again: %s", error)
             return
         level = logging.WARNING if tries in (1, 10) else logging.DEBUG
-        logger.log(level, "the server does not answer, dialling again", extra={"error": str(error)})
+        logger.log(
+            level, "the server at %s does not answer, dialling again", self._route,
+            extra={"error": str(error)},
+        )  # fmt: skip
 
     def _dialled(self, task: asyncio.Task[Connection]) -> None:
         self._dialling = None

@@ -62,12 +62,18 @@ class _ServerWait:
                     pause_ms = dial_delay_ms(self._failures, random.uniform)
                     await asyncio.sleep(pause_ms / 1000)
         except TimeoutError:
-            raise self._last or ServerUnreachable(
-                f"a server must answer at {self._address} within {self._patience_ms:g} ms and "
-                "did not; start it, correct the URL, or wait for longer"
-            ) from None
+            raise self._too_late() from self._last
         if self._failures:
             logger.info("the server at %s is there", self._address)
+
+    def _too_late(self) -> ServerUnreachable:
+        waited_s = self._patience_ms / 1000
+        if self._last is not None:
+            return ServerUnreachable(f"{self._last}; gave up after {waited_s:g} s")
+        return ServerUnreachable(
+            f"a server must answer at {self._address} within {waited_s:g} s and did not; "
+            "start it, correct the URL, or wait for longer"
+        )
 
     async def _is_there(self) -> bool:
         link = Link(self._settings, name="chasqui-waiting")
