@@ -58,7 +58,8 @@ class Assembly:
         store = self._store()
         events, historian = self._events(store), self._historian(store)
         upkeep = UpkeepStore(
-            self.queue, store.writes, bell=Link(self.connection, name="chasqui-bell"),
+            self.queue, store.writes,
+            bell=Link(self.connection, name="chasqui-bell", waits_for_login=True),
             waiting_events_max=settings.events.waiting_max,
         )  # fmt: skip
         return Pipeline(

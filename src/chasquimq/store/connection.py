@@ -113,8 +113,8 @@ class Connection(asyncio.Protocol):
             return
         if self.loop is not asyncio.get_running_loop():
             raise StoreError(
-                "a connection must be used in the event loop that opened it; open a new Queue in "
-                "each loop, or use chasquimq.blocking.Queue outside of loops"
+                "a connection must be used in the event loop that opened it, found another; a "
+                "Worker belongs to one loop, and a Queue opens a connection in each"
             )
 
     def abort(self, reason: str) -> None:

@@ -16,7 +16,7 @@ from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.store.connection import Connection, Part, Reply
 from chasquimq.store.dialling import dial
-from chasquimq.store.opening import LoginPace
+from chasquimq.store.opening import DialRefusals
 from chasquimq.store.route import Route
 from chasquimq.store.server_errors import (
     Action,
@@ -63,7 +63,7 @@ class Link:
         self._name = name
         self._prepare = prepare
         self._waits_for_login = waits_for_login
-        self._login = LoginPace()
+        self._login = DialRefusals()
         self._connection: Connection | None = None
         self._dialling: asyncio.Task[Connection] | None = None
         self._failures = 0

@@ -13,7 +13,7 @@ from chasquimq.errors import StoreError
 from chasquimq.store.connection import Part, Reply, pack
 from chasquimq.store.dialling import find_masters
 from chasquimq.store.link import Link
-from chasquimq.store.opening import LoginPace
+from chasquimq.store.opening import DialRefusals
 from chasquimq.store.route import Range, Route, slot_of
 from chasquimq.store.server_errors import is_worth_asking_again
 
@@ -49,7 +49,7 @@ class Links:
     def __init__(self, settings: ConnectionSettings, *, name: str) -> None:
         self._settings = settings
         self._name = name
-        self._login = LoginPace()
+        self._login = DialRefusals()
         self._open: OrderedDict[str, Link] = OrderedDict()
         self.is_cluster = Route(settings).is_cluster
 

@@ -38,7 +38,7 @@ async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Co
     return Connection(owner, settings.command_timeout_ms)
 
 
-class LoginPace:
+class DialRefusals:
     """When a dial that was refused may be tried again: ever later, for callers ask ever again."""
 
     def __init__(self) -> None:
