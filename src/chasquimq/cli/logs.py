@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+import os
+import select
+from typing import Any, TextIO
 
 from chasquimq.cli.moment import iso
 from chasquimq.cli.render import json_text, mask_secrets, shown
 from chasquimq.model.log import PREFIX
 
+# How long a line waits for a reader that is slow.
+_WAIT_MS = 100
 LEVELS = ("debug", "info", "warning", "error")
 # What every record has; the rest was given as `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -19,9 +23,60 @@ _RESERVED = frozenset({"time", "level", "logger", "message", "exception"})
 
 def start_logging(level: str, *, as_json: bool) -> None:
     """Send the log of this process to stderr."""
-    handler = logging.StreamHandler()
+    handler = Unblocked()
     handler.setFormatter(JsonLines() if as_json else Lines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class Unblocked(logging.StreamHandler[TextIO]):
+    """Writes to a stream that may be a pipe; where nobody reads it, lines are lost, and counted.
+
+    A write to a full pipe would hold up the whole process: its jobs, its leases and its probes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lost_count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        descriptor = _descriptor(self.stream)
+        if descriptor is None:
+            super().emit(record)
+            return
+        try:
+            self._write(descriptor, f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001  a log that fails stops nothing, as `logging` has it
+            self.handleError(record)
+
+    def _write(self, descriptor: int, line: str) -> None:
+        # After a loss nobody is waited for until the pipe is read again.
+        if not _has_room(descriptor, 0 if self._lost_count else _WAIT_MS):
+            self._lost_count += 1
+            return
+        if self._lost_count:
+            line = f"... {self._lost_count} lines of this log were lost: nobody read it\n{line}"
+            self._lost_count = 0
+        data = line.encode(errors="backslashreplace")
+        for at in range(0, len(data), select.PIPE_BUF):
+            if at and not _has_room(descriptor, _WAIT_MS):
+                self._lost_count += 1
+                return
+            os.write(descriptor, data[at : at + select.PIPE_BUF])
+
+
+def _descriptor(stream: TextIO | None) -> int | None:
+    """None: there is no file behind it."""
+    try:
+        return stream.fileno() if stream is not None else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _has_room(descriptor: int, wait_ms: int) -> bool:
+    """Whether so much can be written that no pipe takes in two pieces."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(wait_ms))
 
 
 class Lines(logging.Formatter):

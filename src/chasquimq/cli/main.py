@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TextIO
 
@@ -152,10 +153,11 @@ def chasqui() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code."""
     if args is None:
+        _open_closed_streams()
         _hook_words_of_others()
     try:
         exit_code = _run(sys.argv[1:] if args is None else list(args))
-        _flush_stdout()
+        sys.stdout.flush()
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
@@ -207,6 +209,14 @@ def code_of(failed: ChasquiError) -> int:
     return EXIT_FAILED if what in FOUND_WANTING else EXIT_USAGE
 
 
+def _open_closed_streams() -> None:
+    """Let nobody else have the numbers of streams that the shell closed, as a socket would."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def _hook_words_of_others() -> None:
     """Show with our care what the interpreter would show by itself, word for word."""
     sys.excepthook = _tell_bug
@@ -243,12 +253,6 @@ def _tell_bug(kind: type[BaseException], error: BaseException, trace: TracebackT
     """Show what nobody expected, with its stack; an error of anybody's may quote a password."""
     for line in "".join(traceback.format_exception(kind, error, trace)).splitlines():
         click.echo(shown(line), err=True)
-
-
-def _flush_stdout() -> None:
-    # There is none where the shell closed it.
-    if sys.stdout is not None:
-        sys.stdout.flush()
 
 
 def _tell_unwritten(error: OSError) -> int:
