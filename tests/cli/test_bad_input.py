@@ -36,6 +36,8 @@ TAKING = {
     "dlq triage": ("dlq", "triage", QUEUE),
     "doctor": ("doctor", QUEUE),
     "events": ("events", QUEUE, "--from", "0", "--count", "1"),
+    "group list": ("group", "list", QUEUE),
+    "group remove": ("group", "remove", QUEUE, "some-group", "--yes"),
     "inspect": ("inspect", QUEUE),
     "job show": ("job", "show", QUEUE, "some-id"),
     "metrics": ("metrics", QUEUE),

@@ -131,3 +131,15 @@ async def test_the_command_in_a_refusal_works_as_it_stands(
     said = await chasqui(*words, stdin=f"{group}\n".encode())
 
     assert (program, said.code, await names()) == ("chasqui", 0, [])
+
+
+@pytest.mark.parametrize("group", ["caf\udce9", "a\x1b[2Jb", "", "g" * 129])
+@pytest.mark.parametrize("more", [(), ("--yes",)])
+async def test_a_name_that_no_group_can_have_is_one_line(chasqui, queue_name, raw, group, more):
+    await raw("XADD", raw.keys.stream, "*", "d", "x")
+
+    said = await chasqui("group", "remove", queue_name, group, *more)
+
+    assert (said.code, said.out) in ((1, ""), (2, ""))
+    assert said.err.count("\n") == 1
+    assert "\x1b" not in said.err

@@ -49,12 +49,16 @@ def remove(
     Asks for the name of the group, unless --yes is given. A group with a live consumer or pending
     jobs stays, unless --force is given. No job is lost: those that it held run again.
     """
+    from chasquimq.model.group_use import still_used
 
     async def removed(seen: Visit) -> GroupUse:
+        known = await _known(seen, queue, name)
+        if known.is_used and not is_forced:
+            raise still_used(queue, known)
         if not is_sure:
-            await _confirm(seen, queue, name, is_forced=is_forced)
+            confirm_name(clean(f"the group {known} of {queue} will be removed"), name, of="group")
         found = await seen.inspector.remove_group(queue, name, force=is_forced)
-        return found or await _refuse_unknown(seen, queue, name)
+        return found or await _known(seen, queue, name)
 
     found = ask(queue, running_server(redis_url), removed)
     if as_json:
@@ -63,26 +67,20 @@ def remove(
         click.echo(clean(_told(queue, found)))
 
 
-async def _confirm(seen: Visit, queue: str, name: str, *, is_forced: bool) -> None:
-    """Ask, unless the answer makes no difference."""
+async def _known(seen: Visit, queue: str, name: str) -> GroupUse:
+    """The group as it is; other programs name groups as they like, so that no rule is asked."""
     known = {one.name: one for one in await seen.inspector.groups(queue)}
-    if name not in known:
-        await _refuse_unknown(seen, queue, name)
-    if is_forced or not known[name].is_used:
-        question = f"the group {known[name]} of {queue} will be removed"
-        confirm_name(clean(question), name, of="group")
-
-
-async def _refuse_unknown(seen: Visit, queue: str, name: str) -> GroupUse:
-    names = [repr(one.name) for one in await seen.inspector.groups(queue)]
-    there = f"groups: {', '.join(names)}" if names else "it has no groups yet"
+    if name in known:
+        return known[name]
+    there = f"groups: {', '.join(map(repr, known))}" if known else "it has no groups yet"
     raise StoreError(f"queue {queue!r} has no group named {name!r}; {there}")
 
 
 def _told(queue: str, found: GroupUse) -> str:
     said = f"removed the group {found.name} of {queue}"
     if found.pending:
-        said += f"; the {found.pending:,} jobs that it held run again"
+        jobs = "job that it held runs" if found.pending == 1 else "jobs that it held run"
+        said += f"; the {found.pending:,} {jobs} again"
     if found.workers:
         said += "; a worker of it that still runs makes it again, so stop it"
     return said
