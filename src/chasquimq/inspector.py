@@ -12,7 +12,7 @@ from chasquimq.model.finding import Finding
 from chasquimq.model.group_use import GroupUse, conflict
 from chasquimq.model.job_state import JobState
 from chasquimq.model.options import whole_number
-from chasquimq.model.queue_facts import check_queue, check_types
+from chasquimq.model.queue_facts import check_queue, check_rights, check_types
 from chasquimq.model.server_facts import check_server
 from chasquimq.model.snapshot import DelayedJob, Snapshot, WorkerSnapshot, WrongType
 from chasquimq.model.survey import Survey
@@ -174,9 +174,8 @@ class Inspector:
         Raises:
             StoreError: the group is in use and stays; `force` removes it all the same.
         """
-        return await JanitorStore(queue, group, await self._links.of(queue)).remove_group(
-            force=force
-        )
+        link = await self._links.of(queue)
+        return await JanitorStore(queue, group, link).remove_group(force=force)
 
     async def delayed(self, queue: str, limit: int = 20) -> list[DelayedJob]:
         """The delayed jobs that are due first."""
@@ -206,11 +205,13 @@ class Inspector:
     ) -> list[Finding]:
         """Whether somebody works on the queue, and whether anything is stuck or lost in it."""
         keys, store = QueueKeys(queue), await self._facts(queue)
-        wrong = await store.wrong_types(keys)
-        if wrong:
-            return _about(queue, check_types(wrong))
-        facts = await store.queue(keys, check_group_name(group))
-        return _about(queue, check_queue(facts, lease_ms))
+        lacking = await store.lacking_rights(keys)
+        try:
+            findings = await _look_at(store, keys, check_group_name(group), lease_ms)
+        except ServerRefused as refused:
+            # One of them says it all: whoever may not look at a queue cannot work on it either.
+            raise refused if lacking is None or refused.code != lacking.code else lacking from None
+        return _about(queue, [*(check_rights(str(lacking)) if lacking else ()), *findings])
 
     async def _note(self, found: Survey, queue: str, group: str, replies: Answers) -> None:
         if isinstance(replies, StoreError):
@@ -227,6 +228,15 @@ class Inspector:
     async def _facts(self, queue: str) -> DiagnosingStore:
         link = await self._links.of(queue)
         return DiagnosingStore(link, _reads(link))
+
+
+async def _look_at(
+    store: DiagnosingStore, keys: QueueKeys, group: str, lease_ms: int
+) -> list[Finding]:
+    wrong = await store.wrong_types(keys)
+    if wrong:
+        return check_types(wrong)
+    return check_queue(await store.queue(keys, group), lease_ms)
 
 
 def _about(queue: str, findings: list[Finding]) -> list[Finding]:

@@ -127,6 +127,36 @@ async def test_the_doctor_names_the_queue_that_it_may_not_look_at(
     assert f"grant it with ACL SETUSER {queue_name} +xpending" in said.out
 
 
+async def test_the_doctor_asks_for_the_rights_of_a_worker(
+    chasqui, limited, fence, queue, queue_name
+):
+    await queue.add("n", 1)
+    url = await limited(fence, *ENOUGH, "-xack", "-zadd")
+
+    checks = (await chasqui("doctor", queue_name, "--json", CHASQUI_REDIS_URL=url)).json["checks"]
+
+    (found,) = [one for one in checks if one["check"] == "rights"]
+    assert (found["level"], found["queue"]) == ("warning", queue_name)
+    assert f"the user '{queue_name}' must be allowed to run XACK and ZADD" in found["found"]
+    assert found["remedy"] == (
+        f"grant them with ACL SETUSER {queue_name} +xack +zadd; a user that runs no worker "
+        "needs none of them"
+    )
+    assert "workers" in {one["check"] for one in checks}, "the rest is checked all the same"
+
+
+async def test_the_doctor_names_user_and_pattern_where_the_keys_are_missing(
+    chasqui, limited, queue, queue_name
+):
+    await queue.add("n", 1)
+    url = await limited("~other", *ENOUGH)
+
+    checks = (await chasqui("doctor", queue_name, "--json", CHASQUI_REDIS_URL=url)).json["checks"]
+
+    remedies = [one["remedy"] for one in checks if one["check"] == "rights" and one["queue"]]
+    assert remedies == [f"grant them with ACL SETUSER {queue_name} ~{{chasqui:{queue_name}}}:*"]
+
+
 async def test_the_doctor_without_the_right_to_begin_is_one_finding(
     chasqui, limited, queue, queue_name
 ):

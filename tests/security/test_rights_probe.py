@@ -147,10 +147,40 @@ async def test_a_worker_does_not_start_without_a_right_and_names_all_that_are_mi
     assert caught.value.code == "NOPERM"
     assert str(caught.value) == (
         f"the user '{queue_name}' must be allowed to run XACK, XGROUP DELCONSUMER and "
-        "ZREMRANGEBYRANK and is not (NOPERM), which a worker and promotion needs; "
+        "ZREMRANGEBYRANK and is not (NOPERM), which a worker and promotion need; "
         f"grant them with ACL SETUSER {queue_name} +xack +xgroup|delconsumer +zremrangebyrank"
     )
     assert await raw("KEYS", f"*{queue_name}*") == []
+
+
+@pytest.mark.parametrize("whoami", [[], ["acl|whoami"]], ids=["not allowed", "allowed"])
+async def test_a_worker_without_its_keys_hears_of_user_queue_and_pattern(
+    limited, queue_name, whoami
+):
+    url = await limited({*of(*WORKING), *whoami}, fence="~other")
+
+    with pytest.raises(ServerRefused) as caught:
+        await asyncio.wait_for(Worker(queue_name, noop, redis_url=url).run(), 10)
+
+    assert caught.value.code == "NOPERM"
+    assert str(caught.value) == (
+        f"the user '{queue_name}' must be allowed to use the keys of queue '{queue_name}' and is "
+        "not (NOPERM), which a worker, promotion and the scheduler need; "
+        f"grant them with ACL SETUSER {queue_name} ~{{chasqui:{queue_name}}}:*"
+    )
+
+
+async def test_a_producer_without_its_keys_hears_of_user_queue_and_pattern(limited, queue_name):
+    commands = {*of(*rights.PRODUCER.values(), rights.NATIVE_ADD), "xinfo|stream"}
+    url = await limited(commands, fence="~other")
+
+    async with Queue(queue_name, redis_url=url) as queue:
+        with pytest.raises(ServerRefused) as caught:
+            await queue.add("n", 1, delay_ms=1_000)
+
+    assert f"of queue '{queue_name}' and is not (NOPERM), which adding delayed jobs needs" in str(
+        caught.value
+    )
 
 
 async def test_a_loop_that_is_switched_off_needs_no_right(limited, queue_name):

@@ -85,11 +85,21 @@ async def _diagnose_queues(
 
 async def _names(inspector: Inspector, queue: str | None) -> list[str]:
     if queue is not None:
-        for snapshot in (await inspector.survey([queue])).snapshots:
-            await refuse_unknown(inspector, snapshot)
+        await _refuse_unknown(inspector, queue)
         return [queue]
     with progress_bar("looking for queues") as advance:
         return await inspector.queues(advance)
+
+
+async def _refuse_unknown(inspector: Inspector, queue: str) -> None:
+    try:
+        survey = await inspector.survey([queue])
+    except ServerRefused as refused:
+        if refused.code != "NOPERM":
+            raise
+        return  # the check of the queue says what is missing
+    for snapshot in survey.snapshots:
+        await refuse_unknown(inspector, snapshot)
 
 
 async def _check_queues(

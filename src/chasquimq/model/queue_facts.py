@@ -54,6 +54,13 @@ def check_types(wrong: Sequence[WrongType]) -> list[Finding]:
     return [error("keys", str(one), remedy) for one in wrong]
 
 
+def check_rights(refused: str) -> list[Finding]:
+    """Why a worker of the same user would not start."""
+    found, _, remedy = refused.rpartition("; ")
+    needed = "a user that runs no worker needs none of them"
+    return [warning("rights", found, f"{remedy}; {needed}")]
+
+
 def check_queue(facts: QueueFacts, lease_ms: int) -> list[Finding]:
     """Every check of a queue, in the order to read them."""
     return [

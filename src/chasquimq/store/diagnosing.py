@@ -16,6 +16,7 @@ from chasquimq.store import script
 from chasquimq.store.abilities import natives
 from chasquimq.store.connection import pack
 from chasquimq.store.inspecting import InspectorStore, is_missing, pairs, read_time
+from chasquimq.store.rights import PROMOTER, SCHEDULER, WORKER, missing_rights, refusal_of
 from chasquimq.store.scanning import KeyScan
 from chasquimq.wire.event_fields import EventKind
 from chasquimq.wire.keys import QueueKeys
@@ -121,6 +122,13 @@ class DiagnosingStore:
             repeat_lag_ms=int(snapshot.at_ms - float(first_fire[1])) if first_fire else None,
             quarantined_count=bad,
         )
+
+    async def lacking_rights(self, keys: QueueKeys) -> ServerRefused | None:
+        """What a worker of this user would be refused for when it starts."""
+        roles = (WORKER, PROMOTER, SCHEDULER)
+        connection = await self._link.connection()
+        missing = await missing_rights(connection, keys, roles)
+        return await refusal_of(connection, keys, missing, roles) if missing else None
 
     async def groups(self, keys: QueueKeys) -> list[GroupUse]:
         """The consumer groups of a queue, and who uses each."""

@@ -12,7 +12,7 @@ from chasquimq.errors import ServerRefused
 from chasquimq.model.log import get_logger
 from chasquimq.store.connection import pack
 from chasquimq.store.script import own_text, run
-from chasquimq.store.server_errors import error_from_reply
+from chasquimq.wire.stream_entry import read_text
 
 if TYPE_CHECKING:
     from chasquimq.settings import UpkeepSettings
@@ -82,6 +82,8 @@ WAKING = frozenset({"blpop", "ltrim", "rpush"})
 _WITH_SUBCOMMANDS = frozenset({"CLIENT", "MEMORY", "XGROUP", "XINFO"})
 _IN_SCRIPTS = re.compile(r"\b(?:p?call|try)\('([A-Z]+)'(?:, '([A-Z]+)')?")
 _GRANTED_BY = re.compile(r"ACL SETUSER (?P<user>\S+) \+")
+# Servers before 7.0 do not say whom they refuse.
+_UNKNOWN = "<user>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ SCHEDULER = Role(
     "repeat:zadd scheduler_lock:set",
 )
 # Best effort: what they cannot write is dropped and counted, and no job waits for it.
-EVENTS = Role("events", "xadd xtrim", keys="events:xadd")
+EVENTS = Role("publishing events", "xadd xtrim", keys="events:xadd")
 HISTORY = Role("history", "memory|usage xlen", "record", "history:xadd")
 # What a producer does, by the script that does it; each is asked about when it is first done.
 PLAIN_ADD = Role("adding jobs", "xadd")
@@ -202,11 +204,14 @@ async def refusal_of(
     """
     lacking = [role for role in roles if needs(role) & missing]
     if not lacking:
-        is_fenced = any(not missing.isdisjoint(role.keys.split()) for role in roles)
-        return _fenced() if is_fenced else None
+        fenced = [role for role in roles if not missing.isdisjoint(role.keys.split())]
+        return await _fenced_off(connection, keys, fenced) if fenced else None
     wanted = sorted(frozenset[str]().union(*map(needs, lacking)) & missing)
     found = await _tried(connection, keys, wanted)
-    return _refusal(found, " and ".join(role.name for role in lacking)) if found else None
+    if not found:
+        return None
+    refusal = _commands_refused(found, _purpose(lacking))
+    return refusal or await _fenced_off(connection, keys, lacking)
 
 
 def upkeep_roles(settings: UpkeepSettings) -> list[Role]:
@@ -239,29 +244,58 @@ def _spelled_on(key: str, keys: QueueKeys) -> tuple[Part, ...]:
     return _spelled(command, getattr(keys, name))
 
 
-def _fenced() -> ServerRefused:
-    """What the server would say; to try a command on a key that is in use could change it."""
-    refusal = error_from_reply("NOPERM No permissions to access a key")
-    assert isinstance(refusal, ServerRefused), "a missing right is a refusal"
-    return refusal
-
-
 def _counted(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (len(parts), *parts)
 
 
-def _refusal(found: dict[str, ServerRefused], purpose: str) -> ServerRefused:
-    """One sentence for all commands; a fence around the keys is a sentence of its own."""
+async def _user(connection: Connection) -> str | None:
+    """The name of the user; who may not ask for it is named in the refusal, by newer servers."""
+    (reply,) = await connection.send(pack(("ACL", "WHOAMI")))
+    if not isinstance(reply, ServerRefused):
+        return read_text(reply)
+    return _granted_to(reply)
+
+
+def _granted_to(error: ServerRefused) -> str | None:
+    match = _GRANTED_BY.search(str(error))
+    return match["user"] if match and match["user"] != _UNKNOWN else None
+
+
+def _commands_refused(found: dict[str, ServerRefused], purpose: str) -> ServerRefused | None:
+    """One sentence for all commands; None where only a fence around the keys is in the way."""
     commands = [name for name, error in found.items() if _GRANTED_BY.search(str(error))]
     if len(commands) <= 1:
-        return found[commands[0]] if commands else next(iter(found.values()))
-    match = _GRANTED_BY.search(str(found[commands[0]]))
-    user = match["user"] if match else "<user>"
-    who = "this user" if user == "<user>" else f"the user {user!r}"
+        return found[commands[0]] if commands else None
+    user = _granted_to(found[commands[0]])
     spelled = [name.upper().replace("|", " ") for name in commands]
+    return _refused(
+        user, f"run {_listed(spelled)}", purpose, " ".join(f"+{name}" for name in commands)
+    )
+
+
+async def _fenced_off(
+    connection: Connection, keys: QueueKeys, roles: Sequence[Role]
+) -> ServerRefused:
+    """The user may not use all keys; to try a command on a key in use could change it."""
+    pattern = f"~{keys.stream.removesuffix('stream')}*"
+    act = f"use the keys of queue {keys.queue!r}"
+    return _refused(await _user(connection), act, _purpose(roles), pattern)
+
+
+def _refused(user: str | None, act: str, purpose: str, grants: str) -> ServerRefused:
+    who = f"the user {user!r}" if user else "this user"
     return ServerRefused(
-        f"{who} must be allowed to run {', '.join(spelled[:-1])} and {spelled[-1]} and is not "
-        f"(NOPERM), which {purpose} needs; "
-        f"grant them with ACL SETUSER {user} {' '.join(f'+{name}' for name in commands)}",
+        f"{who} must be allowed to {act} and is not (NOPERM), which {purpose}; "
+        f"grant them with ACL SETUSER {user or _UNKNOWN} {grants}",
         code="NOPERM",
     )
+
+
+def _purpose(roles: Sequence[Role]) -> str:
+    verb = "needs" if len(roles) == 1 else "need"
+    return f"{_listed([role.name for role in roles])} {verb}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
