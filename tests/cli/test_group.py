@@ -143,3 +143,15 @@ async def test_a_name_that_no_group_can_have_is_one_line(chasqui, queue_name, ra
     assert (said.code, said.out) in ((1, ""), (2, ""))
     assert said.err.count("\n") == 1
     assert "\x1b" not in said.err
+
+
+async def test_who_killed_the_last_worker_just_now_hears_how_long_it_counts(
+    chasqui, queue_name, raw
+):
+    await raw("XGROUP", "CREATE", raw.keys.stream, "a", "0", "MKSTREAM")
+    await raw("XGROUP", "CREATECONSUMER", raw.keys.stream, "a", "killed")
+
+    said = await chasqui("group", "remove", queue_name, "a", "--yes")
+
+    assert said.code == 1
+    assert "stop its workers (a killed one counts for 60 s), or add --force" in said.err

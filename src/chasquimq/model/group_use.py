@@ -61,7 +61,8 @@ def conflict(queue: str, group: str, others: Sequence[GroupUse]) -> GroupConflic
 
 def still_used(queue: str, group: GroupUse) -> StoreError:
     """The refusal to remove a group."""
-    remedy = "run a worker of it until it is idle, or" if group.pending else "stop its workers, or"
+    stop = f"stop its workers (a killed one counts for {SILENT_MS_MAX // 1000} s), or"
+    remedy = "run a worker of it until it is idle, or" if group.pending else stop
     return StoreError(
         f"a group must be unused to be removed, found {group} on queue {queue!r}; {remedy} add "
         "--force: the jobs that it holds then run again"
