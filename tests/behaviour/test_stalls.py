@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import pytest
@@ -197,3 +198,94 @@ async def test_a_task_factory_that_refuses_now_and_then_stalls_nothing(queue, ru
 def test_a_stall_takes_at_least_a_millisecond():
     with pytest.raises(SettingsError, match="stall_after_ms must be at least 1"):
         Worker("q", noop, stall_after_ms=0)
+
+
+def blocked_lines(caplog) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records]
+    return [line for line in lines if line.startswith("the event loop was blocked")]
+
+
+async def blocks_after(job):
+    """Waits first, so that it is one of several that run when it blocks."""
+    await asyncio.sleep(job.data["wait_s"])
+    time.sleep(job.data["block_s"])  # noqa: ASYNC251 - it must block
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.1])
+async def test_a_handler_that_blocks_the_event_loop_is_named_once(
+    queue, running_worker, caplog, wait_s
+):
+    running = await running_worker(blocks_after, concurrency=1)
+
+    for job_id in ("first", "second"):
+        data = {"wait_s": wait_s, "block_s": 1.1}
+        await queue.add("report", data, job_id=job_id)
+    await eventually(lambda: running.worker.health().completed == 2)
+
+    (line,) = blocked_lines(caplog)
+    assert re.match(
+        r"the event loop was blocked for 1\.[1-9] s while job first \(report\) ran; .*plain def",
+        line,
+    )
+
+
+async def test_of_many_jobs_the_one_that_ran_through_the_block_is_named(
+    queue, running_worker, caplog
+):
+    let_go = asyncio.Event()
+
+    async def handler(job):
+        if job.name == "blocks":
+            time.sleep(1.1)  # noqa: ASYNC251 - it must block
+        else:
+            await let_go.wait()
+
+    await running_worker(handler, concurrency=10)
+    await queue.add_bulk([{"name": "waits", "data": at} for at in range(4)])
+    await queue.add("blocks", 1, job_id="culprit")
+    await eventually(lambda: blocked_lines(caplog))
+    let_go.set()
+
+    (line,) = blocked_lines(caplog)
+    assert "while job culprit (blocks) ran; " in line
+
+
+async def test_a_handler_in_a_thread_and_a_short_block_are_no_news(queue, running_worker, caplog):
+    def sleeps(job):
+        time.sleep(1.3)
+
+    running = await running_worker(sleeps)
+    await queue.add("n", 1)
+    await eventually(lambda: running.worker.health().completed == 1)
+    time.sleep(0.5)  # noqa: ASYNC251 - it must block
+    await asyncio.sleep(0.1)
+
+    assert not blocked_lines(caplog)
+
+
+async def test_a_block_that_is_no_job_of_the_worker_says_so(queue, running_worker, caplog):
+    await running_worker(noop)
+    await asyncio.sleep(0.1)
+
+    time.sleep(1.1)  # noqa: ASYNC251 - it must block
+
+    (line,) = await eventually(lambda: blocked_lines(caplog))
+    assert "while no job ran; look at hooks" in line
+
+
+async def test_a_quick_job_just_before_the_block_is_not_named(queue, running_worker, caplog):
+    began = asyncio.Event()
+
+    async def handler(job):
+        if job.name == "quick":
+            began.set()
+            return
+        await began.wait()
+        time.sleep(1.1)  # noqa: ASYNC251 - it must block
+
+    await running_worker(handler, concurrency=2)
+    await queue.add("blocks", 1, job_id="culprit")
+    await queue.add("quick", 1, job_id="innocent")
+
+    (line,) = await eventually(lambda: blocked_lines(caplog))
+    assert "while job culprit (blocks) ran; " in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Collection
@@ -115,6 +116,18 @@ class Holdings:
         """A copy of every held id; safe to call from the lease thread."""
         return list(self._held) + list(self._refused)
 
+    def ran_through(self, since_ns: int) -> list[Delivery]:
+        """Jobs in the event loop that may have blocked it from that moment until now.
+
+        Where one of them began after it and ran most of the time, it is the only answer.
+        """
+        half_ns = (time.monotonic_ns() - since_ns) // 2
+        end_ns = since_ns + half_ns
+        ran = [one for one in self._held.values() if _is_on_loop(one) and _end_ns(one) > end_ns]
+        own = [one for one in ran if one.is_finished and one.started_ns > since_ns]
+        long = [one for one in own if one.duration_us * 1000 > half_ns]
+        return long if len(long) == 1 else ran
+
     def room(self) -> int:
         """How many more deliveries may be read now."""
         if self.unconfirmed_count >= _UNCONFIRMED_MAX or self._is_heavy():
@@ -158,3 +171,14 @@ class Holdings:
             self._rate_per_s = self._finished / passed_s
             self._finished, self._rate_since_s = 0, now_s
         return self._rate_per_s
+
+
+def _is_on_loop(delivery: Delivery) -> bool:
+    return delivery.started_ns > 0 and not (delivery.is_unstoppable or delivery.has_own_timer)
+
+
+def _end_ns(delivery: Delivery) -> float:
+    """When its handler ended; never, while it runs."""
+    if not delivery.is_finished:
+        return math.inf
+    return delivery.started_ns + delivery.duration_us * 1000

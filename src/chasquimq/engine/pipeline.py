@@ -93,7 +93,7 @@ class Pipeline:
             stall_after_ms=settings.stall_after_ms,
         )  # fmt: skip
         self.lease = self._new_lease(lease_store, on_lease_lost)
-        self._pulse = self.lease.pulse = Pulse(self._on_beat)
+        self._pulse = self.lease.pulse = Pulse(self._on_beat, self.holdings.ran_through)
         self.reader = self._new_reader()
         self.upkeep.heed_idleness(lambda: self.reader.can_be_woken)
 
