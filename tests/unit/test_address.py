@@ -31,5 +31,5 @@ def test_a_bad_port_is_told_as_one(url, said):
 
 @pytest.mark.parametrize("url", ["http://localhost", "redis://", " ", "redis://[::1"])
 def test_what_is_no_address_is_told_by_the_whole_rule(url):
-    with pytest.raises(SettingsError, match="redis_url must be redis://, rediss:// or unix://"):
+    with pytest.raises(SettingsError, match="redis_url must be redis://, rediss://, valkey://, "):
         normal_url(url)

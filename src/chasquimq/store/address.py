@@ -154,11 +154,17 @@ def tls_file_fault(settings: ConnectionSettings) -> tuple[str, str] | None:
         try:
             _load(option, names)
         except (OSError, ValueError) as error:
-            # What OpenSSL says is an OSError, too, and its number means nothing to a reader.
-            why = error.reason if isinstance(error, ssl.SSLError) else error
-            why = why.strerror if isinstance(why, OSError) else why
-            return option, f"{names[option]}: {why or 'it holds nothing that can be used'}"
+            return option, f"{names[option]}: {_why(error)}"
     return None
+
+
+def _why(error: OSError | ValueError) -> str:
+    """Without the number of an error, which means nothing to a reader."""
+    if isinstance(error, ssl.SSLError):
+        # Of a key without its password it gives no reason.
+        words = (error.reason or "").replace("_", " ").lower()
+        return words or "it cannot be read, or not with this ssl_password"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _load(option: str, names: Mapping[str, str]) -> None:
