@@ -9,6 +9,8 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.errors import StoreError
+from chasquimq.settings import ConnectionSettings
+from chasquimq.store.opening import open_connection
 
 CHILDREN, ADDS = 4, 50
 
@@ -67,3 +69,23 @@ def test_children_and_their_parent_add_side_by_side_without_a_shared_byte(url, q
     loop.run_until_complete(opened.close())
     assert all("open a new Queue or Worker after a fork" in text for text in said)
     assert counts.ready == 1 + ADDS * (CHILDREN + 1)
+
+
+def test_an_open_connection_sends_nothing_after_a_fork(url, queue_name, loop):
+    opened = loop.run_until_complete(open_connection(ConnectionSettings(url=url)))
+
+    async def in_the_child() -> str:
+        try:
+            await opened.call("SET", queue_name, "from the child")
+        except StoreError as refusal:
+            return str(refusal)
+        return "the parent's connection was used"
+
+    child, reader = fork(in_the_child)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+
+    assert "open a new Queue or Worker after a fork" in said
+    assert loop.run_until_complete(opened.call("EXISTS", queue_name)) == 0
+    loop.run_until_complete(opened.close())

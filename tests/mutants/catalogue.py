@@ -440,8 +440,7 @@ MUTANTS = (
     Mutant(
         "a connection is used after a fork", f"{_STORE}/connection.py",
         "if self._owner_pid != this_process.pid:", "if self._owner_pid == 0:",
-        "tests/faults/test_prefork.py::"
-        "test_children_and_their_parent_add_side_by_side_without_a_shared_byte[valkey]",
+        "tests/faults/test_prefork.py::test_an_open_connection_sends_nothing_after_a_fork[valkey]",
     ),
     Mutant(
         "a counter that lies", f"{_ENGINE}/outcomes.py",

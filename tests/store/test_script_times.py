@@ -54,7 +54,7 @@ BODY = b"x" * 1_000
 SPEC = "mail::every:1000"
 # These do the same few steps whatever a client asks for.
 OF_ONE_SIZE = {
-    "acquire_lock", "join_group", "missing_rights", "pace", "quarantine_spec", "reap_consumer",
+    "join_group", "lead", "missing_rights", "pace", "quarantine_spec", "reap_consumer",
     "release_lock", "remove_group", "remove_repeatable", "upsert_repeatable",
 }  # fmt: skip
 
@@ -185,6 +185,14 @@ async def sweep(load: Load) -> None:
     await JanitorStore(load.name, GROUP, load.worker.writes).sweep_ghosts()
 
 
+async def sweep_index(load: Load) -> None:
+    """A page of entries, each of which is looked up in the delayed set."""
+    await load.raw("ZADD", load.keys.delayed, 0, "the first")
+    entries = [part for at in range(1_000) for part in (f"gone-{at}", at + 1)]
+    await load.raw("HSET", load.keys.dix, *entries)
+    await JanitorStore(load.name, GROUP, load.worker.writes).sweep_index()
+
+
 async def count_ghosts(load: Load) -> None:
     await half_ghosts(load)
     await load.run("count_ghosts", [load.keys.stream], GROUP, "-", diagnosing._GHOST_PAGE)
@@ -297,6 +305,7 @@ LARGEST: dict[str, tuple[str, Act]] = {
     "retry at once": ("retry", retry_at_once),
     "schedule": ("schedule", schedule),
     "sweep": ("sweep", sweep),
+    "sweep_index": ("sweep_index", sweep_index),
     "unindex": ("unindex", promote),
 }
 
