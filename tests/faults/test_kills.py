@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from chasquimq.engine.suspects import PROVED_S
 from support.journal import START, read_journals
 from support.waiting import eventually, patience
 
@@ -72,7 +73,7 @@ async def test_a_worker_that_was_frozen_starts_nothing_that_others_took_over(
 
 
 async def test_idle_workers_restart_what_a_killed_one_ran(queue, fleet, tmp_path, kind):
-    """They sleep in long reads, and wake when the lease of the dead has run out."""
+    """They sleep in long reads, and wake when the lease of the killed one has run out."""
     lease_ms = 3_000
     holder = await fleet.start("wait", concurrency=4, claim_min_idle_ms=lease_ms)
     await queue.add_bulk([{"name": "n", "data": 60} for _ in range(4)])
@@ -84,9 +85,13 @@ async def test_idle_workers_restart_what_a_killed_one_ran(queue, fleet, tmp_path
     killed_s = holder.kill()
     starts = await eventually(lambda: restarts(holder, tmp_path, 4), within_s=20)
 
-    restarted_s = max(one.t_s for one in starts) - killed_s
-    print(f"{kind.label}: four jobs ran again {restarted_s:.2f} s after the kill")
-    assert restarted_s <= lease_ms / 1000 + 2 * patience()
+    restarted_s = sorted(one.t_s - killed_s for one in starts)
+    print(
+        f"{kind.label}: four jobs ran again {restarted_s[0]:.2f} to {restarted_s[-1]:.2f} s after"
+    )
+    # Each of the two tries one redelivered job at a time, until a run of it has lasted.
+    assert restarted_s[1] <= lease_ms / 1000 + 2 * patience()
+    assert restarted_s[-1] <= lease_ms / 1000 + PROVED_S + 2 * patience()
 
 
 def restarts(dead, folder, count):

@@ -159,7 +159,7 @@ def expected_reasons(times):
 HURT = {
     "delayed": {"promoter", "retrier"},
     "dix": {"promoter", "retrier"},
-    "dlq": {"promoter", "burier"},
+    "dlq": {"burier"},
     "promoter_lock": {"promoter"},
 }
 
@@ -192,7 +192,7 @@ async def test_a_key_of_the_wrong_type_is_named_and_holds_up_only_what_needs_it(
     await queue.add_bulk([{"name": "good", "data": "ok"} for _ in range(100)])
     await queue.add("fails", "fail", attempts=2, backoff=1)
     await queue.add("dies", "bury")
-    await eventually(lambda: worker.health().completed == 100)
+    await eventually(lambda: worker.health().completed >= 100)
     await eventually(lambda: HURT[key] <= set(worker.health().loops_down), within_s=5)
     down, calls_per_s = worker.health().loops_down, await load_of(raw)
 

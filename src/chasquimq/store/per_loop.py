@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
@@ -146,18 +147,21 @@ class _Place(Generic[T]):
                 connection.abort("the connection was closed")
 
     async def _close_there(self) -> None:
-        closing = self._close_here()
+        """Close in the loop of another thread; one that ends meanwhile has closed by itself."""
+        closed: Future[None] = Future()
         try:
-            there = asyncio.run_coroutine_threadsafe(closing, self.loop)
+            self.loop.call_soon_threadsafe(self._begin_closing, closed)
         except RuntimeError:  # it has just ended
-            closing.close()
             return
-        # A loop that ends meanwhile cancels this task of it, which is no cancel of the caller.
-        ended = asyncio.wrap_future(there)
+        ended = asyncio.wrap_future(closed)
         await asyncio.wait([ended], timeout=_CLOSE_S_MAX)
-        if not ended.cancel() and not ended.cancelled():
-            with suppress(RuntimeError):
-                ended.result()
+        if not ended.cancel():
+            ended.result()
+
+    def _begin_closing(self, closed: Future[None]) -> None:
+        # The coroutine is made here: a loop that never gets here leaves none that nobody awaits.
+        task = self.loop.create_task(self._close_here())
+        task.add_done_callback(lambda _: _pass_on(task, closed))
 
     async def _close_here(self) -> None:
         await self._keeper.aclose()
@@ -169,6 +173,16 @@ class _Place(Generic[T]):
         finally:
             self._forget(self)
             await self.value.close()
+
+
+def _pass_on(task: asyncio.Task[None], closed: Future[None]) -> None:
+    # A loop that ends meanwhile cancels the task, which is no cancel of the caller.
+    error = None if task.cancelled() else task.exception()
+    with suppress(InvalidStateError):  # the caller waited long enough
+        if error is None or isinstance(error, RuntimeError):
+            closed.set_result(None)
+        else:
+            closed.set_exception(error)
 
 
 def _start(keeper: AsyncGenerator[None]) -> None:
