@@ -43,8 +43,12 @@ async def delete_all(raw):
     "act", [delete_stream, destroy_group, delete_all], ids=lambda act: act.__name__
 )
 async def test_new_jobs_run_after_an_operator_deleted_the_keys(queue, raw, seen, act):
+    async def is_acked():
+        return await raw("XLEN", raw.keys.stream) == 0
+
     await queue.add("n", "before")
     await eventually(lambda: seen == ["before"])
+    await eventually(is_acked)
 
     await act(raw)
     await queue.add("n", "after")
