@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from chasquimq.errors import ServerRefused
 from chasquimq.model.log import get_logger
 from chasquimq.store.connection import pack
-from chasquimq.store.script import own_text, run
+from chasquimq.store.script import needed_text, run
 from chasquimq.wire.stream_entry import read_text
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ PRODUCER = {
 def needs(role: Role) -> frozenset[str]:
     """The commands of a role, as access lists name them; who may not ring works all the same."""
     names = role.scripts.split()
-    in_scripts = [command for name in names for command in commands_of(own_text(name))]
+    in_scripts = [command for name in names for command in commands_of(needed_text(name))]
     callers = ("eval", "evalsha") if names else ()
     return frozenset((*role.commands.split(), *in_scripts, *callers)) - OPTIONAL - WAKING
 

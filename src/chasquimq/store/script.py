@@ -12,7 +12,7 @@ from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.store.connection import Connection, Part, Reply, pack
 from chasquimq.store.server_errors import Action, action_for
 
-_SHARED = ("needs", "ring")
+_SHARED = ("needs", "ring", "workers_of")
 
 
 class Script:
@@ -38,14 +38,19 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """The script of that file name, read once, below the shared functions that it calls."""
-    text = own_text(name)
-    shared = [_text_of(f"shared/{one}.lua") for one in _SHARED if re.search(rf"\b{one}\(", text)]
-    return Script(name, "".join([*shared, text]))
+    return Script(name, _text_with(name, _SHARED))
 
 
-def own_text(name: str) -> str:
-    """The text of a script without shared functions."""
-    return _text_of(f"{name}.lua")
+def needed_text(name: str) -> str:
+    """The text of a script without what it can do without: to ring."""
+    return _text_with(name, [one for one in _SHARED if one != "ring"])
+
+
+def _text_with(name: str, shared: Sequence[str]) -> str:
+    """The text of a script below those of the shared functions that it calls."""
+    text = _text_of(f"{name}.lua")
+    called = [one for one in shared if re.search(rf"\b{one}\(", text)]
+    return "".join([*(_text_of(f"shared/{one}.lua") for one in called), text])
 
 
 def _text_of(path: str) -> str:

@@ -6,20 +6,7 @@
 --          use; nothing was written then
 -- SETTLES  workers of two groups that start at once: who joins first has a consumer, which the
 --          other one finds.
-local function pairs_of(row)
-  local found = {}
-  for i = 1, #row, 2 do found[row[i]] = row[i + 1] end
-  return found
-end
 -- A group with neither a live consumer nor a pending entry is left over and delivers nothing.
-local function workers_of(group)
-  local count = 0
-  for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group)) do
-    local one = pairs_of(row)
-    if one.name ~= ARGV[3] and one.idle <= tonumber(ARGV[4]) then count = count + 1 end
-  end
-  return count
-end
 local others, is_there = {}, false
 local groups = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}
 for _, row in ipairs(groups) do
@@ -27,7 +14,7 @@ for _, row in ipairs(groups) do
   if group.name == ARGV[1] then
     is_there = true
   elseif group.consumers > 0 then
-    local workers = workers_of(group.name)
+    local workers = workers_of(KEYS[1], group.name, ARGV[3], ARGV[4])
     if workers > 0 or group.pending > 0 then
       others[#others + 1] = group.name
       others[#others + 1] = workers

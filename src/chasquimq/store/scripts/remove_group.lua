@@ -6,24 +6,11 @@
 -- RETURNS  {1, consumers, pending} removed, {0, consumers, pending} in use and left alone, {-1}
 --          no such group
 -- SETTLES  a worker that joins the group between the look and the removal.
-local function pairs_of(row)
-  local found = {}
-  for i = 1, #row, 2 do found[row[i]] = row[i + 1] end
-  return found
-end
-local function workers_of(group)
-  local count = 0
-  for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group)) do
-    local one = pairs_of(row)
-    if one.name ~= ARGV[2] and one.idle <= tonumber(ARGV[3]) then count = count + 1 end
-  end
-  return count
-end
 local groups = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}
 for _, row in ipairs(groups) do
   local group = pairs_of(row)
   if group.name == ARGV[1] then
-    local workers = workers_of(group.name)
+    local workers = workers_of(KEYS[1], group.name, ARGV[2], ARGV[3])
     local is_used = workers > 0 or group.pending > 0
     if is_used and ARGV[4] ~= '1' then return {0, workers, group.pending} end
     redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])
