@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from chasquimq.telemetry.tracing import Tracing
     from chasquimq.upkeep import Upkeep
-    from chasquimq.worker import Handler, Worker
+    from chasquimq.worker import Handler, HandlerFunction, Worker
 
 _HOMES = {
     "BackoffSpec": "repeat",
@@ -42,6 +42,7 @@ _HOMES = {
     "Consumer": "consumer",
     "DlqRouted": "telemetry.sink",
     "Handler": "worker",
+    "HandlerFunction": "worker",
     "InMemorySink": "telemetry.memory",
     "Job": "job",
     "JobOutcome": "telemetry.sink",
@@ -82,6 +83,7 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "current_job",
     "DlqRouted",
     "Handler",
+    "HandlerFunction",
     "InMemorySink",
     "Job",
     "JobOutcome",

@@ -18,6 +18,7 @@ from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.hooks import Hooks
 from chasquimq.job import DeliveredJob, enter_job
 from chasquimq.model.delivery import Delivery
+from chasquimq.model.verdict import RetryPolicy
 from chasquimq.run_spans import RunSpans
 from chasquimq.settings import ConnectionSettings, WorkerSettings
 from chasquimq.store.consuming import ConsumerStore
@@ -51,7 +52,7 @@ class Assembly:
     state: dict[str, Any]
     encode: Callable[[Any], bytes]
 
-    def pipeline(self, execute: Execute, concurrency: int) -> Pipeline:
+    def pipeline(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> Pipeline:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
         _arm_failpoints()
         settings = replace(self.settings, concurrency=concurrency)
@@ -68,6 +69,7 @@ class Assembly:
             self._upkeep(upkeep, store),
             self._begin(execute),
             settings,
+            policy,
             encode=self.encode,
             listener=one_of(self._listeners(store, events, historian)),
             historian=historian,

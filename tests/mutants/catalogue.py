@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "company for a suspect on its last attempt", f"{_ENGINE}/suspects.py",
-        "return suspect.run_number >= suspect.max_attempts(self._attempts_max)", "return False",
+        "return suspect.run_number >= self._max_attempts_of(suspect)", "return False",
         f"{_SUSPECTS}::test_a_job_on_its_last_attempt_runs_alone[valkey]",
     ),
     Mutant(

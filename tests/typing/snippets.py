@@ -10,6 +10,7 @@ import chasquimq
 from chasquimq import (
     BackoffSpec,
     Handler,
+    HandlerFunction,
     Job,
     JobState,
     MissedFiresPolicy,
@@ -98,11 +99,13 @@ def handle_in_a_thread(job: Job) -> str:
 
 
 async def working() -> None:
-    one: Handler = handle
-    other: Handler = handle_in_a_thread
+    one: HandlerFunction = handle
+    other: HandlerFunction = handle_in_a_thread
+    limited = Handler(other, attempts=3, backoff=250, timeout_ms=1_000, pool="process")
     worker = Worker("q", one, concurrency=5, pool="thread")
     assert_type(await worker.run(), None)
-    Worker("q", {"a": one, "b": other, "c": lambda job: job.data})
+    Worker("q", {"a": one, "b": limited, "c": lambda job: job.data})
+    Worker("q", limited)
     async with Worker("q", handle_in_a_thread, pool="process") as running:
         assert_type(running, Worker)
 

@@ -39,7 +39,7 @@ def address_of(handler: Handler, setting: str) -> HandlerAddress:
     if not isinstance(module_name, str) or not isinstance(qualname, str):
         raise _refusal(setting, repr(handler))
     module = sys.modules.get(module_name)
-    if module is None or _find(module, qualname) != handler:
+    if module is None or not _is_or_wraps(_find(module, qualname), handler):
         raise _refusal(setting, f"{module_name}:{qualname}")
     if module_name in _MAIN_MODULES:
         return _address_in_main(module, qualname, setting)
@@ -56,6 +56,11 @@ def load(address: HandlerAddress) -> Handler:
 
 def _refusal(setting: str, found: str) -> SettingsError:
     return SettingsError(setting, found, "a function that can be imported by name", hint=_REMEDY)
+
+
+def _is_or_wraps(found: object, handler: Handler) -> bool:
+    """Whether calling what was found runs this handler: a wrapper may have taken its name."""
+    return found == handler or getattr(found, "__wrapped__", None) is handler
 
 
 def _find(module: ModuleType, qualname: str) -> object:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,14 @@ class Holdings:
     """Asked from both ends: the reader for room, the lease for ids."""
 
     def __init__(
-        self, concurrency: int, read: ReadSettings, attempts_max: int = MAX_ATTEMPTS
+        self,
+        concurrency: int,
+        read: ReadSettings,
+        max_attempts_of: Callable[[Delivery], int] = lambda one: one.max_attempts(MAX_ATTEMPTS),
     ) -> None:
         self.waiting: deque[Delivery] = deque()
         # Redelivered jobs; they take no room, because few of them run at once.
-        self.suspects = Suspects(attempts_max)
+        self.suspects = Suspects(max_attempts_of)
         self.running_count = 0
         self.running_max = concurrency
         self._held: dict[bytes, Delivery] = {}

@@ -16,7 +16,6 @@ from chasquimq.engine.lease_alarm import LeaseAlarm
 from chasquimq.engine.outcomes import Outcomes
 from chasquimq.engine.pulse import Pulse
 from chasquimq.engine.reader import BUSY_BLOCK_MS_MAX, Intake, Reader
-from chasquimq.engine.retry_policy import policy_of
 from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.engine.suspects import SuspectRequeuer, uncharged
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from chasquimq.engine.reporter import Reporter
     from chasquimq.engine.upkeep import UpkeepLoops
     from chasquimq.model.delivery import Delivery
+    from chasquimq.model.verdict import RetryPolicy
     from chasquimq.settings import WorkerSettings
     from chasquimq.store.consuming import ConsumerStore
     from chasquimq.store.leasing import LeaseStore
@@ -59,6 +59,7 @@ class Pipeline:
         upkeep: UpkeepLoops,
         begin: Begin,
         settings: WorkerSettings,
+        policy: RetryPolicy,
         *,
         encode: Callable[[Any], bytes] = encode_result,
         listener: Listener | None = None,
@@ -77,10 +78,10 @@ class Pipeline:
         self.reporter = reporter
         self._historian = historian
         self._listener = listener
-        self._policy = policy_of(settings.retry)
+        self._policy = policy
         self._timekeeper = Timekeeper(store)
         self.supervisor = Supervisor()
-        self.holdings = Holdings(settings.concurrency, settings.read, settings.retry.max_attempts)
+        self.holdings = Holdings(settings.concurrency, settings.read, policy.max_attempts_of)
         self.outcomes = Outcomes(
             store, self.holdings, self._policy, settings, encode=encode, listener=listener
         )
@@ -89,7 +90,7 @@ class Pipeline:
         self._charger = Charger(store, self.holdings, settings.lease.uncharge_after_ms)
         self.runners = Runners(
             self.holdings, begin, self.outcomes, self.spawn,
-            timeout_ms=settings.timeout_ms, charge=self._charger.charge,
+            timeout_ms_of=policy.timeout_ms_of, charge=self._charger.charge,
             stall_after_ms=settings.stall_after_ms,
         )  # fmt: skip
         self.lease = self._new_lease(lease_store, on_lease_lost)

@@ -65,7 +65,7 @@ class Runners:
         finish: Finish,
         spawn: Spawn,
         *,
-        timeout_ms: int | None,
+        timeout_ms_of: Callable[[Delivery], int | None],
         charge: Callable[[Delivery], Awaitable[bool]],
         stall_after_ms: int,
     ) -> None:
@@ -74,7 +74,7 @@ class Runners:
         self._begin = begin
         self._finish = finish
         self._spawn = spawn
-        self._timeout_ms = timeout_ms
+        self._timeout_ms_of = timeout_ms_of
         self._charge = charge
         self._stall_after_ms = stall_after_ms
         self._is_draining = False
@@ -319,11 +319,11 @@ class Runners:
                 self._finish.interrupted(delivery)
                 return
             if task in self._timed_out:
-                error = JobTimeout(delivery.timeout_ms(self._timeout_ms) or 0)
+                error = JobTimeout(self._timeout_ms_of(delivery) or 0)
         self._finish.failed(delivery, error)
 
     def _arm(self, task: asyncio.Task[None], delivery: Delivery) -> asyncio.TimerHandle | None:
-        timeout_ms = delivery.timeout_ms(self._timeout_ms)
+        timeout_ms = self._timeout_ms_of(delivery)
         if timeout_ms is None or delivery.is_unstoppable or delivery.has_own_timer:
             return None
         loop = asyncio.get_running_loop()

@@ -43,10 +43,10 @@ _LOOK_MS = 250
 class Suspects:
     """The lane of one worker; `on_turn` asks its runners to look here again."""
 
-    def __init__(self, attempts_max: int) -> None:
+    def __init__(self, max_attempts_of: Callable[[Delivery], int]) -> None:
         self.waiting: deque[Delivery] = deque()
         self.on_turn: Callable[[], None] = _nobody
-        self._attempts_max = attempts_max
+        self._max_attempts_of = max_attempts_of
         self._on_trial: Delivery | None = None
         # Whether the suspect on trial has its worker for itself.
         self.is_alone = False
@@ -129,7 +129,7 @@ class Suspects:
         return math.inf if is_awaited else _FIRST_WAIT_S_MAX
 
     def _is_last(self, suspect: Delivery) -> bool:
-        return suspect.run_number >= suspect.max_attempts(self._attempts_max)
+        return suspect.run_number >= self._max_attempts_of(suspect)
 
     @property
     def _needed_s(self) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
-from chasquimq.model.backoff import BackoffDefaults, Dice, delay_ms
+from chasquimq.model.backoff import Backoff, BackoffDefaults, Dice, delay_ms
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.fingerprint import fingerprint
 from chasquimq.model.reason import DlqReason
@@ -52,19 +52,52 @@ class Bury(msgspec.Struct, frozen=True, gc=False):
     reason: DlqReason
 
 
+class HandlerLimits(msgspec.Struct, frozen=True, gc=False):
+    """What one handler grants its jobs; None: what the worker grants."""
+
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    timeout_ms: int | None = None
+
+
+NO_LIMITS = HandlerLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """What a worker grants a job that says nothing itself."""
+    """What a worker grants a job that says nothing itself, and what its handlers grant instead."""
 
     max_attempts: int
     backoff: BackoffDefaults
     unknown_name_retry_ms: int
     unknown_name_for_ms: int
+    timeout_ms: int | None = None
+    # What the handler of every name grants, where there is only one.
+    any_name: HandlerLimits = NO_LIMITS
+    by_name: Mapping[str, HandlerLimits] = field(default_factory=dict[str, HandlerLimits])
+
+    def max_attempts_of(self, delivery: Delivery) -> int:
+        """The job's own budget, or its handler's, or the worker's."""
+        granted = self._limits_of(delivery).max_attempts
+        return delivery.max_attempts(self.max_attempts if granted is None else granted)
+
+    def backoff_of(self, delivery: Delivery) -> Backoff | None:
+        """The job's own rule, or its handler's; None: the worker's defaults."""
+        own = delivery.retry.backoff if delivery.retry else None
+        return self._limits_of(delivery).backoff if own is None else own
+
+    def timeout_ms_of(self, delivery: Delivery) -> int | None:
+        """The job's own time limit, or its handler's, or the worker's."""
+        granted = self._limits_of(delivery).timeout_ms
+        return delivery.timeout_ms(self.timeout_ms if granted is None else granted)
+
+    def _limits_of(self, delivery: Delivery) -> HandlerLimits:
+        return self.by_name.get(delivery.name, self.any_name)
 
 
 def judge_arrival(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Bury | None:
     """What forbids a start; None lets it happen."""
-    if delivery.run_number > delivery.max_attempts(policy.max_attempts):
+    if delivery.run_number > policy.max_attempts_of(delivery):
         return Bury(DlqReason.CRASH_LOOP if delivery.earlier else DlqReason.RETRIES_EXHAUSTED)
     if delivery.extras is not None and _is_expired(delivery, now_ms):
         return Bury(DlqReason.EXPIRED)
@@ -84,10 +117,9 @@ def judge(
         return Bury(DlqReason.UNRECOVERABLE)
     if isinstance(error, DecodeError):
         return Bury(DlqReason.DECODE_FAILED)
-    if run_number >= delivery.max_attempts(policy.max_attempts):
+    if run_number >= policy.max_attempts_of(delivery):
         return Bury(DlqReason.RETRIES_EXHAUSTED)
-    backoff = delivery.retry.backoff if delivery.retry else None
-    after_ms = delay_ms(run_number, backoff, policy.backoff, dice)
+    after_ms = delay_ms(run_number, policy.backoff_of(delivery), policy.backoff, dice)
     return Retry(min(after_ms, _AFTER_MS_MAX), run_number)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from chasquimq.assembly import Assembly
 from chasquimq.batching import Batch, checked_batch
-from chasquimq.handlers import Handler, Handlers, HandlerSet
+from chasquimq.handlers import Handler, HandlerFunction, Handlers, HandlerSet
 from chasquimq.health import Health
 from chasquimq.hooks import Hooks, JobHook, WorkerHook
 from chasquimq.job import current_job
@@ -49,7 +49,7 @@ from chasquimq.worker.server import ServerOfWorker
 from chasquimq.worker.shift import Shift
 from chasquimq.worker.stopping import Stopping, signals_heard
 
-__all__ = ["CredentialProvider", "Handler", "Worker"]
+__all__ = ["CredentialProvider", "Handler", "HandlerFunction", "Worker"]
 
 _IDLE_POLL_S = 0.05
 
@@ -57,7 +57,8 @@ _IDLE_POLL_S = 0.05
 class Worker:
     """Runs jobs of one queue until closed.
 
-    A handler takes a `Job`; returning completes the job, raising fails it. `run()` returns
+    A handler takes a `Job`; returning completes the job, raising fails it. `Handler(function, …)`
+    gives one handler attempts, a back-off, a timeout and a pool of its own. `run()` returns
     after `close()`; what has not started by then goes back to the queue at once, uncharged.
 
     A DLQ longer than `dlq_max_stream_len` is reported once, as a warning, and never trimmed.

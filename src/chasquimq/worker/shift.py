@@ -64,7 +64,8 @@ class Shift:
     async def _begin(self) -> Pipeline:
         try:
             execute = await self._handlers.open()
-            pipeline = self._assembly.pipeline(execute, self._handlers.running_max)
+            handlers = self._handlers
+            pipeline = self._assembly.pipeline(execute, handlers.running_max, handlers.policy)
             await pipeline.start()
         except BaseException:
             await self._handlers.close(0)
