@@ -85,6 +85,11 @@ PRINTED = {
         "removed: True",
         "plans left: 0",
     ],
+    "handler_options.py": [
+        "resized cat.jpg in a child process",
+        "email to ada@example.org",
+        "charge was given up after 3 runs",
+    ],
     "results.py": [
         "the sum is 6",
         "retries_exhausted: ZeroDivisionError: division by zero",
