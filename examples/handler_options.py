@@ -1,13 +1,12 @@
 """Attempts, waits, a time limit and a pool of their own for the jobs of one handler."""
 
 import asyncio
-import os
-
-from chasquimq import Queue
-from chasquimq.server import SessionServer
 
 # region worker
-from chasquimq import BackoffSpec, Handler, Job, Worker
+import os
+
+from chasquimq import BackoffSpec, Handler, Job, Queue, Worker
+from chasquimq.server import SessionServer
 
 QUEUE = "example-handler-options"
 
