@@ -35,7 +35,7 @@ class Consumer:
 
     def __init__(
         self,
-        redis_url: str,
+        redis_url: str | None,
         queue_name: str,
         *,
         concurrency: int = 1,

@@ -58,7 +58,12 @@ class SettingsError(ChasquiError, ValueError):
         self.name = name
         self.found = found
         self.rule = rule
+        self._hint = hint
         super().__init__(f"{name} must be {rule}, got {found!r}{'; ' + hint if hint else ''}")
+
+    def renamed(self, name: str) -> SettingsError:
+        """The same refusal under the name that the user knows the value by."""
+        return type(self)(name, self.found, self.rule, hint=self._hint)
 
 
 class KindRefused(SettingsError, TypeError):

@@ -17,12 +17,11 @@ from chasquimq.model.server_facts import check_server
 from chasquimq.model.snapshot import DelayedJob, Snapshot, WorkerSnapshot, WrongType
 from chasquimq.model.survey import Survey
 from chasquimq.settings import (
-    DEFAULT_URL,
     CredentialProvider,
     LeaseSettings,
     ProducerSettings,
 )
-from chasquimq.store.address import connection_settings
+from chasquimq.store.address import check_found, connection_settings, own_lookup
 from chasquimq.store.delayed_listing import DelayedListing
 from chasquimq.store.diagnosing import DiagnosingStore
 from chasquimq.store.inspecting import InspectorStore, read_snapshot, snapshot_questions
@@ -42,6 +41,7 @@ __all__ = [
     "Contents",
     "Inspector",
     "Survey",
+    "check_found",
     "check_group_name",
     "check_queue_name",
     "open_envelope",
@@ -58,7 +58,7 @@ class Inspector:
     def __init__(
         self,
         *,
-        redis_url: str = DEFAULT_URL,
+        redis_url: str | None = None,
         tls: bool = False,
         credential_provider: CredentialProvider | None = None,
         insecure_tls: bool = False,
@@ -66,7 +66,7 @@ class Inspector:
         connection = connection_settings(
             redis_url, tls=tls, insecure_tls=insecure_tls, credential_provider=credential_provider
         )
-        self._loops = PerLoop(lambda: Links(connection, name="chasqui-inspector"))
+        self._loops = PerLoop(lambda: Links(own_lookup(connection), name="chasqui-inspector"))
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from chasquimq.model.native_options import job_arguments, real_list, repeat_argu
 from chasquimq.queue import Queue
 from chasquimq.queue.dead_letters import DeadLetter
 from chasquimq.repeat import RepeatableMeta
-from chasquimq.settings import CredentialProvider, at_least
+from chasquimq.settings import ConnectionSettings, CredentialProvider, at_least
 from chasquimq.store.producing import ProducerStore
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.names import check_job_ids
@@ -33,7 +33,7 @@ class Producer:
 
     def __init__(
         self,
-        redis_url: str,
+        redis_url: str | None,
         queue_name: str,
         *,
         pool_size: int | None = None,
@@ -171,8 +171,8 @@ class _BytesQueue(Queue):
         self.producer_id = str(uuid4())
         self._free_ids = [self.producer_id]
 
-    def _new_store(self, durability: Durability) -> ProducerStore:
-        parts = (self._name, self._connection, self._settings, self._abilities, durability)
+    def _new_store(self, durability: Durability, connection: ConnectionSettings) -> ProducerStore:
+        parts = (self._name, connection, self._settings, self._abilities, durability)
         with suppress(IndexError):
             return ProducerStore(*parts, producer_id=self._free_ids.pop())
         return ProducerStore(*parts)

@@ -8,14 +8,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property, partial
 from typing import Any, Self
 
 from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
-from chasquimq.settings import DEFAULT_URL, CredentialProvider, at_least
+from chasquimq.settings import CredentialProvider, at_least
 from chasquimq.store.address import connection_settings
-from chasquimq.store.tailing import TailedEntry
-from chasquimq.store.tails import open_tail
+from chasquimq.store.tailing import EventTail, TailedEntry
+from chasquimq.store.tails import ManyTails, open_tail
 from chasquimq.wire.event_fields import EventKind
+from chasquimq.wire.names import check_queue_name
 
 _NUMBERS = frozenset({"attempt", "backoff_ms", "delay_ms", "duration_us", "ts", "enq", "dc", "due"})
 EVENT_NAMES = tuple(kind.value for kind in EventKind)
@@ -71,7 +73,7 @@ class QueueEvents:
         self,
         queue_name: str | Sequence[str],
         *,
-        redis_url: str = DEFAULT_URL,
+        redis_url: str | None = None,
         tls: bool = False,
         last_event_id: str = "$",
         block_ms: int = 5_000,
@@ -81,7 +83,8 @@ class QueueEvents:
     ) -> None:
         queues = _listed(queue_name)
         self.name = queues[0]
-        self._tail = open_tail(
+        self._open_tail = partial(
+            open_tail,
             queues,
             connection_settings(
                 redis_url, tls=tls, insecure_tls=insecure_tls,
@@ -114,6 +117,11 @@ class QueueEvents:
     def last_event_ids(self) -> dict[str, str]:
         """Where to resume each queue."""
         return self._tail.last_ids
+
+    @cached_property
+    def _tail(self) -> EventTail | ManyTails:
+        # Not before it is needed: one server or a cluster is known when the server was looked up.
+        return self._open_tail()
 
     def on(self, event_name: str | None, callback: Callback) -> None:
         """Call the function for each event of that name, or for every one with None."""
@@ -152,7 +160,7 @@ def _listed(queue_name: str | Sequence[str]) -> list[str]:
     queues = [queue_name] if isinstance(queue_name, str) else list(queue_name)
     if not queues:
         raise SettingsError("queue_name", queues, "one name or several")
-    return queues
+    return list(map(check_queue_name, queues))
 
 
 def _event(entry: TailedEntry) -> QueueEvent:

@@ -14,7 +14,7 @@ class Scheduler:
 
     def __init__(
         self,
-        redis_url: str,
+        redis_url: str | None,
         queue_name: str,
         *,
         tick_interval_ms: int | None = None,

@@ -12,7 +12,6 @@ from chasquimq.engine.supervisor import Supervisor
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.errors import StoreError
 from chasquimq.settings import (
-    DEFAULT_URL,
     CredentialProvider,
     EventSettings,
     UpkeepSettings,
@@ -42,7 +41,7 @@ class Upkeep:
         self,
         queue_name: str,
         *,
-        redis_url: str = DEFAULT_URL,
+        redis_url: str | None = None,
         tls: bool = False,
         group: str = "default",
         credential_provider: CredentialProvider | None = None,

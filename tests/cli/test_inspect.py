@@ -122,6 +122,16 @@ async def test_a_server_that_is_not_there_is_one_line_without_the_password(bare_
 
     assert said.code == 1
     assert said.err.startswith("error: a server must answer at redis://me:***@127.0.0.1:1")
+    assert said.err.endswith(" (this server because CHASQUI_REDIS_URL is set)\n")
+    assert said.err.count("\n") == 1
+    assert "canary" not in said.err
+
+
+async def test_a_variable_that_holds_no_url_is_wrong_usage_by_its_name(bare_chasqui):
+    said = await bare_chasqui("inspect", "q", CHASQUI_REDIS_URL="ftp://me:canary@host")
+
+    assert said.code == 2
+    assert said.err.startswith("error: CHASQUI_REDIS_URL must be redis://")
     assert said.err.count("\n") == 1
     assert "canary" not in said.err
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from chasquimq import Queue
 from chasquimq.cli.worker_fleet import RESTART_MS_MAX, restart_ms
 from support.waiting import eventually
 
@@ -21,7 +22,7 @@ import asyncio
 import os
 import time
 
-from chasquimq import Worker
+from chasquimq import Queue, Worker
 
 
 async def send(job):
@@ -54,6 +55,11 @@ class Mails:
 mails = Mails()
 ready_made = Worker(os.environ.get("QUEUE", "q"), send, redis_url=os.environ["CHASQUI_REDIS_URL"])
 unnamed = Worker(os.environ.get("QUEUE", "q"), send, store_results=True)
+next_step = Queue(os.environ.get("QUEUE", "q") + "-next")
+
+
+async def pass_on(job):
+    await next_step.add("next", job.data)
 """
 
 TRACED = """
@@ -128,6 +134,24 @@ async def test_a_worker_that_names_no_server_takes_the_one_that_is_given(
     job = await queue.add("send", 1)
 
     assert isinstance(await job.wait_for_result(timeout=20), int)
+
+
+@pytest.mark.parametrize("more", [("--pool", "thread"), ("--processes", "2")], ids=["one", "two"])
+async def test_a_queue_of_a_handler_that_names_no_server_takes_that_of_its_worker(
+    running, queue, queue_name, url, more
+):
+    elsewhere = {"QUEUE": queue_name, "CHASQUI_REDIS_URL": "redis://127.0.0.1:1"}
+    running(
+        "worker", "tasks:pass_on", "--queue", queue_name, "--redis-url", url, *more, **elsewhere
+    )
+    await queue.add("first", 1)
+
+    async with Queue(f"{queue_name}-next", redis_url=url) as passed_on:
+        await eventually(lambda: _is_one_ready(passed_on), within_s=20)
+
+
+async def _is_one_ready(queue) -> bool:
+    return (await queue.counts()).ready == 1
 
 
 @pytest.mark.parametrize("more", [(), ("--check",), ("--processes", "2")])

@@ -31,7 +31,11 @@ NOT_YET: set[str] = set()
 # - methods of the handles are coroutines, where the original starts them before they are awaited.
 # - what the original accepts and ignores, or what would make a job that never runs, is refused:
 #   blank ids, no attempts, delays or ids of repeatable jobs, limits of no fires.
-ALLOWED: dict[str, set[str]] = {}
+ALLOWED: dict[str, set[str]] = {
+    # Without a URL the server is looked up; the original's default address is the last answer.
+    name: {f"{name} must default redis_url to 'redis://127.0.0.1:6379', not to None"}
+    for name in ("Queue", "QueueEvents", "Worker")
+}
 
 
 def dumped(python: str | Path, **environ: str) -> dict:

@@ -97,8 +97,8 @@ def test_importing_the_package_loads_no_client_and_no_terminal_library():
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "server").glob("*.py")), ids=lambda p: p.name)
-def test_the_server_room_knows_only_settings_and_errors(path: Path):
-    assert own_imports(path) <= {"server", "settings", "errors"}
+def test_the_server_room_knows_only_errors(path: Path):
+    assert own_imports(path) <= {"server", "errors"}
 
 
 def test_every_module_opens_with_a_sentence_about_its_duty():

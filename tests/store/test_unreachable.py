@@ -12,10 +12,7 @@ from support.faultproxy import FaultProxy
 
 STARTS = "start one with `chasqui server start`, or correct the URL"
 HINTS = {
-    "redis://127.0.0.1:6379": (
-        "start one with `chasqui server start`, and pass its URL as redis_url=; "
-        "`chasqui server status` shows it"
-    ),
+    "redis://127.0.0.1:6379": STARTS,
     "redis://localhost:1": STARTS,
     "redis://[::1]:1": STARTS,
     "unix:///nowhere/none.sock": STARTS,

@@ -22,7 +22,12 @@ import click
 
 from chasquimq.cli.render import error_text, shown, talk
 from chasquimq.cli.signals import EXIT_INTERRUPTED
-from chasquimq.errors import ChasquiError, NotSupportedError, SettingsError
+from chasquimq.errors import (
+    ChasquiError,
+    NotSupportedError,
+    ServerUnreachable,
+    SettingsError,
+)
 
 PROGRAM = "chasqui"
 EXIT_FAILED = 1
@@ -177,8 +182,19 @@ def tell_failure(failed: click.ClickException | click.Abort | ChasquiError) -> i
     if isinstance(failed, click.Abort):
         talk("error: aborted")
         return EXIT_FAILED
-    talk(f"error: {failed}")
+    talk(f"error: {failed}{_why_this_server(failed)}")
     return code_of(failed)
+
+
+def _why_this_server(failed: ChasquiError) -> str:
+    """Where the address of a server that does not answer came from, unless it was given."""
+    choice = sys.modules.get("chasquimq.cli.server_choice")
+    found = choice.chosen if choice is not None and isinstance(failed, ServerUnreachable) else ()
+    return (
+        f" (this server because {found[0].reason})"
+        if found and (found[0].variable or found[0].is_project)
+        else ""
+    )
 
 
 def _run(args: list[str]) -> int:

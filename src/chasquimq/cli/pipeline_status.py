@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +62,7 @@ def _unread(lake: Path, redis_url: str | None) -> list[Behind]:
     from chasquimq.settings import ConnectionSettings
     from chasquimq.spark.answers_progress import behind
 
-    url = find_server(redis_url, environ=os.environ, cwd=Path.cwd()).url
+    url = find_server(redis_url).url
     if url is None:
         talk("no server is named or running, so it is not known what was not read yet")
         return []

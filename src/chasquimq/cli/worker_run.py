@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from chasquimq.cli.worker_target import (
 )
 from chasquimq.errors import SettingsError
 from chasquimq.model.log import get_logger
+from chasquimq.server.finder import URL_VARIABLES
 
 if TYPE_CHECKING:
     from chasquimq.cli.endpoint import Endpoint
@@ -69,6 +71,9 @@ class WorkerRun:
         """Run until asked to stop; the answer is the exit code."""
         found = load_target(self._target)
         worker = self._worker(found)
+        if self._redis_url is not None:
+            # Queues of the target that name no server find the one of its worker.
+            os.environ[URL_VARIABLES[0]] = self._redis_url
         # A Worker may know its server; a target that cannot be run needs none.
         url = None
         if worker.named_url is None:

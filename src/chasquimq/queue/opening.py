@@ -13,13 +13,13 @@ from chasquimq.model.options import optional_ms, optional_whole
 from chasquimq.queue.result_watch import ResultWatch
 from chasquimq.queue.traced_adds import TracedStore
 from chasquimq.settings import (
-    DEFAULT_URL,
     AbilitySettings,
+    ConnectionSettings,
     CredentialProvider,
     ProducerSettings,
     given,
 )
-from chasquimq.store.address import connection_settings
+from chasquimq.store.address import connection_settings, own_lookup
 from chasquimq.store.inspecting import Counts, InspectorStore
 from chasquimq.store.per_loop import PerLoop
 from chasquimq.store.producing import ProducerStore
@@ -35,7 +35,10 @@ DurabilityLike = str | Durability
 class LoopParts:
     """What a queue has in one event loop."""
 
-    def __init__(self, end: Callable[[LoopParts], Awaitable[None]]) -> None:
+    def __init__(
+        self, connection: ConnectionSettings, end: Callable[[LoopParts], Awaitable[None]]
+    ) -> None:
+        self.connection = connection
         self.stores: dict[Durability, ProducerStore] = {}
         # Looked up once instead of for every job.
         self.usual_store: ProducerStore | None = None
@@ -57,7 +60,7 @@ class Opening:
         self,
         name: str,
         *,
-        redis_url: str = DEFAULT_URL,
+        redis_url: str | None = None,
         tls: bool = False,
         max_stream_len: int | None = None,
         max_delay_secs: int | None = None,
@@ -95,7 +98,7 @@ class Opening:
         self._abilities = abilities or AbilitySettings()
         self._durability = parse_durability(durability)
         self._tracing = tracing_of(tracing)
-        self._loops = PerLoop(lambda: LoopParts(self._end_parts))
+        self._loops = PerLoop(lambda: LoopParts(own_lookup(self._connection), self._end_parts))
         self._ended_dropped = self._ended_unproven = 0
         self._is_closed = False
 
@@ -154,7 +157,7 @@ class Opening:
         wanted = self._durability if durability is None else parse_durability(durability)
         store = parts.stores.get(wanted)
         if store is None:
-            store = parts.stores[wanted] = self._new_store(wanted)
+            store = parts.stores[wanted] = self._new_store(wanted, parts.connection)
         if wanted == self._durability:
             parts.usual_store = store
         return store
@@ -181,8 +184,8 @@ class Opening:
             self._ended_dropped += store.events_dropped_count
             self._ended_unproven += store.events_unproven_count
 
-    def _new_store(self, durability: Durability) -> ProducerStore:
-        parts = (self._name, self._connection, self._settings, self._abilities, durability)
+    def _new_store(self, durability: Durability, connection: ConnectionSettings) -> ProducerStore:
+        parts = (self._name, connection, self._settings, self._abilities, durability)
         if self._tracing is None:
             return ProducerStore(*parts)
         return TracedStore(*parts, self._tracing)

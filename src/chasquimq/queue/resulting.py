@@ -57,7 +57,7 @@ class Resulting(Opening):
     def _watch(self) -> ResultWatch:
         parts = self._parts()
         if parts.watch is None:
-            tail = partial(EndTail, self.name, self._connection)
+            tail = partial(EndTail, self.name, parts.connection)
             parts.watch = ResultWatch(self._result_store(), tail)
         return parts.watch
 

@@ -1,6 +1,6 @@
 """A real server for a machine that has none: found, started once, shared, stopped."""
 
-from chasquimq.server.finder import Found, find_or_start, find_server
+from chasquimq.server.finder import Found, find_or_start, find_server, resolve_server
 from chasquimq.server.session import SessionServer
 from chasquimq.server.supervisor import ProjectServer, ServerStatus
 
@@ -11,4 +11,5 @@ __all__ = [
     "SessionServer",
     "find_or_start",
     "find_server",
+    "resolve_server",
 ]

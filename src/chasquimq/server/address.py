@@ -54,15 +54,19 @@ def _connect_unix(path: Path, timeout_s: float) -> socket.socket:
     link.settimeout(timeout_s)
     try:
         link.connect(str(path))
-        _check_peer(link, path)
+        check_peer(link, path)
     except BaseException:
         link.close()
         raise
     return link
 
 
-def _check_peer(link: socket.socket, path: Path) -> None:
-    """Talk to nobody but ourselves: another user may listen where our server did."""
+def check_peer(link: socket.socket, path: Path | str) -> None:
+    """Talk to nobody but ourselves: another user may listen where our server did.
+
+    Raises:
+        PermissionError: another user listens there.
+    """
     user = _peer_user(link)
     if user is not None and user != os.getuid():
         raise PermissionError(f"user {os.getuid()} must listen on {path}, found user {user}")

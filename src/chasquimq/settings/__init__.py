@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from chasquimq.settings.connection import (
-    DEFAULT_URL,
-    UNNAMED_URL,
     AbilitySettings,
     ConnectionSettings,
     CredentialProvider,
-    UnnamedUrl,
 )
 from chasquimq.settings.delivery import (
     ENVELOPE_BYTES,
@@ -33,12 +30,10 @@ from chasquimq.settings.worker import (
 )
 
 __all__ = [
-    "DEFAULT_URL",
     "ENVELOPE_BYTES",
     "MAX_ATTEMPTS",
     "MIB",
     "TTL_MS_MAX",
-    "UNNAMED_URL",
     "AbilitySettings",
     "AckSettings",
     "ConnectionSettings",
@@ -53,7 +48,6 @@ __all__ = [
     "Redact",
     "ResultSettings",
     "RetrySettings",
-    "UnnamedUrl",
     "UpkeepSettings",
     "WorkerSettings",
     "at_least",

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from chasquimq.errors import SettingsError
 from chasquimq.settings.rules import at_least, true_or_false
 
-DEFAULT_URL = "redis://127.0.0.1:6379"
+if TYPE_CHECKING:
+    from chasquimq.server.finder import ServerLookup
 
-
-class UnnamedUrl(str):
-    """The default of a caller who named no server: the same text given by hand is a name."""
-
-    __slots__ = ()
-
-
-UNNAMED_URL = UnnamedUrl(DEFAULT_URL)
 CredentialProvider = Callable[[str], Awaitable[tuple[str | None, str | None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """How to reach the server; never printed with its password."""
+    """How to reach the server; never printed with its password.
 
-    url: str = field(default=DEFAULT_URL, repr=False)
+    Without `url` the server is looked up when the first connection is dialled; connections that
+    share a `lookup` go to the same one.
+    """
+
+    url: str | None = field(default=None, repr=False)
+    lookup: ServerLookup | None = field(default=None, repr=False, compare=False)
     tls: bool = False
     insecure_tls: bool = False
     credential_provider: CredentialProvider | None = field(default=None, repr=False)

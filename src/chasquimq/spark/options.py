@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any, Final, Literal, cast
 
 from chasquimq.errors import LimitExceeded, SettingsError
-from chasquimq.settings import DEFAULT_URL, ConnectionSettings
+from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.offsets import Position, parse_position
-from chasquimq.store.address import normal_url
+from chasquimq.store.address import dialled_url, normal_url
 from chasquimq.wire.names import check_queue_name
 
 EARLIEST: Final = "earliest"
@@ -34,7 +34,7 @@ _MS_DIGITS_MAX = 15
 class SourceOptions:
     """What a read was asked for; the URL may carry a password and is never printed."""
 
-    url: str = field(default=DEFAULT_URL, repr=False)
+    url: str | None = field(default=None, repr=False)
     subscribe: tuple[str, ...] = ()
     subscribe_pattern: str = ""
     starting_offsets: Place = EARLIEST
@@ -66,6 +66,9 @@ def parse_options(given: Mapping[str, str], *, without: tuple[str, ...] = ()) ->
         if name is None:
             raise _unknown(key, list(known.values()))
         values[_attribute(name)] = _READERS[name](name, text)
+    # Looked up once, where the query is planned: executors may run on other machines.
+    if "url" not in values:
+        values["url"] = dialled_url(ConnectionSettings())
     options = SourceOptions(**values)
     _check_together(options)
     return options

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 
 from chasquimq.errors import SettingsError
 from chasquimq.settings import ConnectionSettings, at_least, number_at_least
+from chasquimq.store.address import resolved
 from chasquimq.wire.names import check_job_name, check_queue_name
 
 # auto: the history where there is one, else the events; decided once for each queue.
@@ -40,6 +41,8 @@ class PipelineSettings:
     compact_every: int = 200
 
     def __post_init__(self) -> None:
+        # Executors may run on other machines, and are told the server by its URL.
+        object.__setattr__(self, "connection", resolved(self.connection))
         if self.channel not in CHANNEL_CHOICES:
             raise SettingsError("channel", self.channel, f"one of {', '.join(CHANNEL_CHOICES)}")
         for queue in self.queues:

@@ -18,7 +18,7 @@ from chasquimq.spark.channels import BRONZE
 from chasquimq.spark.complaint import complaint, complaint_kind, is_late_process
 from chasquimq.spark.landing import FORMAT, LandingSource
 from chasquimq.spark.lateness import Lateness
-from chasquimq.store.address import normal_url
+from chasquimq.store.address import dialled_url
 from chasquimq.store.server_errors import error_from_reply
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def source_options(settings: PipelineSettings, queues: Sequence[str]) -> dict[st
         rule = "a URL with all that it takes to connect"
         raise SettingsError("connection", found, rule, hint="executors know nothing else")
     return {
-        "chasqui.redis.url": normal_url(connection.url, tls=connection.tls),
+        "chasqui.redis.url": dialled_url(connection),
         "subscribe": ",".join(queues),
         "maxOffsetsPerTrigger": str(settings.max_rows_per_batch),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import ssl
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from chasquimq.errors import CredentialsRefused, ServerUnreachable, SettingsError
+from chasquimq.model.log import get_logger
+from chasquimq.server.address import check_peer
+from chasquimq.server.finder import Found, ServerLookup
 from chasquimq.settings import ConnectionSettings, CredentialProvider, given, true_or_false
 from chasquimq.store.redact import redact
 from chasquimq.store.topology import parse_topology
@@ -19,13 +26,26 @@ if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
 
 __all__ = [
+    "check_found",
     "connection_settings",
+    "dialled_url",
+    "looked_up",
     "new_async_connection",
     "new_blocking_connection",
     "normal_url",
+    "own_lookup",
     "redact",
+    "resolved",
+    "shown_server",
+    "url_of",
 ]
 
+logger = get_logger(__name__)
+
+# What a URL is called where it was not looked up.
+_ARGUMENT = "redis_url"
+# One line of the log for each answer of a look-up in a process.
+_logged: set[tuple[int, str, str]] = set()
 _SCHEMES = ("redis", "rediss", "unix")
 # Other spellings of a scheme; Valkey's own, and those of clusters in ChasquiMQ (Rust).
 _SPELLINGS = {
@@ -75,12 +95,12 @@ def normal_url(url: str, *, tls: bool = False) -> str:
     """
     true_or_false("tls", tls)
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
-        raise SettingsError("redis_url", type(url), _URL_RULE)
+        raise SettingsError(_ARGUMENT, type(url), _URL_RULE)
     if not url.strip():
-        raise SettingsError("redis_url", url, _URL_RULE)
+        raise SettingsError(_ARGUMENT, url, _URL_RULE)
     url = _with_scheme(url.strip())
     if not _is_text(url):
-        raise SettingsError("redis_url", redact(url), "text that UTF-8 can carry", hint=_URL_HINT)
+        raise SettingsError(_ARGUMENT, redact(url), "text that UTF-8 can carry", hint=_URL_HINT)
     if parse_topology(url) is None:
         _check(url)
     if tls and url.startswith(("redis://", "redis+")):
@@ -89,7 +109,7 @@ def normal_url(url: str, *, tls: bool = False) -> str:
 
 
 def connection_settings(
-    url: str,
+    url: str | None,
     *,
     tls: bool,
     insecure_tls: bool,
@@ -97,15 +117,103 @@ def connection_settings(
     command_timeout_ms: int | None = None,
     queue: str = "",
 ) -> ConnectionSettings:
-    """What users say about their server, checked."""
+    """What users say about their server, checked; None: it is looked up for the first dial."""
+    true_or_false("tls", tls)
     settings = given(
         ConnectionSettings,
-        url=normal_url(url, tls=tls),
+        url=None if url is None else normal_url(url, tls=tls),
+        lookup=ServerLookup() if url is None else None,
+        tls=tls if url is None else None,
         insecure_tls=insecure_tls,
         credential_provider=credential_provider,
         command_timeout_ms=command_timeout_ms,
         queue=queue,
     )
+    return settings if url is None else _checked(settings)
+
+
+def own_lookup(settings: ConnectionSettings) -> ConnectionSettings:
+    """The same for another event loop, which looks the server up for itself where none is named."""
+    return settings if settings.url is not None else replace(settings, lookup=ServerLookup())
+
+
+def looked_up(settings: ConnectionSettings, found: Found) -> ConnectionSettings:
+    """The settings with the server that was found for them.
+
+    Raises:
+        SettingsError: its URL is refused; the message names the variable that holds it.
+    """
+    assert found.url is not None, "what is dialled has a URL"
+    with naming(found.variable):
+        settings = _checked(replace(settings, url=normal_url(found.url, tls=settings.tls)))
+    _log_once(redact(url_of(settings)), found.reason)
+    return settings
+
+
+def check_found(found: Found) -> None:
+    """Refuse the URL of an environment variable that could never be dialled, by its name."""
+    if found.url is not None:
+        with naming(found.variable):
+            _checked(ConnectionSettings(url=normal_url(found.url)))
+
+
+def dialled_url(settings: ConnectionSettings) -> str:
+    """The URL that was named, else the one that a look-up finds now.
+
+    Raises:
+        SettingsError: it is refused; the message names where it came from.
+    """
+    return url_of(resolved(settings))
+
+
+def resolved(settings: ConnectionSettings) -> ConnectionSettings:
+    """The settings with a server in any case: the named one, else the one that is found now."""
+    if settings.url is not None:
+        return settings
+    lookup = settings.lookup or ServerLookup()
+    return looked_up(replace(settings, lookup=lookup), lookup.found)
+
+
+@contextmanager
+def naming(variable: str) -> Generator[None]:
+    """Name the variable that a refused URL came from; empty: it was an argument."""
+    try:
+        yield
+    except SettingsError as refused:
+        if not variable or refused.name != _ARGUMENT:
+            raise
+        raise refused.renamed(variable) from None
+
+
+def shown_server(settings: ConnectionSettings) -> str:
+    """The address without secrets, and why this server where it was looked up."""
+    address = redact(url_of(settings))
+    return address if settings.lookup is None else f"{address} ({settings.lookup.found.reason})"
+
+
+def check_listener(settings: ConnectionSettings, link: Any) -> None:
+    """Refuse an open socket to the project's server at which another user listens by now.
+
+    Raises:
+        PermissionError: nothing was said to that user.
+    """
+    if settings.lookup is None or not settings.lookup.found.is_project:
+        return
+    url = url_of(settings)
+    if url.startswith("unix"):
+        # Event loops hand out sockets of their own that cannot be asked.
+        with socket.socket(fileno=os.dup(link.fileno())) as asked:
+            check_peer(asked, redact(url))
+
+
+def _log_once(address: str, reason: str) -> None:
+    told = os.getpid(), address, reason
+    if told not in _logged:
+        _logged.add(told)
+        logger.info("the server is %s: %s", address, reason)
+
+
+def _checked(settings: ConnectionSettings) -> ConnectionSettings:
     check_tls(settings)
     _check_tls_files(settings)
     return settings
@@ -113,40 +221,40 @@ def connection_settings(
 
 def check_tls(settings: ConnectionSettings) -> None:
     """Refuse options in the URL that weaken TLS without `insecure_tls`, or that need TLS."""
-    url = _url(settings)
+    url = url_of(settings)
     for name, value in _url_options(url):
         if not url.startswith("rediss") and name.startswith("ssl_"):
             rule = f"rediss://… where it says {name}, or come with tls=True"
-            raise SettingsError("redis_url", redact(url), rule)
+            raise SettingsError(_ARGUMENT, redact(url), rule)
         if name in _VALUES:
             _check_value(name, value.strip().lower(), settings)
 
 
 def _check_value(name: str, value: str, settings: ConnectionSettings) -> None:
-    found = redact(_url(settings))
+    found = redact(url_of(settings))
     if value not in (*_SAFE[name], *_WEAKENING[name]):
         rule = f"a URL whose {name} is {_VALUES[name]}"
-        raise SettingsError("redis_url", found, rule, hint=f"it says {value[:_VALUE_CHARS]!r}")
+        raise SettingsError(_ARGUMENT, found, rule, hint=f"it says {value[:_VALUE_CHARS]!r}")
     if not settings.insecure_tls and value in _WEAKENING[name]:
-        raise SettingsError("redis_url", found, f"a URL without {name}", hint=_WEAKENING_HINT)
+        raise SettingsError(_ARGUMENT, found, f"a URL without {name}", hint=_WEAKENING_HINT)
 
 
 def _check_tls_files(settings: ConnectionSettings) -> None:
     """Refuse files that cannot be used, once: while a worker runs they may be away for a moment."""
-    url = _url(settings)
+    url = url_of(settings)
     names = dict(_url_options(url))
     if names.get("ssl_keyfile") and not names.get("ssl_certfile"):
-        raise SettingsError("redis_url", redact(url), "a URL with ssl_certfile beside ssl_keyfile")
+        raise SettingsError(_ARGUMENT, redact(url), "a URL with ssl_certfile beside ssl_keyfile")
     fault = tls_file_fault(settings)
     if fault is not None:
         option, reason = fault
         rule = f"a URL whose {option} names a file of certificates or keys that can be read"
-        raise SettingsError("redis_url", redact(url), rule, hint=reason)
+        raise SettingsError(_ARGUMENT, redact(url), rule, hint=reason)
 
 
 def tls_file_fault(settings: ConnectionSettings) -> tuple[str, str] | None:
     """The option of the URL whose file cannot be used, and why; None where there is none."""
-    url = _url(settings)
+    url = url_of(settings)
     if not url.startswith("rediss"):
         return None
     names = {name: value for name, value in _url_options(url) if value}
@@ -200,11 +308,16 @@ def new_blocking_connection(settings: ConnectionSettings, *, name: str = "") -> 
 
 
 def _make(pool_class: Any, settings: ConnectionSettings, name: str, **options: Any) -> Any:
+    with naming("" if settings.lookup is None else settings.lookup.found.variable):
+        return _made(pool_class, settings, name, **options)
+
+
+def _made(pool_class: Any, settings: ConnectionSettings, name: str, **options: Any) -> Any:
     from redis.exceptions import DataError
 
-    url = _url(settings)
+    url = url_of(settings)
     if parse_topology(url) is not None:
-        raise SettingsError("redis_url", redact(url), _ONE_RULE)
+        raise SettingsError(_ARGUMENT, redact(url), _ONE_RULE)
     check_tls(settings)
     _refuse_our_options(url)
     try:
@@ -215,19 +328,21 @@ def _make(pool_class: Any, settings: ConnectionSettings, name: str, **options: A
         return pool.make_connection()
     except DataError:
         rule = "a URL without user and password where there is a credential_provider"
-        raise SettingsError("redis_url", redact(url), rule) from None
+        raise SettingsError(_ARGUMENT, redact(url), rule) from None
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         rule = "a URL whose options the client library knows"
-        raise SettingsError("redis_url", redact(url), rule, hint=str(error)) from None
+        raise SettingsError(_ARGUMENT, redact(url), rule, hint=str(error)) from None
 
 
 def _refuse_our_options(url: str) -> None:
     for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True):
         if name in _OURS:
-            raise SettingsError("redis_url", redact(url), f"a URL without {name}")
+            raise SettingsError(_ARGUMENT, redact(url), f"a URL without {name}")
 
 
-def _url(settings: ConnectionSettings) -> str:
+def url_of(settings: ConnectionSettings) -> str:
+    """The URL of a server that was named or looked up, in its one spelling."""
+    assert settings.url is not None, "a server is looked up before it is dialled"
     return normal_url(settings.url, tls=settings.tls)
 
 
@@ -240,7 +355,7 @@ def _options(settings: ConnectionSettings, name: str) -> dict[str, Any]:
         "client_name": name or None,
         "retry": Retry(NoBackoff(), 0),
     }
-    if not _url(settings).startswith("unix"):
+    if not url_of(settings).startswith("unix"):
         options |= {"socket_keepalive": True, "socket_keepalive_options": _keepalive()}
     if settings.credential_provider is not None:
         options["credential_provider"] = _Provider(settings)
@@ -248,14 +363,12 @@ def _options(settings: ConnectionSettings, name: str) -> dict[str, Any]:
 
 
 def _keepalive() -> dict[int, int]:
-    import socket
-
     names = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
     return {getattr(socket, key): value for key, value in names.items() if hasattr(socket, key)}
 
 
 def _tls_options(settings: ConnectionSettings) -> dict[str, Any]:
-    if not _url(settings).startswith("rediss"):
+    if not url_of(settings).startswith("rediss"):
         return {}
     if settings.insecure_tls:
         warnings.warn("insecure_tls: the server's certificate is not checked", stacklevel=2)
@@ -288,24 +401,24 @@ def _refuse_lost_slashes(url: str) -> None:
     is_safe = colon and _SPELLINGS.get(scheme.lower(), "").startswith("rediss")
     # A host may have such a name, too.
     if is_safe and not re.match(r"\d+(?:[/?#]|$)", rest):
-        raise SettingsError("redis_url", redact(url), _URL_RULE, hint=f"write {scheme}://")
+        raise SettingsError(_ARGUMENT, redact(url), _URL_RULE, hint=f"write {scheme}://")
 
 
 def _check(url: str) -> None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise SettingsError("redis_url", redact(url), _URL_RULE, hint=_URL_HINT) from None
+        raise SettingsError(_ARGUMENT, redact(url), _URL_RULE, hint=_URL_HINT) from None
     # The parser leaves out tabs, line ends and what else does not show; here they count.
     if url.partition("://")[0] not in _SCHEMES:
-        raise SettingsError("redis_url", redact(url), _URL_RULE)
+        raise SettingsError(_ARGUMENT, redact(url), _URL_RULE)
     if parts.scheme == "unix" and not parts.path:
-        raise SettingsError("redis_url", redact(url), "unix:// followed by an absolute path")
+        raise SettingsError(_ARGUMENT, redact(url), "unix:// followed by an absolute path")
     if parts.scheme != "unix" and not parts.hostname:
-        raise SettingsError("redis_url", redact(url), _URL_RULE)
+        raise SettingsError(_ARGUMENT, redact(url), _URL_RULE)
     _check_port(url, parts)
     if parts.scheme != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():
-        raise SettingsError("redis_url", redact(url), "followed by /<database number> or nothing")
+        raise SettingsError(_ARGUMENT, redact(url), "followed by /<database number> or nothing")
 
 
 def _check_port(url: str, parts: SplitResult) -> None:
@@ -317,7 +430,7 @@ def _check_port(url: str, parts: SplitResult) -> None:
         text = parts.netloc.rpartition(":")[2]
         # What is no number may be half a password.
         hint = "" if text.isdigit() else _URL_HINT
-        raise SettingsError("redis_url", redact(url), _PORT_RULE, hint=hint)
+        raise SettingsError(_ARGUMENT, redact(url), _PORT_RULE, hint=hint)
 
 
 class _Provider:
@@ -328,7 +441,7 @@ class _Provider:
         self._ask: Callable[[str], object] = settings.credential_provider
         # A provider that hangs is named before the dial as a whole is given up.
         self._timeout_s = settings.connect_timeout_ms / 1000 * _PROVIDER_SHARE
-        parts = urlsplit(_url(settings))
+        parts = urlsplit(url_of(settings))
         self._address = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
 
     async def get_credentials_async(self) -> tuple[str | bytes, ...]:

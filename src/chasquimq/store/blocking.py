@@ -11,7 +11,7 @@ import hiredis
 
 from chasquimq.errors import ConnectionLost, StoreError
 from chasquimq.model.dialing import dial_delay_ms
-from chasquimq.store.address import new_blocking_connection
+from chasquimq.store.address import check_listener, new_blocking_connection
 from chasquimq.store.connection import Part, Reply, pack
 from chasquimq.store.opening import client_errors_as_ours
 from chasquimq.store.route import Route
@@ -119,8 +119,14 @@ class BlockingConnection:
     def _dialled(self) -> Any:
         found = _answered(self._route.search())
         owner = new_blocking_connection(found, name=self._name)
-        with client_errors_as_ours(found):
-            owner.connect()
+        try:
+            with client_errors_as_ours(found):
+                owner.connect()
+                check_listener(found, owner._sock)  # noqa: SLF001  as in `_socket`
+        except BaseException:
+            owner.disconnect()
+            raise
+        self._route.opened()
         if self._route.needs_role:
             self._check_role(owner)
         return owner

@@ -19,6 +19,7 @@ _NAME = "chasqui-route"
 async def dial(route: Route, *, name: str = "") -> Connection:
     """Dial once; raises ServerUnreachable or the server's own refusal."""
     connection = await open_connection(await _answered(route.search()), name=name)
+    route.opened()
     if not route.needs_role:
         return connection
     try:

@@ -51,7 +51,11 @@ class Links:
         self._name = name
         self._login = DialRefusals()
         self._open: OrderedDict[str, Link] = OrderedDict()
-        self.is_cluster = Route(settings).is_cluster
+        self._route = Route(settings)
+
+    @property
+    def is_cluster(self) -> bool:
+        return self._route.is_cluster
 
     async def of(self, queue: str) -> Link:
         """The link to the server of a queue; the ones not used for longest make room."""

@@ -8,17 +8,23 @@ import ssl
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
 from chasquimq.model.dialing import dial_delay_ms
-from chasquimq.settings import DEFAULT_URL
-from chasquimq.store.address import new_async_connection, normal_url, redact, tls_file_fault
+from chasquimq.store.address import (
+    check_listener,
+    new_async_connection,
+    shown_server,
+    tls_file_fault,
+    url_of,
+)
 from chasquimq.store.connection import Connection
 from chasquimq.store.server_errors import about, error_from_reply, is_login_refused
 
 if TYPE_CHECKING:
+    from chasquimq.server.finder import Found
     from chasquimq.settings import ConnectionSettings
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -26,11 +32,12 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Connection:
     """Dial once; raises ServerUnreachable or the server's own refusal."""
-    owner = new_async_connection(settings, name=name)
+    owner: Any = new_async_connection(settings, name=name)
     try:
         with client_errors_as_ours(settings):
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
                 await owner.connect()
+                check_listener(settings, owner._writer.get_extra_info("socket"))  # noqa: SLF001  as in `_take_over`
     except BaseException:
         # Half a handshake is of no use to anyone.
         await owner.disconnect(nowait=True)
@@ -86,7 +93,7 @@ def _refusal(settings: ConnectionSettings, error: BaseException | None) -> Store
     from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
     if isinstance(error, AuthenticationError):
-        return _refused(_address(settings), error)
+        return _refused(shown_server(settings), error)
     if isinstance(error, NoPermissionError):
         # The library takes the code off its messages.
         return error_from_reply(f"NOPERM {error}")
@@ -106,7 +113,7 @@ def _refused(address: str, error: Exception) -> ServerRefused:
 
 def _no_database(settings: ConnectionSettings, error: Exception) -> ServerRefused:
     return ServerRefused(
-        f"the server at {_address(settings)} must have database {_database(settings)}, it says: "
+        f"the server at {shown_server(settings)} must have database {_database(settings)}, it says: "
         f"{str(error).rstrip('.')}; choose a smaller number in the URL, or raise `databases` in the "
         "server's configuration",
         code="ERR",
@@ -118,26 +125,31 @@ def _unreachable(settings: ConnectionSettings, error: BaseException) -> ServerUn
     cause = _cause(error) if fault is None else " ".join(fault)
     hint = "correct the file or its name" if fault is not None else _hint(settings, error)
     return ServerUnreachable(
-        f"a server must answer at {_address(settings)}, found none ({cause}); {hint}"
+        f"a server must answer at {shown_server(settings)}, found none ({cause}); {hint}"
     )
 
 
 def _hint(settings: ConnectionSettings, error: BaseException) -> str:
     """What to try: it depends on what was dialled, and on what came back."""
-    url = normal_url(settings.url, tls=settings.tls)
+    url = url_of(settings)
     if url.startswith("rediss"):
         return _tls_hint(error)
     is_hung_up = "closed" in str(error) or _is_caused_by(error, ConnectionResetError)
     if is_hung_up and not url.startswith("unix"):
         return "it may be stopping, or the port may speak TLS only: try rediss://"
-    if url == DEFAULT_URL:
-        return (
-            "start one with `chasqui server start`, and pass its URL as redis_url=; "
-            "`chasqui server status` shows it"
-        )
+    if settings.lookup is not None:
+        return _lookup_hint(settings.lookup.found)
     is_local = url.startswith("unix") or urlsplit(url).hostname in _LOOPBACK
     start = "start one with `chasqui server start`" if is_local else "start it"
     return f"{start}, or correct the URL"
+
+
+def _lookup_hint(found: Found) -> str:
+    if found.variable:
+        return f"start it, or correct {found.variable}"
+    if found.is_project:
+        return "see `chasqui server status`, or set CHASQUI_REDIS_URL"
+    return "set CHASQUI_REDIS_URL or pass redis_url, or start one here with `chasqui server start`"
 
 
 def _tls_hint(error: BaseException) -> str:
@@ -159,12 +171,8 @@ def _is_caused_by(error: BaseException | None, *kinds: type[BaseException]) -> b
     return False
 
 
-def _address(settings: ConnectionSettings) -> str:
-    return redact(normal_url(settings.url, tls=settings.tls))
-
-
 def _database(settings: ConnectionSettings) -> str:
-    parts = urlsplit(normal_url(settings.url))
+    parts = urlsplit(url_of(settings))
     named = dict(parse_qsl(parts.query)).get("db")
     return named or parts.path.strip("/")
 

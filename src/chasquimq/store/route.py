@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
-from chasquimq.store.address import check_tls, normal_url
+from chasquimq.server import finder
+from chasquimq.store.address import check_tls, looked_up, shown_server, url_of
 from chasquimq.store.redact import redact
 from chasquimq.store.topology import Kind, Node, Topology, parse_topology
 from chasquimq.wire.keys import QueueKeys
@@ -55,21 +56,23 @@ class Route:
     """Finds the server of one connection, anew for every dial."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        self._settings = settings
-        self._url = normal_url(settings.url, tls=settings.tls)
-        check_tls(settings)
-        self._topology = parse_topology(self._url)
         self._turn = 0
-        self._known: tuple[Node, ...] = ()
-        # The node that was found last, and the one that it sent us to.
-        self._node: Node | None = None
-        self._moved_to: Node | None = None
+        self._lookup = settings.lookup if settings.url is None else None
+        self._found: finder.Found | None = None
+        if settings.url is not None:
+            self._lead_to(settings)
+        elif self._lookup is None:
+            self._lookup = finder.ServerLookup()
+            settings = replace(settings, lookup=self._lookup)
+        self._asked = settings
 
     def __str__(self) -> str:
+        self._know()
         return redact(self._url)
 
     @property
     def is_cluster(self) -> bool:
+        self._know()
         return self._topology is not None and self._topology.kind is Kind.CLUSTER
 
     @property
@@ -79,6 +82,8 @@ class Route:
 
     def search(self) -> Asking[ConnectionSettings]:
         """Ask until somebody knows; the answer names one server."""
+        if self._lookup is not None:
+            self._follow(self._lookup.again())
         topology = self._topology
         if topology is None:
             return self._settings
@@ -89,6 +94,7 @@ class Route:
 
     def masters(self) -> Asking[list[tuple[ConnectionSettings, list[Range]]]]:
         """Every server that holds a part of the data, with its slots."""
+        self._know()
         topology = self._topology
         if topology is None or topology.kind is not Kind.CLUSTER:
             return [((yield from self.search()), [])]
@@ -97,6 +103,11 @@ class Route:
         return [
             (self._at(topology, node), [one for one in ranges if one[2] == node]) for node in nodes
         ]
+
+    def opened(self) -> None:
+        """What was searched for is reached: a server that was looked up stays the one."""
+        if self._lookup is not None and self._found is not None:
+            self._lookup.keep(self._found)
 
     def heed(self, error: StoreError) -> None:
         """Remember where a node says that a slot has moved."""
@@ -115,6 +126,26 @@ class Route:
             "the Sentinels will soon know who does",
             code="READONLY",
         )
+
+    def _know(self) -> None:
+        """Know some server, without looking again where one was looked up before."""
+        if self._lookup is not None:
+            self._follow(self._lookup.found)
+
+    def _follow(self, found: finder.Found) -> None:
+        if found != self._found:
+            self._lead_to(looked_up(self._asked, found))
+            self._found = found
+
+    def _lead_to(self, settings: ConnectionSettings) -> None:
+        check_tls(settings)
+        self._settings = settings
+        self._url = url_of(settings)
+        self._topology = parse_topology(self._url)
+        self._known: tuple[Node, ...] = ()
+        # The node that was found last, and the one that it sent us to.
+        self._node: Node | None = None
+        self._moved_to: Node | None = None
 
     def _ask(
         self, topology: Topology, read: Callable[[Reply, Node], Found | None]
@@ -166,7 +197,7 @@ class Route:
 
     def _nobody(self, topology: Topology, trouble: StoreError | None) -> StoreError:
         message = (
-            f"one of {self} must know {self._goal(topology)}, found none "
+            f"one of {shown_server(self._settings)} must know {self._goal(topology)}, found none "
             f"({_reason(trouble)}); {_HINTS[topology.kind]}"
         )
         if isinstance(trouble, ServerRefused) and _is_refusal(trouble):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
 from chasquimq.model.dialing import dial_delay_ms
 from chasquimq.model.log import get_logger
-from chasquimq.store.address import normal_url, redact
 from chasquimq.store.link import Link
+from chasquimq.store.route import Route
 from chasquimq.store.server_errors import Action, action_for
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def wait_for_server(
 class _ServerWait:
     def __init__(self, settings: ConnectionSettings, patience_ms: float) -> None:
         self._settings = settings
-        self._address = redact(normal_url(settings.url, tls=settings.tls))
+        self._route = Route(settings)
         self._patience_ms = patience_ms
         self._failures = 0
         self._last: StoreError | None = None
@@ -64,14 +64,14 @@ class _ServerWait:
         except TimeoutError:
             raise self._too_late() from self._last
         if self._failures:
-            logger.info("the server at %s is there", self._address)
+            logger.info("the server at %s is there", self._route)
 
     def _too_late(self) -> ServerUnreachable:
         waited_s = self._patience_ms / 1000
         if self._last is not None:
             return ServerUnreachable(f"{self._last}; gave up after {waited_s:g} s")
         return ServerUnreachable(
-            f"a server must answer at {self._address} within {waited_s:g} s and did not; "
+            f"a server must answer at {self._route} within {waited_s:g} s and did not; "
             "start it, correct the URL, or wait for longer"
         )
 
@@ -95,7 +95,7 @@ class _ServerWait:
         if not self._failures:
             logger.warning(
                 "the server at %s is not there, waiting for it",
-                self._address, extra={"error": str(error)},
+                self._route, extra={"error": str(error)},
             )  # fmt: skip
         self._failures, self._last = self._failures + 1, error
         return False

@@ -18,8 +18,8 @@ from chasquimq.job import current_job
 from chasquimq.run_spans import RunSpans
 from chasquimq.settings import (
     MAX_ATTEMPTS,
-    UNNAMED_URL,
     AbilitySettings,
+    ConnectionSettings,
     CredentialProvider,
     EventLevel,
     HistorySettings,
@@ -42,10 +42,10 @@ from chasquimq.worker.options import (
     consumer_id_of,
     event_settings,
     read_settings,
+    refuse_other_server,
     retry_settings,
     upkeep_settings,
 )
-from chasquimq.worker.server import ServerOfWorker
 from chasquimq.worker.shift import Shift
 from chasquimq.worker.stopping import Stopping, signals_heard
 
@@ -77,7 +77,7 @@ class Worker:
         queue_name: str,
         handler: Handlers,
         *,
-        redis_url: str = UNNAMED_URL,
+        redis_url: str | None = None,
         tls: bool = False,
         concurrency: int = 100,
         max_attempts: int = MAX_ATTEMPTS,
@@ -126,7 +126,9 @@ class Worker:
             connection_settings, tls=tls, insecure_tls=insecure_tls,
             credential_provider=credential_provider, queue=self.name,
         )  # fmt: skip
-        self._server = ServerOfWorker(redis_url, connect)
+        self._connect: Callable[[str | None], ConnectionSettings] = connect
+        self._connection = connect(redis_url)
+        self._named_url = self._connection.url
         self._settings = WorkerSettings(
             concurrency=concurrency, pool=pool, pool_size=pool_size, timeout_ms=timeout_ms,
             redact=redact, shutdown_deadline_ms=shutdown_deadline_ms,
@@ -172,7 +174,7 @@ class Worker:
     @property
     def named_url(self) -> str | None:
         """The server that it was made with, password and all; None: no URL was given."""
-        return self._server.connection.url if self._server.is_named else None
+        return self._named_url
 
     def use_server(self, redis_url: str) -> None:
         """Dial this server where none was named; to be said before `run`.
@@ -180,7 +182,10 @@ class Worker:
         Raises:
             SettingsError: the worker names another one.
         """
-        self._server.take(redis_url)
+        told = self._connect(redis_url)
+        if self._named_url is not None:
+            refuse_other_server(self._connection, told)
+        self._connection = told
 
     async def __aenter__(self) -> Self:
         return self
@@ -218,7 +223,7 @@ class Worker:
             ServerUnreachable: it did not within `patience_ms`.
             ServerRefused: it does not take the credentials, which no wait would change.
         """
-        return await wait_for_server(self._server.connection, patience_ms, self._stopping.wait())
+        return await wait_for_server(self._connection, patience_ms, self._stopping.wait())
 
     async def close(self) -> None:
         """Stop: read nothing more, hand back what has not started, wait for what has.
@@ -259,7 +264,7 @@ class Worker:
             queue=self.name,
             group=self.group,
             consumer=self.consumer_id,
-            connection=self._server.connection,
+            connection=self._connection,
             settings=self._settings,
             hooks=self._hooks,
             sink=self._sink,

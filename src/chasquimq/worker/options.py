@@ -6,10 +6,13 @@ import os
 import secrets
 import socket
 from dataclasses import replace
+from urllib.parse import urlsplit
 
+from chasquimq.errors import SettingsError
 from chasquimq.model.options import optional_whole, whole
 from chasquimq.settings import (
     MAX_ATTEMPTS,
+    ConnectionSettings,
     EventLevel,
     EventSettings,
     ReadSettings,
@@ -19,6 +22,7 @@ from chasquimq.settings import (
     of_kind,
     true_or_false,
 )
+from chasquimq.store.address import redact, url_of
 from chasquimq.wire.names import check_consumer_id
 
 _READ_BLOCK_MS_MAX = 5_000
@@ -85,3 +89,23 @@ def one_for_zero(name: str, number: int | None) -> int | None:
 
 def _block_ms(block_ms: int | None) -> int | None:
     return None if block_ms is None else min(block_ms, _READ_BLOCK_MS_MAX)
+
+
+def refuse_other_server(named: ConnectionSettings, other: ConnectionSettings) -> None:
+    """Refuse a server that is not the one that a worker names.
+
+    Raises:
+        SettingsError: they differ in more than what a credential provider knows.
+    """
+    if _compared(other) != _compared(named):
+        rule = f"{redact(url_of(named))}, which this Worker names"
+        hint = "leave it out here, or where the Worker is made"
+        raise SettingsError("redis_url", redact(url_of(other)), rule, hint=hint)
+
+
+def _compared(connection: ConnectionSettings) -> str:
+    if connection.credential_provider is None:
+        return url_of(connection)
+    # Who is asked for user and password need not have them in the URL.
+    parts = urlsplit(url_of(connection))
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

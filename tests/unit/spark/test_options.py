@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,8 @@ import pytest
 from chasquimq.errors import ChasquiError, SettingsError
 from chasquimq.spark.offsets import Position
 from chasquimq.spark.options import OPTION_NAMES, SourceOptions, parse_options
+from chasquimq.spark.pipeline_settings import PipelineSettings
+from chasquimq.spark.queues import options as queue_options
 from chasquimq.spark.schema import ATTEMPTS_ARROW, EVENTS_ARROW
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/spark-options.md").read_text()
@@ -29,7 +31,42 @@ def refusal(**options: str) -> str:
 
 
 def test_a_queue_is_all_that_must_be_said():
-    assert parsed() == SourceOptions(subscribe=("emails",))
+    assert replace(parsed(), url=None) == SourceOptions(subscribe=("emails",))
+
+
+@pytest.mark.parametrize(
+    "read", [parse_options, queue_options.parse_options], ids=["sources", "queues"]
+)
+def test_without_a_url_the_server_is_looked_up_where_the_query_is_planned(read, monkeypatch):
+    given = {"subscribe": "emails"} if read is parse_options else {"queue": "emails"}
+    monkeypatch.setenv("CHASQUI_REDIS_URL", "redis://me:canary@planner:1")
+    planned = pickle.dumps(read(given))
+
+    monkeypatch.setenv("CHASQUI_REDIS_URL", "redis://executor:1")
+
+    assert pickle.loads(planned).connection.url == "redis://me:canary@planner:1"
+    assert "canary" not in repr(pickle.loads(planned))
+
+
+@pytest.mark.parametrize(
+    "read", [parse_options, queue_options.parse_options], ids=["sources", "queues"]
+)
+def test_a_variable_that_holds_no_url_is_refused_by_its_name(read, monkeypatch):
+    given = {"subscribe": "emails"} if read is parse_options else {"queue": "emails"}
+    monkeypatch.setenv("CHASQUI_REDIS_URL", "ftp://me:canary@host")
+
+    with pytest.raises(SettingsError, match=r"^CHASQUI_REDIS_URL must be") as refused:
+        read(given)
+
+    assert "canary" not in str(refused.value)
+
+
+def test_a_pipeline_knows_its_server_before_anything_travels(monkeypatch):
+    monkeypatch.setenv("CHASQUI_REDIS_URL", "redis://planner:1")
+    settings = PipelineSettings()
+    monkeypatch.setenv("CHASQUI_REDIS_URL", "redis://executor:1")
+
+    assert settings.connection.url == "redis://planner:1"
 
 
 def test_every_option_has_its_place():

@@ -12,12 +12,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from chasquimq.errors import RowsRefused, StoreError, WriteFailed
-from chasquimq.settings import DEFAULT_URL
+from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.complaint import complaint, complaint_kind, first_line
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.registering import register
 from chasquimq.spark.queues.report import Summary, faults_text
 from chasquimq.spark.queues.sink import FORGET_AFTER_MS, SUMMARY_FIELD
+from chasquimq.store.address import dialled_url
 from chasquimq.store.row_writing import RowWriter
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def enqueue(
     frame: DataFrame,
     queue: str,
     *,
-    redis_url: str = DEFAULT_URL,
+    redis_url: str | None = None,
     on_rows: OnRows | None = None,
     check_first: bool = False,
     **options: Any,
@@ -49,15 +50,16 @@ def enqueue(
             stay; a second write of the same run adds the others.
         StoreError: the server does not answer.
     """
+    url = dialled_url(ConnectionSettings(url=redis_url))
     own_run = options.pop("run_id", "")
     run = own_run or uuid4().hex[:12]
     if check_first and options.get("on_error") != "skip":
-        _refuse_faults(frame, queue, redis_url, options, run)
+        _refuse_faults(frame, queue, url, options, run)
     named = {
-        "chasqui.redis.url": redis_url, "queue": queue, "runId": run, "reportProgress": "true",
+        "chasqui.redis.url": url, "queue": queue, "runId": run, "reportProgress": "true",
         **{_spelled(name): _told(value) for name, value in options.items() if value not in ("", None)},
     }  # fmt: skip
-    settings = QueueOptions(url=redis_url, queue=queue)
+    settings = QueueOptions(url=url, queue=queue)
     writer = RowWriter(queue, settings.connection, lambda _write, _marks: None)
     try:
         if own_run:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from chasquimq.errors import LimitExceeded, SettingsError
-from chasquimq.settings import DEFAULT_URL, MIB, ConnectionSettings
-from chasquimq.store.address import normal_url
+from chasquimq.settings import MIB, ConnectionSettings
+from chasquimq.store.address import dialled_url, normal_url
 from chasquimq.store.row_write import ROWS_PER_WRITE_MAX
 from chasquimq.wire.names import check_job_name, check_queue_name
 
@@ -31,7 +31,7 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 class QueueOptions:
     """What a read or a write was asked for; the URL may carry a password and is never printed."""
 
-    url: str = field(default=DEFAULT_URL, repr=False)
+    url: str | None = field(default=None, repr=False)
     queue: str = ""
     # Reading.
     read: Place = "stream"
@@ -80,6 +80,9 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
             raise _unknown(key, list(known.values()))
         attribute, read = _READERS[name]
         values[attribute] = read(name, text)
+    # Looked up once, where the query is planned: executors may run on other machines.
+    if "url" not in values:
+        values["url"] = dialled_url(ConnectionSettings())
     options = QueueOptions(**values)
     _check_together(options)
     return options

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import SettingsError
+from chasquimq.server.finder import URL_VARIABLES
 from chasquimq.worker import Worker
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ def new_worker(settings: HostSettings, consumer_id: str) -> Worker:
     One that names no server dials the one that the run was told.
     """
     found = find_target(settings)
+    # Queues of the target that name no server find the one of the run.
+    os.environ[URL_VARIABLES[0]] = settings.url
     if not isinstance(found, Worker):
         options: dict[str, Any] = {"redis_url": settings.url, **settings.options}
         return Worker(settings.queue, found, consumer_id=consumer_id, **options)
