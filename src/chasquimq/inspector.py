@@ -11,7 +11,7 @@ from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.finding import Finding
 from chasquimq.model.group_use import GroupUse, conflict
 from chasquimq.model.job_state import JobState
-from chasquimq.model.options import whole_number
+from chasquimq.model.options import optional_ms, whole_number
 from chasquimq.model.queue_facts import check_queue, check_rights, check_types
 from chasquimq.model.server_facts import check_server
 from chasquimq.model.snapshot import DelayedJob, Snapshot, WorkerSnapshot, WrongType
@@ -19,7 +19,6 @@ from chasquimq.model.survey import Survey
 from chasquimq.settings import (
     CredentialProvider,
     LeaseSettings,
-    ProducerSettings,
 )
 from chasquimq.store.address import check_found, connection_settings, own_lookup
 from chasquimq.store.delayed_listing import DelayedListing
@@ -62,9 +61,14 @@ class Inspector:
         tls: bool = False,
         credential_provider: CredentialProvider | None = None,
         insecure_tls: bool = False,
+        command_timeout_ms: int | None = None,
     ) -> None:
         connection = connection_settings(
-            redis_url, tls=tls, insecure_tls=insecure_tls, credential_provider=credential_provider
+            redis_url,
+            tls=tls,
+            insecure_tls=insecure_tls,
+            credential_provider=credential_provider,
+            command_timeout_ms=optional_ms("command_timeout_ms", command_timeout_ms),
         )
         self._loops = PerLoop(lambda: Links(own_lookup(connection), name="chasqui-inspector"))
 
@@ -253,4 +257,4 @@ async def _diagnose(master: Master) -> list[Finding]:
 
 
 def _reads(link: Link) -> ReadStore:
-    return ReadStore(link, ProducerSettings().resend_within_ms)
+    return ReadStore(link)

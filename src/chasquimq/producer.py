@@ -40,6 +40,7 @@ class Producer:
         max_stream_len: int | None = None,
         max_delay_secs: int | None = None,
         credential_provider: CredentialProvider | None = None,
+        add_timeout_ms: int | None = None,
     ) -> None:
         if pool_size is not None:
             at_least("pool_size", pool_size, 1)
@@ -49,6 +50,7 @@ class Producer:
             max_stream_len=max_stream_len,
             max_delay_secs=max_delay_secs,
             credential_provider=credential_provider,
+            add_timeout_ms=add_timeout_ms,
         )
         self._keys = QueueKeys(queue_name)
 

@@ -33,8 +33,9 @@ def server(kind):
 async def bounded(server, queue_name):
     """A queue with a small bound, which has connected."""
     async with Queue(
-        queue_name, redis_url=server.url, unconfirmed_max_bytes=BOUND, command_timeout_ms=60_000
-    ) as queue:
+        queue_name, redis_url=server.url, unconfirmed_max_bytes=BOUND,
+        command_timeout_ms=60_000, add_timeout_ms=60_000,
+    ) as queue:  # fmt: skip
         await queue.add("warm", 0)
         yield queue
 
@@ -80,7 +81,7 @@ ADDS = {
 async def test_adds_to_a_frozen_server_take_no_more_memory_than_the_default_bound_explains(
     server, raw, queue_name
 ):
-    async with Queue(queue_name, redis_url=server.url) as queue:
+    async with Queue(queue_name, redis_url=server.url, add_timeout_ms=60_000) as queue:
         await queue.add("warm", 0)
         before = resident_bytes()
         with frozen(server):
@@ -214,12 +215,12 @@ async def test_adders_that_wait_when_the_queue_is_closed_hear_that_nothing_was_a
     assert [end.outcome for end in ends][-1] == "not_done"
 
 
-async def test_an_adder_waits_no_longer_than_a_resend_when_nothing_is_confirmed(server, queue_name):
+async def test_an_adder_waits_no_longer_than_its_timeout_when_nothing_is_confirmed(
+    server, queue_name
+):
     async with Queue(
-        queue_name, redis_url=server.url, unconfirmed_max_bytes=BOUND, command_timeout_ms=1_000
+        queue_name, redis_url=server.url, unconfirmed_max_bytes=BOUND, add_timeout_ms=1_000
     ) as queue:
-        # The setting has no argument of its own.
-        object.__setattr__(queue._settings, "resend_within_ms", 1_000)
         await queue.add("warm", 0)
         with frozen(server):
             adding = all_at_once(queue.add("n", DATA) for _ in range(COUNT))

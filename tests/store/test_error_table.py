@@ -117,10 +117,7 @@ async def test_a_forgotten_script_is_sent_with_its_text(queue_name):
 
 async def test_an_error_that_never_ends_is_told_when_patience_ends(queue_name):
     async with FakeServer(OLD | {"EVALSHA": error(WAITED_OUT["LOADING"])}) as server:
-        async with Queue(queue_name, redis_url=server.url) as queue:
-            store = queue._store()
-            object.__setattr__(store._settings, "resend_within_ms", 600)
-
+        async with Queue(queue_name, redis_url=server.url, add_timeout_ms=600) as queue:
             with pytest.raises(ServerRefused, match="LOADING"):
                 await asyncio.wait_for(queue.add("n", 1), 10)
 

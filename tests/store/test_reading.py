@@ -23,7 +23,7 @@ async def link(proxy, queue_name):
 
 @pytest.fixture
 def reads(link):
-    return ReadStore(link, within_ms=5_000)
+    return ReadStore(link)
 
 
 async def every_page(pages) -> list[list[bytes]]:
@@ -117,7 +117,8 @@ async def test_a_read_is_asked_again_when_the_connection_breaks(reads, raw, prox
 async def test_a_read_gives_up_when_the_server_stays_away(link, proxy):
     proxy.refuse()
     proxy.cut()
-    reads = ReadStore(link, within_ms=300)
+    link._answer_s = 0.3
+    reads = ReadStore(link)
     started_s = asyncio.get_running_loop().time()
 
     with pytest.raises(ConnectionLost):

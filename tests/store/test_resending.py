@@ -309,10 +309,9 @@ async def test_a_native_server_remembers_ten_thousand_ids_before_the_first_add(
 async def test_a_cancel_without_an_answer_may_have_happened_whatever_comes_after(
     queue_at, proxy, raw
 ):
-    queue = queue_at(proxy.url)
+    queue = queue_at(proxy.url, add_timeout_ms=400)
     await queue.add("n", 1, delay_ms=60_000, job_id="a")
     await queue.cancel_delayed("nobody")  # the server knows the script from now on
-    object.__setattr__(queue._store()._settings, "resend_within_ms", 400)
     proxy.drop_replies()
     cancelling = asyncio.ensure_future(queue.cancel_delayed("a"))
     await eventually(lambda: proxy.dropped_bytes)

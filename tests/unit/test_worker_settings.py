@@ -99,7 +99,7 @@ def test_settings_of_another_kind_are_refused(options, sentence):
     ("kind", "name", "field"),
     [
         (ConnectionSettings, "connect_timeout_ms", "connect_timeout_ms"),
-        (ProducerSettings, "resend_within_ms", "resend_within_ms"),
+        (ProducerSettings, "add_timeout_ms", "add_timeout_ms"),
         (ReadSettings, "held_bytes_max", "held_bytes_max"),
         (AckSettings, "ack.batch_max", "batch_max"),
         (RetrySettings, "jitter_ms", "jitter_ms"),

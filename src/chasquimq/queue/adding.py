@@ -46,18 +46,21 @@ class Adding(BulkPlans):
         unique_for_ms: int | None = None,
         on_conflict: OnConflict = "keep",
         durability: DurabilityLike | None = None,
+        add_timeout_ms: int | None = None,
     ) -> Job:
         """Add one job; it is in the queue when this returns.
 
         `delay_ms` is a number of milliseconds or an absolute datetime (naive: UTC). With a
         `job_id` the first job of that id within `unique_for_ms` is kept, and the returned job
         says so in `is_duplicate`. With `repeat` the job is planned instead, as by
-        `upsert_repeatable_job`, and arguments that a plan has no use for are refused.
+        `upsert_repeatable_job`, and arguments that a plan has no use for are refused. All of it
+        takes at most `add_timeout_ms`; with 0 a server that is away is not waited for.
 
         Raises:
             SettingsError, EncodeError, PayloadTooLarge: refused before anything was written.
             IdConflict: the id is taken by another job and `on_conflict` is "raise".
-            QueueFull, ServerOutOfMemory, ConnectionLost: the server could not take it.
+            QueueFull, ServerOutOfMemory, ServerUnreachable: the server could not take it.
+            ConnectionLost: it was not confirmed in time; `outcome` tells whether it may be added.
             DurabilityNotMet: it is written, but not as safely as `durability` asks.
         """
         if repeat is not None or missed_fires is not None:
@@ -65,20 +68,23 @@ class Adding(BulkPlans):
                 on_conflict, job_id=job_id, delay_ms=delay_ms, delay=delay, expires_ms=expires_ms,
                 timeout_ms=timeout_ms, unique_for_ms=unique_for_ms, durability=durability,
             )  # fmt: skip
-            return await self._add_repeating(name, data, repeat, missed_fires, attempts, backoff)
+            return await self._add_repeating(
+                name, data, repeat, missed_fires, attempts, backoff, add_timeout_ms=add_timeout_ms
+            )
         now_ms = wall_ms()
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
-        store = self._store(durability)
-        if store.unconfirmed.is_full:
-            await store.unconfirmed.room()
+        store, deadline = self._store(durability), None
+        fresh_id = new_job_id(now_ms)
+        if add_timeout_ms is not None or store.unconfirmed.is_full:
+            deadline = await self._begin_add(store, add_timeout_ms, [job_id or fresh_id])
         options = (delay_ms, delay, attempts, backoff, job_id, expires_ms, timeout_ms)
         if options == _NO_OPTIONS:
-            new = self._speller().plain(name, data, new_job_id(now_ms), now_ms)
+            new = self._speller().plain(name, data, fresh_id, now_ms)
         else:
             spec = dict(zip(_OPTIONS, options, strict=True), name=name, data=data)
-            new = self._speller().spell(spec, new_job_id(now_ms), now_ms)
-        adding = store.add(new, unique_ms)
+            new = self._speller().spell(spec, fresh_id, now_ms)
+        adding = store.add(new, unique_ms, deadline)
         # The server is at work now, which is the time to make what the caller gets.
         job = Job(new.job_id, new.name, data, 0, now_ms, self)
         mark = await adding
@@ -104,6 +110,7 @@ class Adding(BulkPlans):
         unique_for_ms: int | None = None,
         on_conflict: OnConflict = "keep",
         durability: DurabilityLike | None = None,
+        add_timeout_ms: int | None = None,
     ) -> Job:
         """Add a job under an id of your own; a second add of the id keeps the first job.
 
@@ -117,12 +124,13 @@ class Adding(BulkPlans):
                 timeout_ms=timeout_ms, unique_for_ms=unique_for_ms, durability=durability,
             )  # fmt: skip
             return await self._add_repeating(
-                name, data, repeat, missed_fires, attempts, backoff, job_id
+                name, data, repeat, missed_fires, attempts, backoff, job_id, add_timeout_ms
             )
         return await self.add(
             name, data, job_id=job_id, delay_ms=delay_ms, delay=delay, attempts=attempts,
             backoff=backoff, expires_ms=expires_ms, timeout_ms=timeout_ms,
             unique_for_ms=unique_for_ms, on_conflict=on_conflict, durability=durability,
+            add_timeout_ms=add_timeout_ms,
         )  # fmt: skip
 
     async def add_bulk(
@@ -132,26 +140,28 @@ class Adding(BulkPlans):
         unique_for_ms: int | None = None,
         on_conflict: OnConflict = "keep",
         durability: DurabilityLike | None = None,
+        add_timeout_ms: int | None = None,
     ) -> list[Job]:
         """Add many jobs in as few writes as possible; each mapping has at least name and data.
 
         All jobs are checked before the first is written. Larger bulks leave in several
         writes, so an error may come after some were added: its `job_ids` names the others.
-        A job with `repeat` is planned, as by `add`; plans are written after the jobs.
+        Each write may take `add_timeout_ms`. A job with `repeat` is planned, as by `add`;
+        plans are written after the jobs.
         """
         now_ms = wall_ms()
         unique_ms = self._unique_ms(unique_for_ms)
         _check_on_conflict(on_conflict)
         _check_mappings(jobs)
-        store = self._store(durability)
-        if store.unconfirmed.is_full:
-            await store.unconfirmed.room()
+        store, deadline = self._store(durability), None
+        if add_timeout_ms is not None or store.unconfirmed.is_full:
+            deadline = await self._begin_add(store, add_timeout_ms, _ids_of(jobs, now_ms))
         repeating = plans_in(jobs)
         plain = plain_in(jobs, repeating)
         plans = _spell_all(jobs, repeating, self._spell_plan, now_ms)
         new = self._spell_jobs(jobs, plain, now_ms)
         data = [jobs[at]["data"] for at in plain]
-        adding = store.add_many(new, unique_ms) if new else None
+        adding = store.add_many(new, unique_ms, deadline) if new else None
         done = [
             Job(one.job_id, one.name, value, 0, now_ms, self)
             for one, value in zip(new, data, strict=True)
@@ -161,7 +171,8 @@ class Adding(BulkPlans):
         _tell_duplicates(done, marks)
         if not plans:
             return done
-        planned = await self._write_plans(plans, [jobs[at] for at in repeating], now_ms)
+        specs = [jobs[at] for at in repeating]
+        planned = await self._write_plans(plans, specs, now_ms, add_timeout_ms)
         return in_order(zip(plain, done, strict=True), zip(repeating, planned, strict=True))
 
     def _spell_jobs(
@@ -175,6 +186,11 @@ class Adding(BulkPlans):
         if unique_for_ms is None:
             return self._settings.unique_for_ms
         return duration_ms("unique_for_ms", unique_for_ms)
+
+
+def _ids_of(jobs: Sequence[JobSpec], now_ms: int) -> list[str]:
+    fresh_ids = new_job_ids(len(jobs), now_ms)
+    return [spec.get("job_id") or one for spec, one in zip(jobs, fresh_ids, strict=True)]
 
 
 def _spell_all(

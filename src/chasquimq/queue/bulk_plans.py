@@ -59,12 +59,17 @@ class BulkPlans(Repeating):
         return new
 
     async def _write_plans(
-        self, plans: Sequence[NewRepeat], specs: Sequence[JobSpec], now_ms: int
+        self,
+        plans: Sequence[NewRepeat],
+        specs: Sequence[JobSpec],
+        now_ms: int,
+        add_timeout_ms: int | None,
     ) -> list[Job]:
         planned: list[Job] = []
         for plan, spec in zip(plans, specs, strict=True):
             try:
-                upserted = await self._repeats().upsert(plan)
+                deadline = self._store().deadline(add_timeout_ms)
+                upserted = await self._repeats().upsert(plan, deadline)
             except StoreError as error:
                 left = [one.key for one in plans[len(planned) :]]
                 raise about(error, left) from error.__cause__

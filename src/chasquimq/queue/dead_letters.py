@@ -136,7 +136,7 @@ class DeadLetters(Opening):
 
     def _dlq(self) -> DeadLetterStore:
         store = self._store()
-        return DeadLetterStore(store, ReadStore(store.link, self._settings.resend_within_ms))
+        return DeadLetterStore(store, ReadStore(store.link))
 
 
 def _letter(entry: DlqEntry) -> DeadLetter:

@@ -27,6 +27,6 @@ class Finding(Opening):
         if max_scanned_bytes is not None:
             whole_number("max_scanned_bytes", max_scanned_bytes, 0)
         store = self._store()
-        reads = ReadStore(store.link, self._settings.resend_within_ms)
+        reads = ReadStore(store.link)
         finder = FinderStore(store.keys, reads)
         return await finder.find(job_id, bytes_max=max_scanned_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from threading import get_ident
 from typing import Any, Self
 
@@ -17,12 +17,15 @@ from chasquimq.settings import (
     ConnectionSettings,
     CredentialProvider,
     ProducerSettings,
+    check_add_timeout,
     given,
 )
+from chasquimq.store.add_write import AddDeadline
 from chasquimq.store.address import connection_settings, own_lookup
 from chasquimq.store.inspecting import Counts, InspectorStore
 from chasquimq.store.per_loop import PerLoop
 from chasquimq.store.producing import ProducerStore
+from chasquimq.store.server_errors import about
 from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.codec import encode_payload
 from chasquimq.wire.names import check_queue_name
@@ -70,6 +73,7 @@ class Opening:
         unique_for_ms: int | None = None,
         unconfirmed_max_bytes: int | None = None,
         resend: bool = True,
+        add_timeout_ms: int | None = None,
         command_timeout_ms: int | None = None,
         abilities: AbilitySettings | None = None,
         durability: DurabilityLike | None = None,
@@ -81,6 +85,7 @@ class Opening:
             ProducerSettings,
             max_stream_len=optional_whole("max_stream_len", max_stream_len),
             resend=resend,
+            add_timeout_ms=optional_whole("add_timeout_ms", add_timeout_ms),
             max_delay_secs=optional_whole("max_delay_secs", max_delay_secs),
             max_payload_bytes=optional_whole("max_payload_bytes", max_payload_bytes),
             unique_for_ms=optional_ms("unique_for_ms", unique_for_ms),
@@ -161,6 +166,20 @@ class Opening:
         if wanted == self._durability:
             parts.usual_store = store
         return store
+
+    async def _begin_add(
+        self, store: ProducerStore, add_timeout_ms: int | None, job_ids: Sequence[str]
+    ) -> AddDeadline:
+        """Until when this call must be answered; waits for its turn where adds have to."""
+        if add_timeout_ms is not None:
+            check_add_timeout(add_timeout_ms)
+        deadline = store.deadline(add_timeout_ms)
+        if store.unconfirmed.is_full:
+            try:
+                await store.room(deadline)
+            except StoreError as error:
+                raise about(error, job_ids) from error.__cause__
+        return deadline
 
     def _parts(self) -> LoopParts:
         if self._is_closed:

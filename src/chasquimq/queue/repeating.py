@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chasquimq.errors import DecodeError, KindRefused, SettingsError
+from chasquimq.errors import DecodeError, KindRefused, SettingsError, StoreError
 from chasquimq.job import Job
 from chasquimq.model.options import BackoffLike, retry_override, whole_number
 from chasquimq.model.schedule import Cron, Every, MissedFires, Pattern
@@ -18,6 +18,7 @@ from chasquimq.repeat import (
 )
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.repeating import ListedSpec, RepeatStore
+from chasquimq.store.server_errors import about
 from chasquimq.store.wall_clock import wall_ms
 from chasquimq.wire.codec import decode_payload
 from chasquimq.wire.job_id import new_job_id
@@ -46,12 +47,14 @@ class Repeating(Opening):
         job_id: str | None = None,
         missed_fires: MissedFiresLike | None = None,
         key: str | None = None,
+        add_timeout_ms: int | None = None,
     ) -> Job:
         """Plan a job that repeats; the returned job's id is the key of the plan.
 
         Without a `key` the plan is known by name and pattern. The same plan again changes
         nothing (`is_duplicate`); a different one under the same key replaces it, with a new
         first fire and its fires counted from 0. `attempts` and `backoff` are for each fire.
+        All of it takes at most `add_timeout_ms`, as an add does.
 
         Raises:
             SettingsError, EncodeError, PayloadTooLarge: refused before anything was written.
@@ -60,12 +63,14 @@ class Repeating(Opening):
             rule = "left out where a job repeats, because each fire has an id of its own"
             raise SettingsError("job_id", job_id, rule, hint="name the plan with key=")
         bounds = Bounds(limit=limit, start_after_ms=start_after_ms, end_before_ms=end_before_ms)
-        unconfirmed = self._store().unconfirmed
-        if unconfirmed.is_full:
-            await unconfirmed.room()
+        store = self._store()
+        deadline = await self._begin_add(store, add_timeout_ms, [key] if key else [])
         new = self._new_plan(name, data, repeat, missed_fires, attempts, backoff, key, bounds)
-        with unconfirmed.taken(len(new.spec)):
-            upserted = await self._repeats().upsert(new)
+        with store.unconfirmed.taken(len(new.spec)):
+            try:
+                upserted = await self._repeats().upsert(new, deadline)
+            except StoreError as error:
+                raise about(error, [new.key]) from error.__cause__
         return Job(new.key, name, data, 0, wall_ms(), self, not upserted.was_written)
 
     async def get_repeatable_jobs(self, limit: int = 100) -> list[RepeatableMeta]:
@@ -132,17 +137,18 @@ class Repeating(Opening):
         attempts: int | None,
         backoff: float | BackoffLike | Mapping[str, Any] | None,
         key: str | None = None,
+        add_timeout_ms: int | None = None,
     ) -> Job:
         if repeat is None:
             raise _without_repeat(missed_fires)
         return await self.upsert_repeatable_job(
             name, data, repeat=repeat, missed_fires=missed_fires,
-            attempts=attempts, backoff=backoff, key=key,
+            attempts=attempts, backoff=backoff, key=key, add_timeout_ms=add_timeout_ms,
         )  # fmt: skip
 
     def _repeats(self) -> RepeatStore:
         store = self._store()
-        return RepeatStore(store, ReadStore(store.link, self._settings.resend_within_ms))
+        return RepeatStore(store, ReadStore(store.link))
 
 
 def _without_repeat(missed_fires: object) -> SettingsError:

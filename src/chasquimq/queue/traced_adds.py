@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from chasquimq.model.durability import Durability
 from chasquimq.settings import AbilitySettings, ConnectionSettings, ProducerSettings
-from chasquimq.store.add_write import AddMark
+from chasquimq.store.add_write import AddDeadline, AddMark
 from chasquimq.store.producing import ProducerStore
 from chasquimq.telemetry.tracing import Tracing
 from chasquimq.wire.new_job import NewJob
@@ -29,13 +29,18 @@ class TracedStore(ProducerStore):
         super().__init__(queue, connection, settings, abilities, durability)
         self._tracing = tracing
 
-    async def add(self, job: NewJob, unique_ms: int) -> AddMark:
+    async def add(
+        self, job: NewJob, unique_ms: int, deadline: AddDeadline | None = None
+    ) -> AddMark:
         with self._tracing.adding(self.queue, job_id=job.job_id, name=job.name) as extras:
-            return await super().add(_carrying(job, extras), unique_ms)
+            return await super().add(_carrying(job, extras), unique_ms, deadline)
 
-    async def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> list[AddMark]:
+    async def add_many(
+        self, jobs: Sequence[NewJob], unique_ms: int, deadline: AddDeadline | None = None
+    ) -> list[AddMark]:
         with self._tracing.adding(self.queue, batch_count=len(jobs)) as extras:
-            return await super().add_many([_carrying(job, extras) for job in jobs], unique_ms)
+            traced = [_carrying(job, extras) for job in jobs]
+            return await super().add_many(traced, unique_ms, deadline)
 
 
 def _carrying(job: NewJob, extras: dict[str, str]) -> NewJob:

@@ -17,7 +17,7 @@ from chasquimq.settings.delivery import (
     ResultSettings,
     RetrySettings,
 )
-from chasquimq.settings.producer import ProducerSettings
+from chasquimq.settings.producer import ProducerSettings, check_add_timeout
 from chasquimq.settings.rules import MIB, at_least, given, number_at_least, of_kind, true_or_false
 from chasquimq.settings.worker import (
     EventLevel,
@@ -51,6 +51,7 @@ __all__ = [
     "UpkeepSettings",
     "WorkerSettings",
     "at_least",
+    "check_add_timeout",
     "given",
     "number_at_least",
     "of_kind",

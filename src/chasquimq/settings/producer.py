@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from chasquimq.model.options import whole_number
 from chasquimq.settings.rules import MIB, at_least
 
+_ADD_TIMEOUT_MS_MAX = 90_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
@@ -19,8 +21,9 @@ class ProducerSettings:
     # How much encoded data may wait for the server's answer before adders wait, too.
     unconfirmed_max_bytes: int = 64 * MIB
     resend: bool = True
-    # The server forgets an idempotent id after 100 s, so a resend must come well before that.
-    resend_within_ms: int = 30_000
+    # The most time an add may take, resends and all; 0: a server that is away is not waited for.
+    # Servers forget an idempotent id after 100 s, so a resend must come well before that.
+    add_timeout_ms: int = 5_000
     # Tell of delayed adds; the original never does.
     events_enabled: bool = False
     events_max_stream_len: int = 100_000
@@ -32,5 +35,10 @@ class ProducerSettings:
         at_least("max_payload_bytes", self.max_payload_bytes, 1)
         at_least("unique_for_ms", self.unique_for_ms, 1)
         at_least("unconfirmed_max_bytes", self.unconfirmed_max_bytes, 1)
-        whole_number("resend_within_ms", self.resend_within_ms, 0, 90_000)
+        check_add_timeout(self.add_timeout_ms)
         at_least("events_max_stream_len", self.events_max_stream_len, 1)
+
+
+def check_add_timeout(add_timeout_ms: int) -> int:
+    """Refuse a time after which the server may have forgotten what it was sent."""
+    return whole_number("add_timeout_ms", add_timeout_ms, 0, _ADD_TIMEOUT_MS_MAX)

@@ -6,17 +6,39 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from chasquimq.errors import ConnectionLost, DurabilityNotMet, QueueFull, StoreError
-from chasquimq.store.add_write import AddMark, AddWrite, Answers, Pieces, Sent, send_pieces
+from chasquimq.errors import (
+    ConnectionLost,
+    DurabilityNotMet,
+    QueueFull,
+    ServerUnreachable,
+    StoreError,
+)
+from chasquimq.store.add_write import (
+    AddDeadline,
+    AddMark,
+    AddWrite,
+    Answers,
+    PendingWrite,
+    Pieces,
+    Sent,
+    send_pieces,
+)
 from chasquimq.store.link import Link, pause
 from chasquimq.store.script import is_forgotten
-from chasquimq.store.server_errors import is_worth_resending
+from chasquimq.store.server_errors import about, is_worth_resending
 
 if TYPE_CHECKING:
     from chasquimq.settings import ProducerSettings
     from chasquimq.store.confirming import Confirmation
     from chasquimq.store.connection import Connection, Reply
     from chasquimq.wire.new_job import NewJob
+
+_NOT_ADDED = "nothing was added: add again, or give it longer with add_timeout_ms"
+_OWN_IDS = "it may be added or not: adding it again under the same job_id is safe"
+_FRESH_IDS = (
+    "it may be added or not: look for it with get_job() before you add it again, and add with a "
+    "job_id of your own where adding again must be safe"
+)
 
 
 class AddSender:
@@ -28,8 +50,8 @@ class AddSender:
         settings: ProducerSettings,
         link: Link,
         confirmation: Confirmation | None,
-        prepared: Callable[[float], Awaitable[Connection]],
-        fit: Callable[[AddWrite], AddWrite],
+        prepared: Callable[[AddDeadline], Awaitable[Connection]],
+        fit: Callable[[PendingWrite], None],
     ) -> None:
         self._queue = queue
         self._settings = settings
@@ -38,51 +60,56 @@ class AddSender:
         self._prepared = prepared
         self._fit = fit
 
-    async def confirm(self, write: AddWrite, trouble: StoreError | None = None) -> list[AddMark]:
+    async def confirm(
+        self, pending: PendingWrite, trouble: StoreError | None = None
+    ) -> list[AddMark]:
         """Send a write until the server has answered it; `trouble` is how a first send ended.
 
         Each send is encoded for the server of the connection that it leaves on.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._settings.resend_within_ms / 1000
         while True:
+            pending.trouble = trouble
             if trouble is not None:
-                write.may_be_done = write.may_be_done or _may_have_added(write, trouble)
-                self._raise_unless_resendable(write, trouble, until - loop.time())
+                self._raise_unless_resendable(pending, trouble)
                 self._link.heed(trouble)
                 await pause(trouble)
             try:
-                connection = await self._connection(write, max(0.05, until - loop.time()))
+                connection = await self._connection(pending)
             except StoreError as error:
+                if not pending.deadline.waits:
+                    raise self.unsent(pending, error) from error.__cause__
                 trouble = error
                 continue
-            write = self._fit(write)
+            self._fit(pending)
             try:
-                return self.accept(write, await self._exchange(connection, write))
+                return await self._exchange(connection, pending.write)
             except (QueueFull, DurabilityNotMet):
                 raise
             except StoreError as error:
                 trouble = error
 
-    async def _connection(self, write: AddWrite, within_s: float) -> Connection:
-        if write.may_be_done:
+    async def _connection(self, pending: PendingWrite) -> Connection:
+        deadline = pending.deadline
+        if pending.write.may_be_done:
             # To widen a memory is to clear it, and a resend needs what is in there.
-            return await self._link.connection(within_s=within_s)
-        return await self._prepared(within_s)
+            return await self._link.connection(within_s=left_s(deadline), waits=deadline.waits)
+        return await self._prepared(deadline)
 
     async def confirm_sent(self, sent: Sent) -> list[AddMark]:
         """Hear of a write that has left; only after trouble it is sent again."""
-        trouble = None
+        trouble, write = None, sent.pending.write
         try:
             replies = await _replies(sent.answers)
             # A script that the server forgot was not run: as if nothing had been sent.
             if not is_forgotten(replies[0]):
-                return self.accept(sent.write, replies)
+                return self.accept(write, replies)
+            write.may_be_done = False
         except QueueFull:
             raise
         except StoreError as error:
+            write.may_be_done = may_have_added(write, error)
             trouble = error
-        return await self.confirm(sent.write, trouble)
+        return await self.confirm(sent.pending, trouble)
 
     def accept(self, write: AddWrite, replies: list[Reply]) -> list[AddMark]:
         """The marks of a confirmed write; raises what the server refused."""
@@ -93,41 +120,88 @@ class AddSender:
         assert cap is not None, "only a capped queue can be full"
         raise QueueFull(self._queue, cap, ids_of(write.jobs))
 
-    async def _exchange(self, connection: Connection, write: AddWrite) -> list[Reply]:
-        replies = await self._send(connection, write.pieces(), write)
-        if is_forgotten(replies[0]):
-            replies = await self._send(connection, [(write.request_with_text(), 1)], write)
-        return replies
+    def too_late(
+        self, jobs: Sequence[NewJob], limit_ms: int, pending: PendingWrite | None = None
+    ) -> StoreError:
+        """What a call hears whose time is over; None: nothing of it was ever sent."""
+        may_be_done = pending is not None and pending.write.may_be_done
+        trouble = None if pending is None else pending.trouble
+        if trouble is not None and not may_be_done and not isinstance(trouble, ConnectionLost):
+            # It is there, and says itself why it cannot take the jobs yet.
+            return about(trouble, ids_of(jobs))
+        rule = f"within {limit_ms / 1000:g} s (add_timeout_ms) and did not"
+        lost = self._lost(jobs, rule, may_be_done=may_be_done)
+        lost.__cause__ = trouble or self._link.refusal
+        return lost
 
-    async def _send(self, connection: Connection, pieces: Pieces, write: AddWrite) -> list[Reply]:
+    def unsent(self, pending: PendingWrite, error: StoreError) -> StoreError:
+        """No connection could be had for a write, this time."""
+        write = pending.write
+        if isinstance(error, ServerUnreachable) and not write.may_be_done:
+            return about(error, ids_of(write.jobs))
+        return self._ended(write, error)
+
+    async def _exchange(self, connection: Connection, write: AddWrite) -> list[AddMark]:
+        was_done, write.may_be_done = write.may_be_done, True
+        try:
+            replies, confirmed = await self._send(connection, write.pieces())
+            if is_forgotten(replies[0]):
+                pieces = [(write.request_with_text(), 1)]
+                replies, confirmed = await self._send(connection, pieces)
+            marks = self.accept(write, replies)
+        except StoreError as trouble:
+            write.may_be_done = was_done or may_have_added(write, trouble)
+            raise
+        if confirmed is not None and self._confirmation is not None:
+            # What was refused needs no copies, and never comes here.
+            await self._confirmation.check(confirmed, ids_of(write.jobs))
+        return marks
+
+    async def _send(
+        self, connection: Connection, pieces: Pieces
+    ) -> tuple[list[Reply], asyncio.Future[list[Reply]] | None]:
         """One round trip; a durability class asks for copies right behind the write."""
         confirmation = self._confirmation
         if confirmation is None:
-            return await _replies(send_pieces(connection, pieces))
+            return await _replies(send_pieces(connection, pieces)), None
         answers = send_pieces(connection, pieces, block_ms=confirmation.block_ms)
         confirmed = confirmation.of_all_sent(connection)
-        replies = await _replies(answers)
-        if not any(isinstance(reply, StoreError) for reply in replies):
-            # What was refused needs no copies.
-            self.accept(write, replies)
-            write.may_be_done = True
-            await confirmation.check(confirmed, ids_of(write.jobs))
-        return replies
+        return await _replies(answers), confirmed
 
-    def _raise_unless_resendable(self, write: AddWrite, trouble: StoreError, left_s: float) -> None:
+    def _raise_unless_resendable(self, pending: PendingWrite, trouble: StoreError) -> None:
+        write, deadline = pending.write, pending.deadline
         is_lost = isinstance(trouble, ConnectionLost)
+        if left_s(deadline) <= 0 and is_lost:
+            late = self.too_late(write.jobs, deadline.limit_ms, pending)
+            raise late from late.__cause__
         # An error reply to a write that no one remembers may follow jobs that were added.
-        may_resend = self._settings.resend or (is_lost and not write.may_be_done)
-        may_go_on = left_s > 0 and may_resend and not self._link.is_closed
-        if may_go_on and (is_lost or is_worth_resending(trouble)):
-            return
-        if is_lost:
-            raise ConnectionLost(
-                str(trouble),
-                job_ids=ids_of(write.jobs),
-                outcome="unknown" if write.may_be_done else "not_done",
-            ) from trouble
-        raise trouble
+        may_resend = deadline.waits or (is_lost and not write.may_be_done)
+        may_go_on = left_s(deadline) > 0 and may_resend and not self._link.is_closed
+        if not may_go_on or not (is_lost or is_worth_resending(trouble)):
+            raise self._ended(write, trouble) from trouble.__cause__
+
+    def _ended(self, write: AddWrite, trouble: StoreError) -> StoreError:
+        """The same trouble for the callers whose jobs these are, with its true outcome."""
+        if not isinstance(trouble, ConnectionLost):
+            return trouble
+        lost = self._lost(write.jobs, f"and did not ({trouble})", may_be_done=write.may_be_done)
+        lost.__cause__ = trouble
+        return lost
+
+    def _lost(self, jobs: Sequence[NewJob], rule: str, *, may_be_done: bool) -> ConnectionLost:
+        hint = _NOT_ADDED
+        if may_be_done:
+            hint = _OWN_IDS if all(job.digest for job in jobs) else _FRESH_IDS
+        return ConnectionLost(
+            f"the server at {self._link.address} must confirm an add {rule}; {hint}",
+            job_ids=ids_of(jobs),
+            outcome="unknown" if may_be_done else "not_done",
+        )
+
+
+def left_s(deadline: AddDeadline) -> float:
+    """How much of the time is left."""
+    return deadline.at_s - asyncio.get_running_loop().time()
 
 
 def ids_of(*parts: Sequence[NewJob]) -> list[str]:
@@ -138,7 +212,8 @@ async def _replies(answers: Answers) -> list[Reply]:
     return [reply for answer in answers for reply in await answer]
 
 
-def _may_have_added(write: AddWrite, trouble: StoreError) -> bool:
+def may_have_added(write: AddWrite, trouble: StoreError) -> bool:
+    """Whether a send that ended like this may have added jobs, where none was added before."""
     # An error reply that names some of the jobs came with replies that added the others.
     return may_have_left(trouble) or 0 < len(trouble.job_ids) < len(write.jobs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -51,7 +51,7 @@ class AddWrite(Protocol):
     """A write that can be sent again."""
 
     jobs: Sequence[NewJob]
-    # Whether the server may have added some of the jobs.
+    # Whether the server may have added some of the jobs; true while an answer is awaited.
     may_be_done: bool
 
     def pieces(self) -> Pieces:
@@ -71,10 +71,40 @@ class AddWrite(Protocol):
 Answers = Sequence[asyncio.Future[list[Any]]]
 
 
+class AddDeadline(NamedTuple):
+    """Until when a call must be answered, in the time of its loop.
+
+    One that does not `wait` is not sent again, and does not outlast a server that is away.
+    """
+
+    at_s: float
+    limit_ms: int
+    waits: bool
+
+    def renewed(self, now_s: float) -> AddDeadline:
+        """As long again."""
+        return AddDeadline(now_s + self.limit_ms / 1000, self.limit_ms, self.waits)
+
+
+class PendingWrite:
+    """A write that is not confirmed yet; before it first leaves it may be spelled anew."""
+
+    __slots__ = ("deadline", "trouble", "write")
+
+    def __init__(self, write: AddWrite, deadline: AddDeadline) -> None:
+        self.write = write
+        self.deadline = deadline
+        # How the last send ended.
+        self.trouble: StoreError | None = None
+
+    def leave_out_gone(self, spell: Callable[[Sequence[NewJob]], AddWrite]) -> None:
+        """Spell it without the jobs that nobody waits for any more; called before it leaves."""
+
+
 class Sent(NamedTuple):
     """A write on its way."""
 
-    write: AddWrite
+    pending: PendingWrite
     answers: Answers
 
 

@@ -93,6 +93,14 @@ class Connection(asyncio.Protocol):
         deadline = self.loop.time() + self._timeout_s + block_ms / 1000
         self._waiting.append(_Waiter(reply_count, on_end, deadline))
 
+    def after_all_sent(self, then: Callable[[], None]) -> None:
+        """Call back as soon as all that was sent up to now is answered, or lost."""
+        if not self._waiting:
+            then()
+            return
+        last = self._waiting[-1]
+        last.on_end = partial(_end_both, last.on_end, then)
+
     async def call(self, *parts: Part, block_ms: int = 0) -> Reply:
         """One command, one reply; an error reply is raised."""
         (reply,) = await self.send(pack(parts), block_ms=block_ms)
@@ -177,10 +185,14 @@ class Connection(asyncio.Protocol):
     def _check_deadline(self) -> None:
         if self._lost is not None:
             return
-        if self._waiting and self._waiting[0].deadline <= self.loop.time():
-            self.abort(f"the server gave no answer within {self._timeout_s:g} s")
-            return
-        self._watch = self.loop.call_later(self._watch_s, self._check_deadline)
+        next_s = self.loop.time() + self._watch_s
+        if self._waiting:
+            deadline = self._waiting[0].deadline
+            if deadline <= self.loop.time():
+                self.abort(f"the server gave no answer within {self._timeout_s:g} s")
+                return
+            next_s = min(next_s, deadline)
+        self._watch = self.loop.call_at(next_s, self._check_deadline)
 
     def _fail(self, reason: str) -> None:
         if self._lost is not None:
@@ -227,6 +239,11 @@ def replies_of(end: End) -> list[Reply]:
     if isinstance(end, ConnectionLost):
         raise end
     return end
+
+
+def _end_both(on_end: OnEnd, then: Callable[[], None], end: End) -> None:
+    on_end(end)
+    then()
 
 
 def _settle(future: asyncio.Future[list[Reply]], end: End) -> None:

@@ -7,11 +7,11 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
-from chasquimq.model.dialing import dial_delay_ms
+from chasquimq.model.dialing import DialSchedule
 from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.store.connection import Connection, Part, Reply
@@ -20,6 +20,7 @@ from chasquimq.store.opening import DialRefusals
 from chasquimq.store.route import Route
 from chasquimq.store.server_errors import (
     Action,
+    about,
     action_for,
     is_login_refused,
     is_worth_asking_again,
@@ -34,7 +35,6 @@ Prepare = Callable[[Connection], Awaitable[None]]
 _WAIT_MS = 50
 # A connection that breaks sooner than this counts as a failed dial.
 _YOUNG_S = 1.0
-_ASK_S_MAX = 10.0
 _HANG_UP_S = 1.0
 _HANG_UP_ROUNDS = 3
 # All connections of a process that one address refuses share one line of the log.
@@ -49,6 +49,8 @@ class Link:
     A login that is refused is an error for callers, who hear it again until the next dial is due;
     so is, on a link that was open before, whatever makes a new connection of no use.
     With `waits_for_login` an open link whose password changed dials on, as in an outage.
+    `patience_s` is how long a caller waits for a server that is away; None: for ever. A link
+    that nobody waits for does not dial.
     """
 
     def __init__(
@@ -58,15 +60,25 @@ class Link:
         name: str = "",
         prepare: Prepare | None = None,
         waits_for_login: bool = False,
+        patience_s: float | None = None,
     ) -> None:
         self._route = Route(settings)
+        self._answer_s = settings.command_timeout_ms / 1000
+        self._patience_s = patience_s
         self._name = name
         self._prepare = prepare
         self._waits_for_login = waits_for_login
         self._login = DialRefusals()
         self._connection: Connection | None = None
         self._dialling: asyncio.Task[Connection] | None = None
-        self._failures = 0
+        self._schedule = DialSchedule(random.uniform)
+        # Set while the next dial is waited for; done: it is to begin now.
+        self._pausing: asyncio.Future[None] | None = None
+        # Who waits for a connection, and who wants to know how the dial under way ends.
+        self._caller_count = 0
+        self._refused: asyncio.Future[None] | None = None
+        self._refusal: StoreError | None = None
+        self._tries = 0
         self._opened_s = float("-inf")
         self._was_open = False
         self._is_closed = False
@@ -93,38 +105,57 @@ class Link:
     def is_idle(self) -> bool:
         """Whether nobody waits for an answer or for the connection."""
         is_asked = self._connection is not None and self._connection.has_unanswered
-        return self._dialling is None and not is_asked
+        return not self._caller_count and not is_asked
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
 
-    async def connection(self, *, within_s: float | None = None) -> Connection:
+    @property
+    def address(self) -> str:
+        """Where it leads, without a password."""
+        return str(self._route)
+
+    @property
+    def refusal(self) -> StoreError | None:
+        """How the last dial ended; None where it opened a connection."""
+        return self._refusal
+
+    async def connection(self, *, within_s: float | None = None, waits: bool = True) -> Connection:
         """The open connection, or a new one.
 
-        The first dial of a link is tried once. Later ones go on until `within_s` has passed
-        (None: for ever).
+        The first dial of a link is tried once. Later ones go on until `within_s` (or the
+        patience of the link) is over; a caller that does not wait hears of a refusal at once.
         """
         current = self.current
         if current is not None:
             return current
         if self._is_closed:
             raise _closed()
-        if self._dialling is None:
-            self._login.check()
-            self._dialling = asyncio.create_task(self._dial(), name=f"chasqui-dial-{self._name}")
-            self._dialling.add_done_callback(self._dialled)
+        dialling = self._dial_soon(waits=waits)
+        wanted = self._shared(dialling) if waits else self._next_end(dialling)
+        within_s = self._patience_s if within_s is None else within_s
+        self._caller_count += 1
         try:
             async with asyncio.timeout(within_s):
-                return await self._shared(self._dialling)
+                return await wanted
         except TimeoutError:
-            raise ConnectionLost(
-                f"the server must answer within {within_s:g} s and did not; is it running?",
-                outcome="not_done",
-            ) from None
+            raise self._too_late(within_s) from self._refusal
+        finally:
+            self._caller_count -= 1
 
     async def call(self, *parts: Part, block_ms: int = 0) -> Reply:
         """One command on the open connection; errors of the server are raised as ours."""
+        if self._patience_s is None:
+            return await self._call(parts, block_ms)
+        within_s = self._patience_s + block_ms / 1000
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._call(parts, block_ms)
+        except TimeoutError:
+            raise self._no_answer(within_s) from self._refusal
+
+    async def _call(self, parts: Sequence[Part], block_ms: int) -> Reply:
         connection = await self.connection()
         try:
             return await connection.call(*parts, block_ms=block_ms)
@@ -135,21 +166,31 @@ class Link:
     async def ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
         """Questions that change nothing: asked again when the connection breaks under them.
 
-        A server that cannot answer now, or is the wrong one, is asked again too, for as long.
+        A server that cannot answer now, or is the wrong one, is asked again too. All of it takes
+        no longer than one command may.
         """
-        until_s = asyncio.get_running_loop().time() + _ASK_S_MAX
+        asking = _Asking()
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await self._ask_until_answered(request, reply_count, asking)
+        except TimeoutError:
+            if asking.replies is not None:
+                return asking.replies
+            raise self._no_answer(self._answer_s) from (asking.lost or self._refusal)
+
+    async def _ask_until_answered(
+        self, request: bytes, reply_count: int, asking: _Asking
+    ) -> list[Reply]:
         while True:
-            left_s = until_s - asyncio.get_running_loop().time()
-            connection = await self.connection(within_s=max(0.05, left_s))
+            connection = await self.connection(within_s=self._answer_s)
             try:
-                replies = await connection.send(request, reply_count)
-            except ConnectionLost:
-                if left_s <= 0:
-                    raise
+                asking.replies = await connection.send(request, reply_count)
+            except ConnectionLost as lost:
+                asking.lost = lost
                 continue
-            trouble = next(filter(is_worth_asking_again, replies), None)
-            if trouble is None or left_s <= 0:
-                return replies
+            trouble = next(filter(is_worth_asking_again, asking.replies), None)
+            if trouble is None:
+                return asking.replies
             self.heed(trouble)
             await pause(trouble)
 
@@ -183,6 +224,40 @@ class Link:
         for _ in range(_HANG_UP_ROUNDS):
             await asyncio.sleep(0)
 
+    def _dial_soon(self, *, waits: bool) -> asyncio.Task[Connection]:
+        """The dialling that is under way, or a new one; hurried on where dials are left.
+
+        Raises:
+            ConnectionLost: the next dial is not due, and the caller does not wait for it.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if self._dialling is None:
+            self._login.check()
+            self._look_back(now_s)
+        is_due = self._schedule.wait_s(now_s) == 0 or self._schedule.allows_early(now_s)
+        if not (is_due or waits) and (self._dialling is None or self._pausing is not None):
+            raise self._refused_before()
+        if is_due and self._pausing is not None and not self._pausing.done():
+            self._pausing.set_result(None)
+        if self._dialling is None:
+            self._dialling = self._begin(0.0 if is_due else self._schedule.wait_s(now_s))
+        return self._dialling
+
+    def _begin(self, pause_s: float) -> asyncio.Task[Connection]:
+        loop = asyncio.get_running_loop()
+        if pause_s:
+            self._pausing = loop.create_future()
+        dialling = loop.create_task(self._dial(pause_s), name=f"chasqui-dial-{self._name}")
+        dialling.add_done_callback(_hear)
+        return dialling
+
+    def _look_back(self, now_s: float) -> None:
+        """A connection has broken, or the last dial is long ago."""
+        self._schedule.asked(now_s)
+        if self._connection is not None:
+            self._connection = None
+            self._schedule.broke(now_s, is_young=now_s - self._opened_s < _YOUNG_S)
+
     async def _shared(self, dialling: asyncio.Task[Connection]) -> Connection:
         try:
             return await asyncio.shield(dialling)
@@ -192,23 +267,73 @@ class Link:
             # Closing the link is no reason to cancel whoever waits for it.
             raise _closed() from None
 
-    async def _dial(self) -> Connection:
-        is_young = asyncio.get_running_loop().time() - self._opened_s < _YOUNG_S
-        self._failures = self._failures + 1 if is_young else 0
-        tries = 0
-        while True:
-            tries += 1
-            await asyncio.sleep(dial_delay_ms(self._failures, random.uniform) / 1000)
-            try:
-                return await self._dial_once()
-            except StoreError as error:
-                self._failures += 1
-                self._route.heed(error)
-                if not self._may_dial_on(error):
-                    self._failures = 0
-                    self._login.note(error, was_open=self._was_open)
-                    raise
-                self._report(error, tries)
+    async def _next_end(self, dialling: asyncio.Task[Connection]) -> Connection:
+        """The connection, or how the dial that is under way failed."""
+        if self._refused is None:
+            self._refused = asyncio.get_running_loop().create_future()
+        refused = self._refused
+        await asyncio.wait([dialling, refused], return_when=asyncio.FIRST_COMPLETED)
+        if dialling.done():
+            return await self._shared(dialling)
+        raise self._refused_before()
+
+    def _refused_before(self) -> StoreError:
+        """The last refusal, for one more caller."""
+        refusal = self._refusal
+        if refusal is None:
+            return ConnectionLost(f"the server at {self.address} is away", outcome="not_done")
+        return about(refusal, ())
+
+    def _too_late(self, within_s: float | None) -> ConnectionLost:
+        return ConnectionLost(f"{self._deadline(within_s)}{self._reason()}", outcome="not_done")
+
+    def _no_answer(self, within_s: float | None) -> ConnectionLost:
+        return ConnectionLost(f"{self._deadline(within_s)}{self._reason()}")
+
+    def _deadline(self, within_s: float | None) -> str:
+        return f"the server at {self.address} must answer within {within_s or 0:g} s and did not"
+
+    def _reason(self) -> str:
+        """What the last dial came to, which says what to try."""
+        return f" ({self._refusal})" if self._refusal is not None else "; is it running?"
+
+    async def _dial(self, pause_s: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._pause(pause_s)
+                if self._refusal is not None and not self._caller_count:
+                    raise self._refusal
+                self._schedule.dialled(loop.time())
+                try:
+                    return await self._dial_once()
+                except StoreError as error:
+                    self._note_failure(error)
+                pause_s = self._schedule.wait_s(loop.time())
+        finally:
+            # Whoever comes from now on needs another dial.
+            self._dialling = None
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait for the next dial to be due, or to be allowed before."""
+        self._pausing = self._pausing or asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait([self._pausing], timeout=pause_s)
+        finally:
+            self._pausing = None
+
+    def _note_failure(self, error: StoreError) -> None:
+        self._refusal = error
+        self._route.heed(error)
+        if not self._may_dial_on(error):
+            self._login.note(error, was_open=self._was_open)
+            raise error
+        self._tries += 1
+        self._schedule.failed(asyncio.get_running_loop().time())
+        self._report(error, self._tries)
+        if self._refused is not None:
+            self._refused.set_result(None)
+            self._refused = None
 
     def _may_dial_on(self, error: StoreError) -> bool:
         is_waited_for = self._waits_for_login and is_login_refused(error)
@@ -224,6 +349,7 @@ class Link:
             connection.abort("preparing the connection failed")
             raise
         self._connection, self._was_open = connection, True
+        self._refusal, self._tries = None, 0
         self._login.clear()
         self._report_back()
         self._opened_s = asyncio.get_running_loop().time()
@@ -249,10 +375,18 @@ class Link:
             extra={"error": str(error)},
         )  # fmt: skip
 
-    def _dialled(self, task: asyncio.Task[Connection]) -> None:
-        self._dialling = None
-        if not task.cancelled():
-            task.exception()
+
+class _Asking:
+    """What a question met so far."""
+
+    replies: list[Reply] | None = None
+    lost: ConnectionLost | None = None
+
+
+def _hear(dialling: asyncio.Task[Connection]) -> None:
+    # Nobody may wait any more for what it came to.
+    if not dialling.cancelled():
+        dialling.exception()
 
 
 def _closed() -> ConnectionLost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import ServerUnreachable, StoreError
 from chasquimq.store.connection import Part, Reply, pack
 from chasquimq.store.dialling import find_masters
 from chasquimq.store.link import Link
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _CONNECTIONS_MAX = 16
 # A link without a connection costs little, and somebody may still hold it.
 _LINKS_MAX = 256
-_NODE_S_MAX = 10.0
 # Heavy answers are asked for in portions that nobody has to wait for.
 _QUEUES_PER_WRITE = 50
 Questions = Sequence[tuple["Part", ...]]
@@ -48,6 +48,7 @@ class Links:
 
     def __init__(self, settings: ConnectionSettings, *, name: str) -> None:
         self._settings = settings
+        self._patience_s = settings.command_timeout_ms / 1000
         self._name = name
         self._login = DialRefusals()
         self._open: OrderedDict[str, Link] = OrderedDict()
@@ -63,7 +64,7 @@ class Links:
         link = self._open.get(place)
         if link is None:
             # Known before anything is waited for: callers at once share it.
-            link = self._open[place] = Link(replace(self._settings, queue=queue), name=self._name)
+            link = self._open[place] = self._link(replace(self._settings, queue=queue))
         self._open.move_to_end(place)
         await self._make_room(link)
         return link
@@ -88,9 +89,12 @@ class Links:
             return await self._ask_one_server(asked)
         found: dict[str, Answers] = {}
         async with self.masters() as masters:
-            for master in masters:
-                own = [(queue, questions) for queue, questions in asked if master.holds(queue)]
-                found |= await self._ask_node(master.link, own)
+            # All at once: one that is away must not use up the time of the others.
+            for answers in await asyncio.gather(*(
+                self._ask_node(master.link, [one for one in asked if master.holds(one[0])])
+                for master in masters
+            )):  # fmt: skip
+                found |= answers
         return [await self._settled(found.get(queue), queue, some) for queue, some in asked]
 
     async def close(self) -> None:
@@ -111,8 +115,15 @@ class Links:
 
     async def _find_masters(self) -> list[tuple[ConnectionSettings, list[Range]]]:
         self._login.check()
+        route = Route(self._settings)
         try:
-            found = await find_masters(Route(self._settings))
+            async with asyncio.timeout(self._patience_s):
+                found = await find_masters(route)
+        except TimeoutError:
+            raise ServerUnreachable(
+                f"the servers at {route} must answer within {self._patience_s:g} s and did not; "
+                "are they running?"
+            ) from None
         except StoreError as error:
             self._login.note(error)
             raise
@@ -121,7 +132,10 @@ class Links:
 
     def _master(self, settings: ConnectionSettings, ranges: list[Range]) -> Master:
         address = str(ranges[0][2]) if ranges else ""
-        return Master(Link(settings, name=self._name), address, ranges)
+        return Master(self._link(settings), address, ranges)
+
+    def _link(self, settings: ConnectionSettings) -> Link:
+        return Link(settings, name=self._name, patience_s=self._patience_s)
 
     async def _ask_one_server(self, asked: Sequence[tuple[str, Questions]]) -> list[Answers]:
         link, found = await self.of(""), list[Answers]()
@@ -135,7 +149,7 @@ class Links:
         found: dict[str, Answers] = {}
         for part in _portions(asked):
             try:
-                connection = await link.connection(within_s=_NODE_S_MAX)
+                connection = await link.connection()
                 replies = _sorted_out(part, await connection.send(*_spelled(part)))
             except StoreError as trouble:
                 return {queue: trouble for queue, _ in asked} | found

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
-from chasquimq.errors import StoreError
-from chasquimq.store.add_write import AddMark, AddWrite, Chunk, chunks, payload_bytes
+from chasquimq.errors import ConnectionLost, StoreError
+from chasquimq.store.add_sending import may_have_added
+from chasquimq.store.add_write import (
+    AddDeadline,
+    AddMark,
+    AddWrite,
+    Chunk,
+    PendingWrite,
+    chunks,
+    payload_bytes,
+)
 from chasquimq.store.connection import End, replies_of
 from chasquimq.store.server_errors import about
 from chasquimq.wire.new_job import NewJob
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
 _Waiter = asyncio.Future[AddMark]
 # The callers of one part are told, and add again, while the server works on the next.
 _PART_MIN = 40
+# Calls whose time is over within this time are answered together.
+_SWEEP_GAP_S = 0.02
 
 
 class _Writer(Protocol):
@@ -34,19 +45,37 @@ class _Writer(Protocol):
 
 
 class Outbox:
-    """Jobs on their way; only trouble costs a task."""
+    """Jobs on their way; only trouble costs a task.
 
-    def __init__(self, writer: _Writer) -> None:
+    Each call has its deadline. One timer serves all of them, and while the server answers it
+    finds nothing to do: it looks at writes that are still under way, not at jobs. A call whose
+    deadline has passed is answered, and what it gave us does not leave any more.
+    """
+
+    def __init__(self, writer: _Writer, limit_ms: int, *, waits: bool) -> None:
         self._writer = writer
         self._unconfirmed = writer.unconfirmed
+        self._limit_ms = limit_ms
+        self._limit_s = limit_ms / 1000
+        self._waits = waits
         self._jobs: list[NewJob] = []
         self._waiters: list[_Waiter] = []
+        # The deadlines of calls that have one of their own.
+        self._own: dict[_Waiter, AddDeadline] = {}
         self._is_company_due = writer.confirmation is not None
         self._troubled: set[asyncio.Task[list[AddMark]]] = set()
+        self._under_way: dict[_SharedWrite, None] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep_at_s = inf
 
-    def put(self, job: NewJob, connection: Connection) -> _Waiter:
+    def put(
+        self, job: NewJob, connection: Connection, deadline: AddDeadline | None = None
+    ) -> _Waiter:
         """Leave at once, or with the others of this tick; the future holds what became of it."""
         waiter: _Waiter = connection.loop.create_future()
+        if deadline is not None:
+            self._own[waiter] = deadline
+            waiter.add_done_callback(self._own.pop)
         size = len(job.payload)
         # What `take` does, without the call that each job would pay for.
         unconfirmed = self._unconfirmed
@@ -59,6 +88,11 @@ class Outbox:
             # To wait for others who may come would cost a round of the loop.
             self._send(([job], size), [waiter], connection)
         return waiter
+
+    def close(self) -> None:
+        """No call is answered by its deadline any more: the end of the link answers all."""
+        if self._sweep is not None:
+            self._sweep.cancel()
 
     def _gather(self, job: NewJob, waiter: _Waiter, connection: Connection) -> None:
         if not self._jobs:
@@ -96,15 +130,18 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
             self._send_apart(part, waiters, connection, error)
             return
+        shared = _SharedWrite(self, write, size, waiters, connection.loop.time() + self._limit_s)
+        self._watch(shared)
         if must_ask or not self._writer.window.try_enter(len(jobs)):
-            self._follow(write, size, waiters, self._enter_and_confirm(write))
+            self._follow(shared, self._enter_and_confirm(shared))
             return
         ((request, reply_count),) = pieces
         try:
-            connection.post(request, reply_count, partial(self._answered, write, size, waiters))
+            write.may_be_done = True
+            connection.post(request, reply_count, shared.answered)
         except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
             self._writer.window.leave(len(jobs))
-            self._give_up(size, waiters, error)
+            self._give_up(shared, error)
 
     def _send_apart(
         self, part: Chunk, waiters: Sequence[_Waiter], connection: Connection, error: Exception
@@ -112,64 +149,148 @@ class Outbox:
         """One of the jobs cannot be encoded, and nothing has left: only that one fails."""
         jobs, size = part
         if len(jobs) == 1:
-            self._give_up(size, waiters, error)
+            self._unconfirmed.free(size)
+            _tell(waiters, [error])
             return
         for job, waiter in zip(jobs, waiters, strict=True):
             self._send(([job], len(job.payload)), [waiter], connection)
 
-    def _answered(self, write: AddWrite, size: int, waiters: Sequence[_Waiter], end: End) -> None:
+    def answered(self, shared: _SharedWrite, end: End) -> None:
+        """The first send of a write has come to its end."""
+        write = shared.write
         try:
             marks = self._writer.sender.accept(write, replies_of(end))
         except StoreError as trouble:
+            # Known before the next deadline passes: what a call hears depends on it.
+            write.may_be_done = may_have_added(write, trouble)
             # It stays in the window: what may be sent again must be among the remembered ids.
-            self._follow(write, size, waiters, self._confirm(write, trouble))
+            self._follow(shared, self._confirm(shared, trouble))
             return
         except Exception as error:  # noqa: BLE001 - others wait behind us for their answers
-            self._writer.window.leave(len(waiters))
-            self._give_up(size, waiters, error)
+            self._writer.window.leave(shared.count)
+            self._give_up(shared, error)
             return
-        self._writer.window.leave(len(waiters))
-        self._unconfirmed.free(size)
-        for waiter, mark in zip(waiters, marks, strict=True):
+        self._writer.window.leave(shared.count)
+        self._leave(shared)
+        for waiter, mark in zip(shared.waiters, marks, strict=True):
             if not waiter.done():
                 waiter.set_result(mark)
 
-    def _give_up(self, size: int, waiters: Sequence[_Waiter], error: Exception) -> None:
-        self._unconfirmed.free(size)
-        _tell(waiters, [error] * len(waiters))
+    def deadline_of(self, shared: _SharedWrite) -> AddDeadline:
+        """The last of those who still wait for a write: until then it may be sent."""
+        waiting = [waiter for waiter in shared.waiters if not waiter.done()]
+        until_s = max((self._until_s(shared, one) for one in waiting), default=-inf)
+        return AddDeadline(until_s, self._limit_ms, self._waits)
 
-    def _follow(
-        self,
-        write: AddWrite,
-        size: int,
-        waiters: Sequence[_Waiter],
-        confirming: Coroutine[Any, Any, list[AddMark]],
-    ) -> None:
+    def _until_s(self, shared: _SharedWrite, waiter: _Waiter) -> float:
+        own = self._own.get(waiter)
+        return shared.until_s if own is None else own.at_s
+
+    def _watch(self, shared: _SharedWrite) -> None:
+        self._under_way[shared] = None
+        if self._own:
+            shared.first_s = min(self._until_s(shared, one) for one in shared.waiters)
+        if shared.first_s < self._sweep_at_s:
+            self._sweep_at(shared.first_s)
+
+    def _sweep_at(self, at_s: float) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep_at_s = at_s
+        self._sweep = asyncio.get_running_loop().call_at(at_s, self._answer_late_ones)
+
+    def _answer_late_ones(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._sweep, self._sweep_at_s = None, inf
+        for shared in self._under_way:
+            if shared.first_s <= now_s:
+                self._answer_late(shared, now_s)
+        next_s = min((shared.first_s for shared in self._under_way), default=inf)
+        if next_s < inf:
+            self._sweep_at(max(next_s, now_s + _SWEEP_GAP_S))
+
+    def _answer_late(self, shared: _SharedWrite, now_s: float) -> None:
+        """Some callers of a write have waited long enough; what they hear is true from now on."""
+        write, shared.first_s = shared.write, inf
+        for job, waiter in zip(write.jobs, shared.waiters, strict=True):
+            if waiter.done():
+                continue
+            until_s = self._until_s(shared, waiter)
+            if until_s > now_s:
+                shared.first_s = min(shared.first_s, until_s)
+                continue
+            own = self._own.get(waiter)
+            limit_ms = self._limit_ms if own is None else own.limit_ms
+            waiter.set_exception(self._writer.sender.too_late([job], limit_ms, shared))
+
+    def _leave(self, shared: _SharedWrite) -> None:
+        self._under_way.pop(shared, None)
+        self._unconfirmed.free(shared.size)
+
+    def _give_up(self, shared: _SharedWrite, error: Exception) -> None:
+        self._leave(shared)
+        _tell(shared.waiters, [error] * len(shared.waiters))
+
+    def _follow(self, shared: _SharedWrite, confirming: Coroutine[Any, Any, list[AddMark]]) -> None:
         task = asyncio.get_running_loop().create_task(confirming, name="chasqui-confirm-adds")
         self._troubled.add(task)
-        task.add_done_callback(lambda done: self._settle(done, write, size, waiters))
+        task.add_done_callback(lambda done: self._settle(done, shared))
 
-    async def _enter_and_confirm(self, write: AddWrite) -> list[AddMark]:
-        await self._writer.window.enter(len(write.jobs))
-        return await self._confirm(write, None)
+    async def _enter_and_confirm(self, shared: _SharedWrite) -> list[AddMark]:
+        await self._writer.window.enter(shared.count)
+        return await self._confirm(shared, None)
 
-    async def _confirm(self, write: AddWrite, trouble: StoreError | None) -> list[AddMark]:
+    async def _confirm(self, shared: _SharedWrite, trouble: StoreError | None) -> list[AddMark]:
         try:
-            return await self._writer.sender.confirm(write, trouble)
+            return await self._writer.sender.confirm(shared, trouble)
         finally:
-            self._writer.window.leave(len(write.jobs))
+            self._writer.window.leave(shared.count)
 
-    def _settle(
+    def _settle(self, task: asyncio.Task[list[AddMark]], shared: _SharedWrite) -> None:
+        self._troubled.discard(task)
+        self._leave(shared)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        _tell(shared.waiters, task.result() if error is None else _answers(shared.write, error))
+
+
+class _SharedWrite(PendingWrite):
+    """A write whose jobs belong to as many calls."""
+
+    __slots__ = ("_outbox", "count", "first_s", "size", "until_s", "waiters")
+
+    def __init__(
         self,
-        task: asyncio.Task[list[AddMark]],
+        outbox: Outbox,
         write: AddWrite,
         size: int,
         waiters: Sequence[_Waiter],
+        until_s: float,
     ) -> None:
-        self._troubled.discard(task)
-        self._unconfirmed.free(size)
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        _tell(waiters, task.result() if error is None else _answers(write, error))
+        self.write = write
+        self.trouble = None
+        self.waiters = waiters
+        self.count = len(waiters)
+        self.size = size
+        # The deadline of calls that have none of their own, and the first of all that wait.
+        self.until_s = self.first_s = until_s
+        self._outbox = outbox
+
+    @property
+    def deadline(self) -> AddDeadline:
+        return self._outbox.deadline_of(self)
+
+    def answered(self, end: End) -> None:
+        self._outbox.answered(self, end)
+
+    def leave_out_gone(self, spell: Callable[[Sequence[NewJob]], AddWrite]) -> None:
+        pairs = zip(self.write.jobs, self.waiters, strict=True)
+        wanted = [(job, waiter) for job, waiter in pairs if not waiter.done()]
+        if len(wanted) == len(self.waiters):
+            return
+        if not wanted:
+            raise ConnectionLost("nobody waits for this write any more", outcome="not_done")
+        self.write = spell([job for job, _ in wanted])
+        self.waiters = [waiter for _, waiter in wanted]
 
 
 def _tell(waiters: Sequence[_Waiter], answers: Iterable[AddMark | BaseException]) -> None:

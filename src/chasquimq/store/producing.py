@@ -10,17 +10,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from chasquimq.errors import ConnectionLost, DurabilityNotMet, StoreError
+from chasquimq.errors import ConnectionLost, DurabilityNotMet, ServerUnreachable, StoreError
 from chasquimq.model.durability import SERVER, Durability
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, probe
-from chasquimq.store.add_sending import AddSender, ids_of, may_have_left
+from chasquimq.store.add_sending import AddSender, ids_of, left_s, may_have_left
 from chasquimq.store.add_write import (
     COSTLY_JOBS_PER_WRITE_MAX,
     JOBS_PER_WRITE_MAX,
+    AddDeadline,
     AddMark,
     AddWrite,
     Chunk,
+    PendingWrite,
     PlainWrite,
     ScriptWrite,
     Sent,
@@ -81,10 +83,13 @@ class ProducerStore:
         self.keys = QueueKeys(queue)
         mark_key = self.keys.token(self.producer_id)
         self.confirmation = Confirmation(durability, mark_key) if durability.waits else None
-        self.link = Link(connection, name="chasqui-producer", prepare=self._prepare)
+        self._command_ms = connection.command_timeout_ms
+        self.link = Link(
+            connection, name="chasqui-producer", prepare=self._prepare,
+            patience_s=self._command_ms / 1000,
+        )  # fmt: skip
         self.window = Window(_UNCONFIRMED_MAX)
-        patience_ms = max(settings.resend_within_ms, connection.command_timeout_ms)
-        self.unconfirmed = UnconfirmedBytes(settings.unconfirmed_max_bytes, patience_ms / 1000)
+        self.unconfirmed = UnconfirmedBytes(settings.unconfirmed_max_bytes)
         self.sender = AddSender(
             queue, settings, self.link, self.confirmation, self._connection, self._fit
         )
@@ -96,7 +101,8 @@ class ProducerStore:
         self._abilities: Abilities | None = None
         self._plain = XaddTemplate(self.keys.stream, producer_id=None)
         self._gated = XaddTemplate(self.keys.stream, producer_id=self.producer_id)
-        self._outbox = Outbox(self)
+        self._waits = settings.resend and settings.add_timeout_ms > 0
+        self._outbox = Outbox(self, settings.add_timeout_ms or self._command_ms, waits=self._waits)
         self._delay_events: DelayEvents | None = None
         if settings.events_enabled:
             self._delay_events = DelayEvents(queue, settings.events_max_stream_len, self.link)
@@ -112,27 +118,63 @@ class ProducerStore:
         assert self._abilities is not None, "a connection probes the server before it is used"
         return self._abilities
 
-    def add(self, job: NewJob, unique_ms: int) -> Awaitable[AddMark]:
+    def deadline(self, timeout_ms: int | None = None) -> AddDeadline:
+        """Until when a call that begins now must be answered; None: as the settings say.
+
+        With 0 it waits for an answer, but not for a server that is away.
+        """
+        given_ms = self._settings.add_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = given_ms or self._command_ms
+        at_s = asyncio.get_running_loop().time() + limit_ms / 1000
+        return AddDeadline(at_s, limit_ms, self._settings.resend and given_ms > 0)
+
+    async def room(self, deadline: AddDeadline) -> None:
+        """Wait for a turn to encode and add, where too much is unconfirmed.
+
+        Raises:
+            ConnectionLost: it did not come in time, and nothing was added.
+        """
+        try:
+            async with asyncio.timeout_at(deadline.at_s):
+                await self.unconfirmed.room()
+        except TimeoutError:
+            raise ConnectionLost(
+                f"the server at {self.link.address} must confirm earlier adds within "
+                f"{deadline.limit_ms / 1000:g} s (add_timeout_ms), {self.unconfirmed.size:,} bytes "
+                "of them are unconfirmed; nothing was added: add again, give it longer with "
+                "add_timeout_ms, or let more adds start with a larger unconfirmed_max_bytes",
+                outcome="not_done",
+            ) from self.link.refusal
+
+    def add(
+        self, job: NewJob, unique_ms: int, deadline: AddDeadline | None = None
+    ) -> Awaitable[AddMark]:
         """Add one job; it leaves at once, or with the others of this loop tick."""
         connection = self._prepared
         is_alone = self._is_capped or job.digest or job.wait is not None
         if is_alone or connection is None or not connection.is_open:
-            return self._add_alone(job, unique_ms)
-        return self._outbox.put(job, connection)
+            return self._add_alone(job, unique_ms, deadline or self.deadline())
+        if deadline is not None and deadline.waits is not self._waits:
+            # What is sent together is sent again together.
+            return self._add_alone(job, unique_ms, deadline)
+        return self._outbox.put(job, connection, deadline)
 
-    def add_many(self, jobs: Sequence[NewJob], unique_ms: int) -> Awaitable[list[AddMark]]:
+    def add_many(
+        self, jobs: Sequence[NewJob], unique_ms: int, deadline: AddDeadline | None = None
+    ) -> Awaitable[list[AddMark]]:
         """Add jobs in writes of at most a thousand; the marks come in the same order.
 
         Where nothing is in the way they have left when this returns; the caller can use the time
-        until the server has answered.
+        until the server has answered. Each write that is confirmed gives the next one as long.
         """
         size = payload_bytes(jobs)
         parts = chunks(jobs, size)
-        sent = self._send_at_once(parts, unique_ms)
+        deadline = deadline or self.deadline()
+        sent = self._send_at_once(parts, unique_ms, deadline)
         if sent is None:
-            return self._add_all(jobs, unique_ms, size)
+            return self._add_all(jobs, unique_ms, size, deadline)
         self.unconfirmed.take(size)
-        return self._write_all(parts, unique_ms, sent)
+        return self._write_all(parts, unique_ms, deadline, sent)
 
     async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
         """Remove delayed jobs; True: that job will never run."""
@@ -145,24 +187,26 @@ class ProducerStore:
                 raise about(error, job_ids[at:]) from error.__cause__
         return [mark == 1 for mark in marks]
 
-    async def _add_alone(self, job: NewJob, unique_ms: int) -> AddMark:
-        return (await self._add_all([job], unique_ms, len(job.payload)))[0]
+    async def _add_alone(self, job: NewJob, unique_ms: int, deadline: AddDeadline) -> AddMark:
+        return (await self._add_all([job], unique_ms, len(job.payload), deadline))[0]
 
-    async def _add_all(self, jobs: Sequence[NewJob], unique_ms: int, size: int) -> list[AddMark]:
+    async def _add_all(
+        self, jobs: Sequence[NewJob], unique_ms: int, size: int, deadline: AddDeadline
+    ) -> list[AddMark]:
         self.unconfirmed.take(size)
         try:
-            await self._connect(jobs)
+            await self._connect(jobs, deadline)
         except BaseException:
             self.unconfirmed.free(size)
             raise
         later = [job for job in jobs if job.wait is not None]
         if not later:
-            return await self._write_all(_cut(jobs, size), unique_ms)
+            return await self._write_all(_cut(jobs, size), unique_ms, deadline)
         ready = [job for job in jobs if job.wait is None]
         later_size = payload_bytes(later)
         later_parts = chunks(later, later_size, COSTLY_JOBS_PER_WRITE_MAX)
         parts = [*_cut(ready, size - later_size), *later_parts]
-        marks = await self._write_all(parts, unique_ms)
+        marks = await self._write_all(parts, unique_ms, deadline)
         ready_marks, later_marks = iter(marks[: len(ready)]), iter(marks[len(ready) :])
         return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
 
@@ -185,28 +229,69 @@ class ProducerStore:
             keys += (self.keys.didx(job_id), self.keys.dlid(job_id), self.keys.uniq(job_id))
         return await self.request("cancel", keys, _REQUEST_TTL_S, *job_ids, *cursor)
 
-    async def request(self, name: str, keys: Sequence[str], *args: Part) -> Reply:
-        """Run a script that remembers its answer by a token, until the server has answered."""
-        until = asyncio.get_running_loop().time() + self._settings.resend_within_ms / 1000
-        doubt: StoreError | None = None
+    async def request(
+        self,
+        name: str,
+        keys: Sequence[str],
+        *args: Part,
+        deadline: AddDeadline | None = None,
+    ) -> Reply:
+        """Run a script that remembers its answer by a token, until the server has answered.
+
+        It takes no longer than an add or one command may, whichever is shorter.
+        """
+        act = _Act(name, keys, args, deadline or self._request_deadline())
+        try:
+            async with asyncio.timeout_at(act.deadline.at_s):
+                return await self._run_until_answered(act)
+        except TimeoutError:
+            raise self._unanswered(act) from (act.trouble or self.link.refusal)
+
+    def _request_deadline(self) -> AddDeadline:
+        usual = self.deadline()
+        if usual.limit_ms <= self._command_ms:
+            return usual
+        at_s = usual.at_s - (usual.limit_ms - self._command_ms) / 1000
+        return AddDeadline(at_s, self._command_ms, usual.waits)
+
+    async def _run_until_answered(self, act: _Act) -> Reply:
+        deadline = act.deadline
         while True:
-            left_s = max(0.05, until - asyncio.get_running_loop().time())
             try:
-                connection = await self.link.connection(within_s=left_s)
-            except ConnectionLost as error:
-                raise doubt or error from error.__cause__
-            try:
-                await self._permit(connection, lambda: [PRODUCER[name]])
-                return await script.run(connection, name, keys, *args)
+                connection = await self.link.connection(
+                    within_s=left_s(deadline), waits=deadline.waits
+                )
+                await self._permit(connection, lambda: [PRODUCER[act.name]])
+                return await act.run(connection)
             except StoreError as error:
                 # Once it may have been done, no later trouble can say that it was not.
-                doubt = doubt or (error if may_have_left(error) else None)
-                if left_s <= 0.05 or not is_worth_resending(error):
-                    raise doubt or error from error.__cause__
+                trouble = act.trouble if act.may_be_done and act.trouble else error
+                act.trouble = trouble
+                is_over = left_s(deadline) <= 0 or not deadline.waits
+                if is_over or not is_worth_resending(error) or self.link.is_closed:
+                    raise self._ended(act, trouble) from trouble.__cause__
                 self.link.heed(error)
                 await pause(error)
 
-    def _send_at_once(self, parts: Sequence[Chunk], unique_ms: int) -> Sent | None:
+    def _ended(self, act: _Act, trouble: StoreError) -> StoreError:
+        if not isinstance(trouble, ConnectionLost) or isinstance(trouble, ServerUnreachable):
+            return trouble
+        outcome = "unknown" if act.may_be_done else "not_done"
+        return ConnectionLost(str(trouble), job_ids=trouble.job_ids, outcome=outcome)
+
+    def _unanswered(self, act: _Act) -> ConnectionLost:
+        outcome, hint = "not_done", "nothing was done: ask again when it is back"
+        if act.may_be_done:
+            outcome, hint = "unknown", "it may be done or not: look before you ask again"
+        return ConnectionLost(
+            f"the server at {self.link.address} must answer within "
+            f"{act.deadline.limit_ms / 1000:g} s and did not; {hint}",
+            outcome=outcome,
+        )
+
+    def _send_at_once(
+        self, parts: Sequence[Chunk], unique_ms: int, deadline: AddDeadline
+    ) -> Sent | None:
         connection = self.link.current
         if connection is None or connection is not self._prepared or self.confirmation is not None:
             return None
@@ -221,20 +306,26 @@ class ProducerStore:
         if not self.window.try_enter(len(jobs)):
             return None
         try:
-            return Sent(write, send_pieces(connection, write.pieces()))
+            write.may_be_done = True
+            answers = send_pieces(connection, write.pieces())
+            return Sent(PendingWrite(write, deadline), answers)
         except BaseException:
             self.window.leave(len(jobs))
             raise
 
     async def _write_all(
-        self, parts: Sequence[Chunk], unique_ms: int, sent: Sent | None = None
+        self,
+        parts: Sequence[Chunk],
+        unique_ms: int,
+        deadline: AddDeadline,
+        sent: Sent | None = None,
     ) -> list[AddMark]:
         """Write what was taken from `unconfirmed`, and give it back part by part."""
         marks: list[AddMark] = []
         unmet: list[DurabilityNotMet] = []
         for at, (jobs, size) in enumerate(parts):
             try:
-                marks += await self._write(jobs, size, unique_ms, sent)
+                marks += await self._write(jobs, size, unique_ms, deadline, sent)
             except DurabilityNotMet as error:
                 # These jobs are written; the rest must be too, and then the caller hears of all.
                 unmet.append(error)
@@ -247,27 +338,54 @@ class ProducerStore:
                 failed = error.job_ids or ids_of(jobs)
                 unsure = [*failed, *ids_of(*[jobs for jobs, _ in rest])]
                 raise about(error, unsure) from error.__cause__
+            if len(parts) > 1:
+                # The server gets on: a bulk is not too late because it is large.
+                deadline = deadline.renewed(asyncio.get_running_loop().time())
         if unmet:
             raise about(unmet[0], [job_id for error in unmet for job_id in error.job_ids])
         return marks
 
     async def _write(
-        self, jobs: Sequence[NewJob], size: int, unique_ms: int, sent: Sent | None
+        self,
+        jobs: Sequence[NewJob],
+        size: int,
+        unique_ms: int,
+        deadline: AddDeadline,
+        sent: Sent | None,
     ) -> list[AddMark]:
-        entered = 0 if sent is None else len(jobs)
+        place = _Place(self, size, 0 if sent is None else len(jobs), sent and sent.pending)
         try:
-            if sent is None:
-                await self.window.enter(len(jobs))
-                entered = len(jobs)
-                marks = await self.sender.confirm(self.spell(jobs, unique_ms))
-            else:
-                marks = await self.sender.confirm_sent(sent)
-        finally:
-            self.window.leave(entered)
-            self.unconfirmed.free(size)
+            async with asyncio.timeout_at(deadline.at_s):
+                marks = await self._confirmed(jobs, unique_ms, deadline, sent, place)
+        except TimeoutError:
+            place.leave_when_answered()
+            late = self.sender.too_late(jobs, deadline.limit_ms, place.pending)
+            raise late from late.__cause__
+        except asyncio.CancelledError:
+            place.leave_when_answered()
+            raise
+        except BaseException:
+            place.leave()
+            raise
+        place.leave()
         if self._delay_events is not None:
             self._delay_events.added(jobs, marks)
         return marks
+
+    async def _confirmed(
+        self,
+        jobs: Sequence[NewJob],
+        unique_ms: int,
+        deadline: AddDeadline,
+        sent: Sent | None,
+        place: _Place,
+    ) -> list[AddMark]:
+        if sent is not None:
+            return await self.sender.confirm_sent(sent)
+        await self.window.enter(len(jobs))
+        place.entered_count = len(jobs)
+        place.pending = PendingWrite(self.spell(jobs, unique_ms), deadline)
+        return await self.sender.confirm(place.pending)
 
     def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite:
         """The cheapest spelling that keeps the promises these jobs ask for."""
@@ -289,24 +407,29 @@ class ProducerStore:
             return PlainWrite(jobs, self._gated)
         return ScriptWrite(jobs, self.keys, self._settings, _UNUSED_MS)
 
-    def _fit(self, write: AddWrite) -> AddWrite:
-        """The write in a form for the server that answers now, which may be of another kind.
+    def _fit(self, pending: PendingWrite) -> None:
+        """Bring a write into the form in which it may leave now.
+
+        That is without jobs whose callers heard that they are not added, and for the server that
+        answers now, which may be of another kind.
 
         Raises:
             ConnectionLost: jobs may be added already, and this server would not recognise them.
         """
         assert self._abilities is not None, "a connection probes the server before it is used"
+        if not pending.write.may_be_done:
+            pending.leave_out_gone(self.spell_ready)
+        write = pending.write
         if not self._settings.resend or write.jobs[0].wait is not None:
-            return write
+            return
         by_server, is_plain = self._abilities.idempotent_add, isinstance(write, PlainWrite)
         if is_plain is by_server or self._needs_script(write.jobs):
-            return write
+            return
         if not write.may_be_done:
-            return self.spell_ready(write.jobs)
-        if is_plain:
+            pending.write = self.spell_ready(write.jobs)
+        elif is_plain:
             raise _not_recognised(write.jobs)
         # Every server knows scripts, and one with the same jobs has the token of this write too.
-        return write
 
     @property
     def events_dropped_count(self) -> int:
@@ -322,19 +445,29 @@ class ProducerStore:
         """Close the connection; what was not confirmed hears that its outcome is unknown."""
         if self._delay_events is not None:
             self._delay_events.flush()
+        self._outbox.close()
         await self.link.close()
 
-    async def _connect(self, jobs: Sequence[NewJob]) -> None:
+    async def _connect(self, jobs: Sequence[NewJob], deadline: AddDeadline) -> None:
+        """Have a connection that may add these jobs; where there is none, nothing has left."""
         try:
-            within_s = self._settings.resend_within_ms / 1000 + 0.05
-            connection = await self.link.connection(within_s=within_s)
-            await self._permit(connection, lambda: self._roles(jobs))
+            async with asyncio.timeout_at(deadline.at_s):
+                connection = await self.link.connection(
+                    within_s=left_s(deadline), waits=deadline.waits
+                )
+                await self._permit(connection, lambda: self._roles(jobs))
+        except TimeoutError:
+            late = self.sender.too_late(jobs, deadline.limit_ms)
+            raise late from late.__cause__
         except StoreError as error:
+            if left_s(deadline) <= 0 and isinstance(error, ConnectionLost):
+                late = self.sender.too_late(jobs, deadline.limit_ms)
+                raise late from late.__cause__
             raise about(error, ids_of(jobs)) from error.__cause__
 
-    async def _connection(self, within_s: float) -> Connection:
+    async def _connection(self, deadline: AddDeadline) -> Connection:
         """The open connection, to a server that remembers as many ids as a resend may need."""
-        connection = await self.link.connection(within_s=within_s)
+        connection = await self.link.connection(within_s=left_s(deadline), waits=deadline.waits)
         if connection is self._prepared:
             return connection
         async with self._preparing:
@@ -411,6 +544,57 @@ class ProducerStore:
         if isinstance(told, StoreError):
             # A stream that could not be made cannot be told anything; why is in the first reply.
             raise made if isinstance(made, StoreError) and _is_no_key(told) else told
+
+
+class _Act:
+    """A script call until it is answered."""
+
+    def __init__(
+        self, name: str, keys: Sequence[str], args: Sequence[Part], deadline: AddDeadline
+    ) -> None:
+        self.name = name
+        self.deadline = deadline
+        # Whether the server may have done it; true while an answer is awaited.
+        self.may_be_done = False
+        self.trouble: StoreError | None = None
+        self._keys = keys
+        self._args = args
+
+    async def run(self, connection: Connection) -> Reply:
+        was_done, self.may_be_done = self.may_be_done, True
+        try:
+            return await script.run(connection, self.name, self._keys, *self._args)
+        except StoreError as error:
+            self.may_be_done = was_done or may_have_left(error)
+            raise
+
+
+class _Place:
+    """What a write takes of the window and of the bytes until it is confirmed."""
+
+    def __init__(
+        self, store: ProducerStore, size: int, entered_count: int, pending: PendingWrite | None
+    ) -> None:
+        self._store = store
+        self._size = size
+        self.entered_count = entered_count
+        self.pending = pending
+
+    @property
+    def may_be_done(self) -> bool:
+        return self.pending is not None and self.pending.write.may_be_done
+
+    def leave(self) -> None:
+        self._store.window.leave(self.entered_count)
+        self._store.unconfirmed.free(self._size)
+
+    def leave_when_answered(self) -> None:
+        """The caller has gone, and its bytes may still be on their way to the server."""
+        connection = self._store.link.current
+        if connection is None or not self.may_be_done:
+            self.leave()
+        else:
+            connection.after_all_sent(self.leave)
 
 
 def _cut(jobs: Sequence[NewJob], size: int) -> Sequence[Chunk]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from chasquimq.errors import StoreError
 from chasquimq.store.connection import pack
-from chasquimq.store.link import pause
-from chasquimq.store.server_errors import is_worth_resending, without_errors
+from chasquimq.store.server_errors import without_errors
 from chasquimq.wire.delayed_member import head_of
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ PAGE_MAX = 500
 FIRST_PAGE_MAX = 100
 # A page of heavy entries would keep the server from everyone else.
 PAGE_BYTES = 1024 * 1024
-_LAST_TRY_S = 0.05
 # A search by halves asks for so many members at most, one at a time.
 _LOOKS_MAX = 2_000
 
@@ -35,25 +31,12 @@ _LOOKS_MAX = 2_000
 class ReadStore:
     """Reading commands over somebody's link; reading twice harms nothing."""
 
-    def __init__(self, link: Link, within_ms: int) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._within_s = within_ms / 1000
 
     async def ask(self, *commands: tuple[Part, ...]) -> list[Reply]:
         """The replies to commands that leave in one write; an error reply is raised."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._within_s
-        while True:
-            left_s = max(_LAST_TRY_S, until - loop.time())
-            connection = await self._link.connection(within_s=left_s)
-            try:
-                replies = await connection.send(b"".join(map(pack, commands)), len(commands))
-                return without_errors(replies)
-            except StoreError as error:
-                if left_s <= _LAST_TRY_S or not is_worth_resending(error):
-                    raise
-                self._link.heed(error)
-                await pause(error)
+        return without_errors(await self._link.ask(b"".join(map(pack, commands)), len(commands)))
 
 
 class Pages(Protocol[Raw_co]):

@@ -14,6 +14,7 @@ from chasquimq.wire.repeat_spec import RepeatSpec, decode_spec
 from chasquimq.wire.stored_repeat import BadRecord, StoredRepeat, decode_record, read_stored
 
 if TYPE_CHECKING:
+    from chasquimq.store.add_write import AddDeadline
     from chasquimq.store.connection import Part, Reply
     from chasquimq.store.producing import ProducerStore
     from chasquimq.store.reading import ReadStore
@@ -47,12 +48,13 @@ class RepeatStore:
         self._reads = reads
         self._keys = producer.keys
 
-    async def upsert(self, new: NewRepeat) -> Upserted:
+    async def upsert(self, new: NewRepeat, deadline: AddDeadline) -> Upserted:
         """Write a spec unless it is there already; the server's clock decides its first fire."""
         keys = self._request_keys(new.key)
-        answer, at_ms = await self._upsert(keys, new, "")
+        answer, at_ms = await self._upsert(keys, new, "", deadline)
         if answer == b"new":
-            answer, at_ms = await self._upsert(keys, new, new.first_fire_ms(int(at_ms)))
+            first_ms = new.first_fire_ms(int(at_ms))
+            answer, at_ms = await self._upsert(keys, new, first_ms, deadline)
         return Upserted(answer == b"written", int(float(at_ms)))
 
     async def remove(self, key: str) -> bool:
@@ -95,10 +97,10 @@ class RepeatStore:
         return [(key.decode(errors="backslashreplace"), decode_record(raw)) for key, raw in rows]
 
     async def _upsert(
-        self, keys: list[str], new: NewRepeat, next_ms: int | str
+        self, keys: list[str], new: NewRepeat, next_ms: int | str, deadline: AddDeadline
     ) -> tuple[bytes, bytes]:
         args = (_REQUEST_TTL_S, new.key, new.spec, new.retry, next_ms)
-        return await self._producer.request("upsert_repeatable", keys, *args)
+        return await self._producer.request("upsert_repeatable", keys, *args, deadline=deadline)
 
     def _request_keys(self, key: str) -> list[str]:
         keys = self._keys

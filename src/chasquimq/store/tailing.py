@@ -98,7 +98,7 @@ class EventTail:
             return await step
         except StoreError as error:
             self._link.heed(error)
-            if not _may_heal(error):
+            if not self._may_heal(error):
                 raise
             await asyncio.sleep(_PAUSE_S)
             return None
@@ -120,6 +120,13 @@ class EventTail:
             block_ms=self._block_ms,
         )  # fmt: skip
 
+    def _may_heal(self, error: StoreError) -> bool:
+        """Whoever iterates waits for as long as an outage takes, once a server was reached."""
+        if isinstance(error, ConnectionLost):
+            is_waited_for = self._link.was_open and not self._link.is_closed
+            return error.outcome == "unknown" or is_waited_for
+        return not (isinstance(error, ServerRefused) and action_for(error) is Action.RAISE)
+
     def _rows(self, reply: Reply) -> Iterator[RawRow]:
         for key, rows in reply or ():
             key_text = key.decode()
@@ -132,9 +139,3 @@ def _entry(queue: str, entry_id: str, fields: list[bytes]) -> TailedEntry:
     found = first_values(fields)
     text = {read_text(name): read_text(value) for name, value in found.items()}
     return TailedEntry(queue, entry_id, text)
-
-
-def _may_heal(error: StoreError) -> bool:
-    if isinstance(error, ConnectionLost):
-        return error.outcome == "unknown"
-    return not (isinstance(error, ServerRefused) and action_for(error) is Action.RAISE)

@@ -7,8 +7,6 @@ from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from chasquimq.errors import ConnectionLost
-
 
 class Window:
     """A counting gate whose free side costs an addition."""
@@ -50,14 +48,12 @@ class UnconfirmedBytes:
     maximum goes like any other. First come, first served.
     """
 
-    def __init__(self, size_max: int, patience_s: float) -> None:
+    def __init__(self, size_max: int) -> None:
         self.size = 0
         # Whether adders must wait; true for as long as one does, so that nobody overtakes.
         self.is_full = False
         self.size_max = size_max
-        self._patience_s = patience_s
         self._turns: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self._freed_s = float("-inf")
 
     def take(self, size: int) -> None:
         self.size += size
@@ -67,7 +63,7 @@ class UnconfirmedBytes:
     def free(self, size: int) -> None:
         self.size -= size
         if self.is_full:
-            self.freed()
+            self._give_turn()
 
     @contextmanager
     def taken(self, size: int) -> Generator[None]:
@@ -79,36 +75,17 @@ class UnconfirmedBytes:
             self.free(size)
 
     async def room(self) -> None:
-        """Return when it is this caller's turn to encode and `take`.
-
-        Raises:
-            ConnectionLost: nothing was confirmed, or given up, for as long as a resend may take.
-        """
+        """Return when it is this caller's turn to encode and `take`."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._turns[turn] = None
         self._give_turn()
         try:
-            await self._wait_for(turn, loop.time())
+            await turn
         finally:
             del self._turns[turn]
             # The next one looks when this one has taken its bytes, or has gone.
             loop.call_soon(self._give_turn)
-
-    async def _wait_for(self, turn: asyncio.Future[None], since_s: float) -> None:
-        """Wait for as long as others get on."""
-        loop = asyncio.get_running_loop()
-        while not turn.done():
-            left_s = max(since_s, self._freed_s) + self._patience_s - loop.time()
-            if left_s <= 0:
-                raise self._stuck()
-            await asyncio.wait([turn], timeout=left_s)
-
-    def freed(self) -> None:
-        """Somebody may have waited for what was given back."""
-        if self._turns:
-            self._freed_s = asyncio.get_running_loop().time()
-        self._give_turn()
 
     def _give_turn(self) -> None:
         if self.size >= self.size_max:
@@ -118,11 +95,3 @@ class UnconfirmedBytes:
             self.is_full = False
         elif not turn.done():
             turn.set_result(None)
-
-    def _stuck(self) -> ConnectionLost:
-        return ConnectionLost(
-            f"the server must confirm earlier adds within {self._patience_s:g} s, "
-            f"{self.size:,} bytes of them are unconfirmed; is it running? "
-            "A larger unconfirmed_max_bytes lets more adds start",
-            outcome="not_done",
-        )

@@ -1,0 +1,173 @@
+"""The server goes away: every call answers within the time it was given, and its outcome is true."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from chasquimq import Queue
+from chasquimq.blocking import Queue as BlockingQueue
+from chasquimq.errors import ConnectionLost, StoreError
+from chasquimq.inspector import Inspector
+from support.faultproxy import FaultProxy
+from support.raw import Raw
+from support.waiting import patience
+
+ADDS = 50
+# What a loop under load may add, for each other program on a core.
+MARGIN_S = 0.1
+COMMAND_MS = 300
+ANSWER_S = 0.5
+
+
+async def ended(call) -> tuple[float, object]:
+    """How long a call took, and its answer or its error."""
+    began_s = time.monotonic()
+    try:
+        answer = await call
+    except StoreError as error:
+        answer = error
+    return time.monotonic() - began_s, answer
+
+
+async def all_ended(calls) -> tuple[list[float], list[object]]:
+    took_s, answers = zip(*await asyncio.gather(*map(ended, calls)), strict=True)
+    return list(took_s), list(answers)
+
+
+class Trouble:
+    """A server behind a proxy that goes away in one of three ways, and comes back."""
+
+    def __init__(self, server, proxy: FaultProxy, way: str) -> None:
+        self._server, self._proxy, self._way = server, proxy, way
+
+    def begin(self) -> None:
+        if self._way == "killed":
+            self._server.kill()
+        elif self._way == "stopped":
+            os.kill(self._server.pid, signal.SIGSTOP)
+        else:
+            self._proxy.freeze()
+            self._proxy.blackhole()
+
+    async def end(self) -> None:
+        if self._way == "killed":
+            await asyncio.to_thread(self._server.start)
+        elif self._way == "stopped":
+            os.kill(self._server.pid, signal.SIGCONT)
+        else:
+            self._proxy.calm()
+            self._proxy.cut()
+
+
+WAYS = ["killed", "stopped", "blackholed"]
+
+
+@pytest.fixture
+async def away(own_server, request):
+    """The way a server goes, which a test names."""
+    async with FaultProxy(own_server.url) as proxy:
+        trouble = Trouble(own_server, proxy, request.param)
+        trouble.url = proxy.url if request.param == "blackholed" else own_server.url
+        yield trouble
+        if request.param == "stopped":
+            await trouble.end()
+
+
+async def left_in_queue(raw: Raw) -> set[bytes]:
+    entries = await raw("XRANGE", raw.keys.stream, "-", "+")
+    return {fields[fields.index(b"d") + 1] for _, fields in entries}
+
+
+async def demand_the_truth(own_server, queue_name, answers) -> None:
+    """Nothing that was acknowledged is lost; nothing that was said not to be done is there."""
+    raw = await Raw.open(own_server.url, queue_name)
+    there = b"".join(await left_in_queue(raw))
+    await raw.close()
+    added = [one.id for one in answers if not isinstance(one, StoreError)]
+    never = [one.job_ids[0] for one in answers if getattr(one, "outcome", "") == "not_done"]
+    assert [one for one in added if one.encode() not in there] == []
+    assert [one for one in never if one.encode() in there] == []
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("away", WAYS, indirect=True)
+@pytest.mark.parametrize(("options", "limit_s"), [({}, 5.5), ({"add_timeout_ms": 500}, 0.6)])
+async def test_fifty_adds_answer_within_their_time(away, own_server, queue_name, options, limit_s):
+    async with Queue(queue_name, redis_url=away.url, **options) as queue:
+        before = [await queue.add("n", at) for at in range(10)]
+        away.begin()
+        took_s, answers = await all_ended(queue.add("n", at) for at in range(ADDS))
+        print(f"{max(took_s):.3f} s")
+        assert {type(one) for one in answers} <= {ConnectionLost}
+        assert {len(one.job_ids) for one in answers} == {1}
+        assert max(took_s) <= limit_s + MARGIN_S * (patience() - 1)
+        await away.end()
+        if away._way != "killed":
+            # What was written before the server woke is there by now, or never.
+            await queue.add("last", 0, add_timeout_ms=30_000)
+    await demand_the_truth(own_server, queue_name, [*before, *answers])
+
+
+QUESTIONS = {
+    "counts": lambda queue, _: queue.counts(),
+    "get_job": lambda queue, _: queue.get_job("nobody"),
+    "cancel_delayed": lambda queue, _: queue.cancel_delayed("nobody"),
+    "peek_dlq": lambda queue, _: queue.peek_dlq(),
+    "purge_dlq": lambda queue, _: queue.purge_dlq(all=True),
+    "replay_dlq": lambda queue, _: queue.replay_dlq(),
+    "get_repeatable_jobs": lambda queue, _: queue.get_repeatable_jobs(),
+    "remove_repeatable": lambda queue, _: queue.remove_repeatable_by_key("nobody"),
+    "get_job_result": lambda queue, _: queue.get_job_result("nobody"),
+    "snapshot": lambda queue, inspector: inspector.snapshot(queue.name),
+    "survey_all": lambda _, inspector: inspector.survey_all(),
+    "workers": lambda queue, inspector: inspector.workers(queue.name),
+    "groups": lambda queue, inspector: inspector.groups(queue.name),
+    "remove_group": lambda queue, inspector: inspector.remove_group(queue.name, "nobody"),
+    "diagnose_server": lambda _, inspector: inspector.diagnose_server(),
+    "diagnose_queue": lambda queue, inspector: inspector.diagnose_queue(queue.name),
+}
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("has_asked", [True, False], ids=["open before", "first dial"])
+@pytest.mark.parametrize("away", WAYS, indirect=True)
+async def test_every_question_answers_within_the_command_timeout(away, queue_name, has_asked):
+    options = {"redis_url": away.url, "command_timeout_ms": COMMAND_MS}
+    async with Queue(queue_name, **options) as queue, Inspector(**options) as inspector:
+        if has_asked:
+            await asyncio.gather(*(ask(queue, inspector) for ask in QUESTIONS.values()))
+        away.begin()
+        late = {}
+        for name, ask in QUESTIONS.items():
+            took_s, answer = await ended(ask(queue, inspector))
+            assert isinstance(answer, StoreError), name
+            if took_s > ANSWER_S * patience():
+                late[name] = took_s
+    assert late == {}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("away", WAYS, indirect=True)
+async def test_the_blocking_queue_answers_within_the_same_times(away, queue_name):
+    queue = BlockingQueue(queue_name, redis_url=away.url, command_timeout_ms=COMMAND_MS)
+
+    def ask() -> list[float]:
+        times = []
+        for call in (queue.counts, lambda: queue.add("n", 1, add_timeout_ms=COMMAND_MS)):
+            began_s = time.monotonic()
+            with pytest.raises(StoreError):
+                call()
+            times.append(time.monotonic() - began_s)
+        return times
+
+    await asyncio.to_thread(queue.add, "n", 0)
+    away.begin()
+    try:
+        assert max(await asyncio.to_thread(ask)) <= ANSWER_S * patience()
+    finally:
+        await asyncio.to_thread(queue.close)
