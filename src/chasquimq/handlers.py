@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from chasquimq.batching import Batch, Batcher, checked_batch
@@ -68,6 +70,9 @@ class Handler:
 AnyHandler = HandlerFunction | Handler
 Handlers = AnyHandler | Mapping[str, AnyHandler]
 _Async = Callable[[Any], Awaitable[Any]]
+_UNKNOWN_NAMES_MAX = 1_000
+# A name is compared with so many handlers at most: the event loop stands still meanwhile.
+_COMPARED_MAX = 200
 
 
 class HandlerSet:
@@ -241,13 +246,26 @@ def _in_thread(pool: ThreadPool, handler: HandlerFunction) -> _Async:
 
 
 def _router(routes: Mapping[str, _Async]) -> _Async:
+    # Names may be made up without end, and one that is misspelt comes again and again.
+    refusal = lru_cache(_UNKNOWN_NAMES_MAX)(partial(_unknown_name, list(routes)))
+
     def route(job: Job) -> Awaitable[Any]:
         handler = routes.get(job.name)
         if handler is None:
-            raise UnknownName(f"no handler has the name {job.name!r}")
+            raise UnknownName(*refusal(job.name))
         return handler(job)
 
     return route
+
+
+def _unknown_name(handlers: Sequence[str], name: str) -> tuple[str, Sequence[str]]:
+    """What is wrong, and all names of handlers, the nearest first."""
+    if not name:
+        return "the job has no name, and no handler is for jobs without one", handlers
+    near = difflib.get_close_matches(name, handlers[:_COMPARED_MAX])
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    others = [one for one in handlers if one not in near]
+    return f"no handler has the name {name!r}{hint}", [*near, *others]
 
 
 def _are_routes(handlers: Handlers) -> TypeGuard[Mapping[str, AnyHandler]]:

@@ -106,16 +106,17 @@ async def test_what_follows_and_is_no_map_of_extras_is_left_behind(raw, running_
     assert extras_of(body) == b""
 
 
-async def test_a_job_that_nobody_has_a_handler_for_gains_one_key_and_keeps_the_other_bytes(
+async def test_a_job_that_nobody_has_a_handler_for_gains_two_keys_and_keeps_the_other_bytes(
     raw, running_worker
 ):
     await running_worker({"other": fails}, delayed_enabled=False)
     await put(raw, JOB + STRANGE)
 
     (body,) = await delayed(raw)
-    # The head counts one more; all that follows is as it was, and then the new key.
-    head, kept = b"\x86", STRANGE[3:]
+    # The head counts two more; all that follows is as it was, and then the new keys.
+    head, kept = b"\x87", STRANGE[3:]
     assert extras_of(body).startswith(head + kept + b"\xb0unknown_since_ms")
+    assert b"\xb0unknown_until_ms" in extras_of(body)
 
 
 async def test_the_time_a_job_was_first_unknown_stays_where_it_was(raw, running_worker):

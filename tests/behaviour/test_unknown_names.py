@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 
 from chasquimq import Worker
+from chasquimq.inspector import Inspector
 from chasquimq.settings import RetrySettings
 from support.waiting import eventually, patience
 
@@ -45,7 +47,11 @@ async def test_an_unknown_name_is_buried_when_nobody_came_for_it(queue, raw, run
     assert b"greet" in entry[b"error"]
 
 
-async def test_each_unknown_name_is_warned_of_once(queue, running_worker, caplog):
+def warnings_of(caplog) -> list[logging.LogRecord]:
+    return [one for one in caplog.records if "no handler has the name" in one.getMessage()]
+
+
+async def test_each_unknown_name_is_warned_of_once_in_a_while(queue, running_worker, caplog):
     retry = RetrySettings(unknown_name_retry_ms=20)
     with caplog.at_level(logging.WARNING, "chasquimq"):
         stranger = await running_worker({"other": noop}, retry=retry)
@@ -53,8 +59,88 @@ async def test_each_unknown_name_is_warned_of_once(queue, running_worker, caplog
         await queue.add("leave", None)
         await eventually(lambda: stranger.worker.health().retried >= 8)
 
-    warnings = [record for record in caplog.records if "no handler has this name" in record.message]
-    assert sorted(record.chasqui_job_name for record in warnings) == ["greet", "leave"]
+    assert sorted(one.chasqui_job_name for one in warnings_of(caplog)) == ["greet", "leave"]
+
+
+async def test_the_warning_says_what_the_worker_knows_and_what_comes_next(
+    queue, running_worker, caplog
+):
+    names = ["resize", "send", *(f"other_{at}" for at in range(50))]
+    retry = RetrySettings(unknown_name_retry_ms=2_500, unknown_name_for_ms=90_000)
+    with caplog.at_level(logging.WARNING, "chasquimq"):
+        await running_worker(dict.fromkeys(names, noop), retry=retry)
+        job = await queue.add("sned", None)
+        (warning,) = await eventually(lambda: warnings_of(caplog))
+
+    said = warning.getMessage()
+    assert f"job {job.id}: no handler has the name 'sned'; did you mean 'send'?" in said
+    assert "this worker has handlers for 'send', 'resize', 'other_0'" in said
+    assert "'other_40'" not in said
+    assert " more; " in said
+    assert "put back every 2.5 s" in said
+    assert re.search(r"buried as unknown_name at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ, in 90 s", said)
+    assert warning.chasqui_job_id == job.id
+
+
+async def test_a_job_without_a_name_is_warned_of_as_such(queue, running_worker, caplog):
+    await running_worker({"other": noop})
+    job = await queue.add("", None)
+
+    def said() -> str:
+        return "".join(one.getMessage() for one in caplog.records if job.id in one.getMessage())
+
+    text = await eventually(said)
+    assert "the job has no name, and no handler is for jobs without one" in text
+    assert "did you mean" not in text
+
+
+async def test_a_job_that_waits_for_a_handler_says_so_wherever_it_is_looked_at(
+    queue, queue_name, url, running_worker
+):
+    stranger = await running_worker({"send": noop})
+    job = await queue.add("sned", None)
+    await eventually(lambda: stranger.worker.health().retried == 1)
+
+    state = await queue.get_job(job.id)
+    async with Inspector(redis_url=url) as inspector:
+        (listed,) = await inspector.delayed(queue_name)
+
+    for one in (state, listed):
+        assert one.waits_for == "a worker with a handler named 'sned'"
+        assert 0 <= one.waits_since_ms - job.created_at_ms < 60_000
+        assert one.waits_until_ms == one.waits_since_ms + 600_000
+
+
+async def test_a_job_that_waits_for_its_time_waits_for_no_handler(queue, queue_name, url):
+    job = await queue.add("send", None, delay_ms=60_000)
+
+    async with Inspector(redis_url=url) as inspector:
+        (listed,) = await inspector.delayed(queue_name)
+
+    assert (await queue.get_job(job.id)).waits_for is None
+    assert listed.waits_for is None
+
+
+async def test_a_retry_of_a_job_whose_handler_was_found_waits_for_no_handler(
+    queue, raw, running_worker
+):
+    async def fails(job):
+        raise ValueError("at first")
+
+    retry = RetrySettings(unknown_name_retry_ms=50)
+    stranger = await running_worker({"send": noop}, retry=retry)
+    job = await queue.add("sned", None)
+    await eventually(lambda: stranger.worker.health().retried >= 1)
+    await stranger.stop()
+    patient = RetrySettings(initial_backoff_ms=600_000, max_backoff_ms=600_000)
+    knows = await running_worker({"sned": fails}, retry=patient)
+    await eventually(lambda: knows.worker.health().failed == 1)
+
+    state = await queue.get_job(job.id)
+
+    assert (state.state, state.attempt, state.waits_for) == ("delayed", 1, None)
+    (member,) = await raw("ZRANGE", raw.keys.delayed, 0, -1)
+    assert b"unknown_" not in member
 
 
 async def test_an_unknown_name_is_no_failure(queue, running_worker):
@@ -91,4 +177,4 @@ async def test_names_without_end_do_not_fill_the_log(queue, running_worker, capl
 
     await eventually(lambda: stranger.worker.health().retried >= 1_200)
 
-    assert caplog.text.count("no handler has this name") == 1_000
+    assert caplog.text.count("no handler has the name") == 1_000

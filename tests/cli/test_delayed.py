@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from support.waiting import eventually
+
 pytestmark = pytest.mark.takes_turns
 
 
@@ -51,3 +53,42 @@ async def test_a_job_that_was_not_there_is_code_1(chasqui, queue, queue_name):
 
     assert said.code == 1
     assert said.json == {"cancelled": {"mine": True, "nobody": False}}
+
+
+async def test_a_job_without_a_handler_says_what_it_waits_for(
+    chasqui, queue, queue_name, running_worker
+):
+    async def handler(job) -> None: ...
+
+    stranger = await running_worker({"send": handler})
+    job = await queue.add("sned", 1)
+    await eventually(lambda: stranger.worker.health().retried == 1)
+    await stranger.stop()
+
+    listed = await chasqui("delayed", "list", queue_name)
+    (facts,) = (await chasqui("delayed", "list", queue_name, "--json")).json
+    shown = await chasqui("job", "show", queue_name, job.id)
+    known = (await chasqui("job", "show", queue_name, job.id, "--json")).json
+
+    for said in (listed, shown):
+        assert "a worker with a handler named 'sned'" in said.out
+    for one in (facts, known):
+        assert one["waits_for"] == "a worker with a handler named 'sned'"
+        assert one["waits_until_ms"] - one["waits_since_ms"] == 600_000
+    assert {"waits for", "waits since", "waits until"} <= {row[0] for row in shown.rows}
+
+
+async def test_jobs_with_a_handler_wait_for_their_time_or_their_retry(
+    chasqui, queue, queue_name, running_worker
+):
+    async def fails(job) -> None:
+        raise ValueError("at first")
+
+    await queue.add("later", 1, delay_ms=60_000)
+    failing = await running_worker(fails)
+    await queue.add("again", 1, backoff={"kind": "fixed", "delay_ms": 30_000})
+    await eventually(lambda: failing.worker.health().failed == 1)
+
+    said = await chasqui("delayed", "list", queue_name)
+
+    assert {row[1]: row[3] for row in said.rows} == {"again": "its retry", "later": "its time"}

@@ -36,13 +36,17 @@ def delayed() -> None:
 @redis_url_option
 @json_option
 def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
-    """List the delayed jobs of QUEUE that are due first; retries are among them."""
+    """List the delayed jobs of QUEUE that are due first, and why each waits.
+
+    Retries are among them, and jobs whose name no worker has a handler for: those are put back
+    again and again.
+    """
     url = running_server(redis_url)
     jobs = ask(queue, url, lambda seen: seen.inspector.delayed(queue, limit))
     row = partial(_row, queue=queue)
     emit_list(
         jobs, as_json, facts=_facts, row=row, nothing="nothing is delayed",
-        text=("name",), optional=("bytes", "attempt"),
+        text=("name", "waits for"), optional=("bytes", "attempt"),
     )  # fmt: skip
 
 
@@ -77,6 +81,9 @@ def _facts(job: DelayedJob) -> dict[str, Any]:
         "due_ms": job.due_ms,
         "attempt": job.attempt,
         "bytes": job.member_bytes,
+        "waits_for": job.waits_for,
+        "waits_since_ms": job.waits_since_ms,
+        "waits_until_ms": job.waits_until_ms,
     }
 
 
@@ -85,6 +92,15 @@ def _row(job: DelayedJob, queue: str) -> dict[str, Any]:
         f"delayed: {queue}": job.job_id or "(cannot be read)",
         "name": job.name or None,
         "due": iso(job.due_ms),
+        "waits for": _reason(job),
         "attempt": job.attempt,
         "bytes": job.member_bytes,
     }
+
+
+def _reason(job: DelayedJob) -> str:
+    """Why it does not run now: nobody has its handler, an attempt failed, or its time has not come."""
+    if job.waits_for is None:
+        return "its retry" if job.attempt else "its time"
+    until = f", until {iso(job.waits_until_ms)}" if job.waits_until_ms else ""
+    return f"{job.waits_for} since {iso(job.waits_since_ms)}{until}"

@@ -5,18 +5,27 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from chasquimq.model.log import get_logger
+from chasquimq.model.pace import Pace
 from chasquimq.model.reason import DlqReason
+from chasquimq.model.verdict import unknown_since_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chasquimq.model.delivery import Delivery
-    from chasquimq.model.verdict import Failure
+    from chasquimq.model.verdict import Failure, RetryPolicy
 
 logger = get_logger(__name__)
 _AGAIN_S = 60.0
 _KINDS_MAX = 1_000
+# Names may be made up by whoever adds jobs: neither memory nor the log may grow with them.
+_NAMES_MAX = 1_000
+_HANDLERS_SHOWN_MAX = 10
+_NAME_CHARS_MAX = 60
 
 
 @dataclass(slots=True)
@@ -97,6 +106,59 @@ class FailureLog:
         except BaseException:  # noqa: BLE001 - a user's exception may resist being looked at
             return "<no traceback: the exception cannot be formatted>"
         return text.encode(errors="backslashreplace").decode()
+
+
+class UnknownNameLog:
+    """Warns of jobs that are put back for want of a handler: each name at once, then ever less often."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._paces: dict[str, Pace] = {}
+
+    def note(
+        self, delivery: Delivery, handlers: Sequence[str], failure: Failure, now_ms: float
+    ) -> None:
+        """Log that a job is put back, unless one of its name was logged a moment ago."""
+        pace = self._pace_of(delivery.name)
+        if pace is None or not pace.allows():
+            return
+        left_ms = unknown_since_ms(delivery, now_ms) + self._policy.unknown_name_for_ms - now_ms
+        logger.warning(
+            "job %s: %s; this worker has handlers for %s; the job is put back every %g s, without "
+            "an attempt spent, until a worker with its handler takes it, and else is buried as "
+            "unknown_name at %s, in %.0f s",
+            delivery.job_id, failure.message, _listed(handlers),
+            self._policy.unknown_name_retry_ms / 1000, _utc(now_ms + left_ms), left_ms / 1000,
+            extra={
+                "job_name": delivery.name, "job_id": delivery.job_id,
+                "not_logged": pace.take_held_back(),
+            },
+        )  # fmt: skip
+
+    def _pace_of(self, name: str) -> Pace | None:
+        """When this name may be logged again; None: there are too many names to log them all."""
+        pace = self._paces.get(name)
+        if pace is None and len(self._paces) < _NAMES_MAX:
+            pace = self._paces[name] = Pace()
+        return pace
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    shown = ", ".join(repr(_shortened(name)) for name in names[:_HANDLERS_SHOWN_MAX])
+    left_out = len(names) - _HANDLERS_SHOWN_MAX
+    return f"{shown} and {left_out:,} more" if left_out > 0 else shown
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_CHARS_MAX else f"{name[:_NAME_CHARS_MAX]}…"
+
+
+def _utc(at_ms: float) -> str:
+    try:
+        return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, OSError, ValueError):
+        return "a time beyond all calendars"  # an extra of somebody else's may be any number
 
 
 def _frames(error: BaseException) -> list[str]:

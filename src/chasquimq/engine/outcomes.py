@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.counters import Counters
 from chasquimq.engine.door import DoorLoop, Move
-from chasquimq.engine.failure_log import FailureLog
+from chasquimq.engine.failure_log import FailureLog, UnknownNameLog
 from chasquimq.engine.redaction import Redaction
 from chasquimq.errors import PayloadTooLarge, RetryLater
 from chasquimq.model.delivery import Arrival, Delivery
@@ -22,9 +22,10 @@ from chasquimq.model.verdict import (
     RetryPolicy,
     UnknownName,
     describe,
+    handler_found,
+    handler_missing,
     is_at_once,
     judge,
-    unknown_since_ms,
 )
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 Changes = dict[str, int | None]
 _MOVES_MAX = 256
-# Names may be made up by whoever adds jobs: neither memory nor the log may grow with them.
-_WARNED_NAMES_MAX = 1_000
 
 
 class Outcomes:
@@ -68,7 +67,7 @@ class Outcomes:
         self.acker = DoorLoop[Any]("acker", pass_door, self._acked, ack_max, reject)
         self.retrier = DoorLoop[Retrying]("retrier", store.retry, self._retried, _MOVES_MAX, reject)
         self.burier = DoorLoop[Burying]("burier", store.bury, self._buried, _MOVES_MAX, reject)
-        self._warned_names: set[str] = set()
+        self._unknown_names = UnknownNameLog(policy)
         self._redact = Redaction(settings.redact) if settings.redact is not None else None
         self._failure_log = FailureLog(tells_messages=self._redact is None)
 
@@ -135,6 +134,8 @@ class Outcomes:
             verdict = Bury(DlqReason.UNRECOVERABLE)
         if isinstance(error, UnknownName):
             delivery.started_ns = delivery.duration_us = 0  # it was looked at, but nothing ran
+            if isinstance(verdict, Retry):
+                self._unknown_names.note(delivery, error.handlers, failure, now_ms)
         elif not isinstance(error, RetryLater):
             fate = "retried" if isinstance(verdict, Retry) else verdict.reason
             self._failure_log.note(delivery, error, failure, fate)
@@ -172,16 +173,9 @@ class Outcomes:
 
     def _changes(self, delivery: Delivery, error: BaseException, now_ms: float) -> Changes | None:
         """What a retry sets in the job's extras."""
-        if not isinstance(error, UnknownName):
-            return None
-        self._warn_of(delivery.name)
-        return {"unknown_since_ms": unknown_since_ms(delivery, now_ms)}
-
-    def _warn_of(self, name: str) -> None:
-        is_told = name in self._warned_names or len(self._warned_names) >= _WARNED_NAMES_MAX
-        if not is_told:
-            self._warned_names.add(name)
-            logger.warning("no handler has this name", extra={"job_name": name})
+        if isinstance(error, UnknownName):
+            return {**handler_missing(delivery, self._policy, now_ms)}
+        return handler_found(delivery)
 
     def _rejected(self, move: Any, error: Exception) -> None:
         """A move that cannot be encoded, or that the server refuses alone: bury its job instead."""

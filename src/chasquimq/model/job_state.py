@@ -18,6 +18,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     `attempt` counts runs already spent, of a dead job all its runs. `entry_id` is the place in
     the stream or the DLQ. `since_ms` is when the server last heard that `worker` holds the job.
+    `waits_for` says why a `delayed` job that is due again and again does not run: no worker that
+    met it has its handler. After `waits_until_ms` it is buried.
     `scanned_all` is False where the search gave up before it had seen every entry, so that
     `unknown` does not mean gone.
     """
@@ -32,4 +34,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     due_ms: int | None = None
     reason: str | None = None
     error: str | None = None
+    waits_for: str | None = None
+    waits_since_ms: int | None = None
+    waits_until_ms: int | None = None
     scanned_all: bool = True

@@ -62,7 +62,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class DelayedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A member of the delayed set; `job_id` and `attempt` are None where it cannot be read.
 
-    `due_ms` is None where the score is no instant.
+    `due_ms` is None where the score is no instant. `waits_for` is set where no worker that met the
+    job had its handler: it is put back since `waits_since_ms`, until `waits_until_ms`.
     """
 
     job_id: str | None
@@ -70,6 +71,9 @@ class DelayedJob(msgspec.Struct, frozen=True, kw_only=True):
     due_ms: int | None
     attempt: int | None
     member_bytes: int
+    waits_for: str | None = None
+    waits_since_ms: int | None = None
+    waits_until_ms: int | None = None
 
 
 class WrongType(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,18 @@ from chasquimq.model.fingerprint import fingerprint
 from chasquimq.model.reason import DlqReason
 
 _DETAIL_CHARS_MAX = 512
+# Keys of the extras of a job that no handler has the name of. ChasquiMQ (Rust) knows neither.
+UNKNOWN_SINCE, UNKNOWN_UNTIL = "unknown_since_ms", "unknown_until_ms"
 # Due times are floats to the server; beyond this they are no whole milliseconds any more.
 _AFTER_MS_MAX = 2**52
 
 
 class UnknownName(Exception):
-    """No handler has this job's name."""
+    """No handler has this job's name; `handlers` are the names that there are, the nearest first."""
+
+    def __init__(self, message: str = "", handlers: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.handlers = handlers
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
@@ -149,8 +155,34 @@ def describe(error: BaseException, redact: Callable[[str, str], str] | None = No
 
 def unknown_since_ms(delivery: Delivery, now_ms: float) -> int:
     """When a worker first met this job without a handler for it."""
-    since = (delivery.extras or {}).get("unknown_since_ms")
+    since = (delivery.extras or {}).get(UNKNOWN_SINCE)
     return since if isinstance(since, int) else int(now_ms)
+
+
+def handler_missing(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> dict[str, int]:
+    """The extras of a job that is put back for want of a handler: since when, and until when."""
+    since_ms = unknown_since_ms(delivery, now_ms)
+    return {UNKNOWN_SINCE: since_ms, UNKNOWN_UNTIL: since_ms + policy.unknown_name_for_ms}
+
+
+def handler_found(delivery: Delivery) -> dict[str, int | None] | None:
+    """What to take out of the extras of a job once a handler ran it; None where there is nothing."""
+    is_marked = delivery.extras is not None and UNKNOWN_SINCE in delivery.extras
+    return {UNKNOWN_SINCE: None, UNKNOWN_UNTIL: None} if is_marked else None
+
+
+def handler_wait(name: str, extras: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a job that is put back waits for, as fields of its state; {} where it has a handler."""
+    since_ms = extras.get(UNKNOWN_SINCE) if extras else None
+    if not extras or not isinstance(since_ms, int):
+        return {}
+    until_ms = extras.get(UNKNOWN_UNTIL)
+    named = f"named {name!r}" if name else "for jobs without a name"
+    return {
+        "waits_for": f"a worker with a handler {named}",
+        "waits_since_ms": since_ms,
+        "waits_until_ms": until_ms if isinstance(until_ms, int) else None,
+    }
 
 
 def _asked_ms(error: RetryLater) -> int | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.snapshot import DelayedJob
+from chasquimq.model.verdict import handler_wait
 from chasquimq.store.reading import PageSize
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.codec import decode_envelope, read_extras
 from chasquimq.wire.delayed_member import split_member
 
 if TYPE_CHECKING:
@@ -47,24 +48,22 @@ class DelayedListing:
 
 def _job(scored: RawMember) -> DelayedJob:
     member, score = scored
-    name, job_id, attempt = _read(member)
     due_ms = float(score)
     return DelayedJob(
-        job_id=job_id,
-        name=name,
         due_ms=int(due_ms) if math.isfinite(due_ms) else None,
-        attempt=attempt,
         member_bytes=len(member),
+        **_read(member),
     )
 
 
-def _read(member: bytes) -> tuple[str, str | None, int | None]:
+def _read(member: bytes) -> dict[str, Any]:
     try:
         name, raw = split_member(member)
     except DecodeError:
-        return "", None, None
+        return {"name": "", "job_id": None, "attempt": None}
     try:
         envelope = decode_envelope(raw)
     except DecodeError:
-        return name, None, None
-    return name, envelope.id, envelope.attempt
+        return {"name": name, "job_id": None, "attempt": None}
+    known = {"name": name, "job_id": envelope.id, "attempt": envelope.attempt}
+    return known | handler_wait(name, read_extras(raw))

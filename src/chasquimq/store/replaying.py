@@ -11,6 +11,7 @@ import msgspec
 
 from chasquimq.errors import DecodeError, EditRefused
 from chasquimq.model.backoff import U32_MAX
+from chasquimq.model.verdict import UNKNOWN_SINCE, UNKNOWN_UNTIL
 from chasquimq.store.producing import ProducerStore
 from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras, split_envelope
 from chasquimq.wire.stream_entry import DlqEntry
@@ -189,4 +190,8 @@ def _next_generation(entry: DlqEntry, edit: Edit | None) -> _Move:
 def _changes(extras: dict[str, Any]) -> dict[str, int | None]:
     generation = max(0, extras.get("generation", 0)) + 1
     # A new generation has all its time to meet a worker that knows its name.
-    return {"unknown_since_ms": None, "generation": min(generation, U32_MAX)}
+    return {
+        UNKNOWN_SINCE: None,
+        UNKNOWN_UNTIL: None,
+        "generation": min(generation, U32_MAX),
+    }

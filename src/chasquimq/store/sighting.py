@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.job_state import JobState
-from chasquimq.wire.codec import Envelope, decode_envelope
+from chasquimq.model.verdict import handler_wait
+from chasquimq.wire.codec import Envelope, decode_envelope, read_extras
 from chasquimq.wire.delayed_member import split_member
 from chasquimq.wire.outcome import COMPLETED, DEAD, decode_outcome
 from chasquimq.wire.stream_entry import decode_dlq, read_fields
@@ -88,6 +89,7 @@ class Sighting:
             name=name,
             attempt=envelope.attempt,
             due_ms=_due_ms(score),
+            **handler_wait(name, read_extras(raw)),
         )
 
     def _is_in(self, fields: list[bytes]) -> bool:
