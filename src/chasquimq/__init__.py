@@ -6,6 +6,8 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from chasquimq.model.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from chasquimq.batching import Batch as Batch
     from chasquimq.consumer import Consumer
@@ -111,7 +113,6 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "version",
     "Worker",
 ]
-__version__ = "0.1.0"
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from chasquimq.hooks import Hooks
 from chasquimq.job import DeliveredJob, enter_job
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.verdict import RetryPolicy
+from chasquimq.model.version import __version__
+from chasquimq.model.worker_record import WorkerRecord, bounded_handlers, record_ttl_ms
 from chasquimq.run_spans import RunSpans
 from chasquimq.settings import ConnectionSettings, WorkerSettings
 from chasquimq.store.consuming import ConsumerStore
@@ -51,6 +54,8 @@ class Assembly:
     health: Callable[[], WorkerHealth]
     state: dict[str, Any]
     encode: Callable[[Any], bytes]
+    # None: one handler for every name.
+    handler_names: Sequence[str] | None = None
 
     def pipeline(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> Pipeline:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
@@ -65,7 +70,7 @@ class Assembly:
         )  # fmt: skip
         return Pipeline(
             store,
-            self._lease_store(),
+            self._lease_store(store, concurrency),
             self._upkeep(upkeep, store),
             self._begin(execute),
             settings,
@@ -87,9 +92,32 @@ class Assembly:
             beside=upkeep_roles(settings.upkeep), wished=wished,
         )  # fmt: skip
 
-    def _lease_store(self) -> LeaseStore:
-        beat_ms = self.settings.lease.beat_ms
-        return LeaseStore(self.queue, self.group, self.consumer, self.connection, beat_ms)
+    def _lease_store(self, store: ConsumerStore, concurrency: int) -> LeaseStore:
+        lease = self.settings.lease
+        return LeaseStore(
+            self.queue, self.group, self.consumer, self.connection, lease.beat_ms,
+            record=lambda: self._record(int(store.clock.now_ms()), concurrency),
+            record_ms=lease.record_ms,
+        )  # fmt: skip
+
+    def _record(self, started_at_ms: int, concurrency: int) -> WorkerRecord:
+        lease_ms = self.settings.lease.lease_ms
+        handlers, left_out = bounded_handlers(self.handler_names or ())
+        return WorkerRecord(
+            version=__version__,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=(self.queue,),
+            group=self.group,
+            concurrency=concurrency,
+            lease_ms=lease_ms,
+            ttl_ms=record_ttl_ms(lease_ms),
+            started_at_ms=started_at_ms,
+            handlers=handlers,
+            handlers_left_out=left_out,
+            handles_all=self.handler_names is None,
+            supports=tuple(_supported(self.settings)),
+        )
 
     def _upkeep(self, upkeep: UpkeepStore, store: ConsumerStore) -> UpkeepLoops:
         return UpkeepLoops(
@@ -144,6 +172,15 @@ def _arm_failpoints() -> None:
         from chasquimq.engine.failpoints import install
 
         install(text)
+
+
+def _supported(settings: WorkerSettings) -> Iterator[str]:
+    """What a worker does beside its jobs, in the words of its record."""
+    yield from ["delayed"] if settings.upkeep.delayed_enabled else []
+    yield from ["repeatable"] if settings.upkeep.run_scheduler else []
+    yield from ["results"] if settings.results.is_stored else []
+    yield from ["history"] if settings.history.is_kept else []
+    yield from ["events"] if settings.events.level != "off" else []
 
 
 def _losses(

@@ -113,6 +113,11 @@ class HandlerSet:
         )
 
     @property
+    def names(self) -> list[str] | None:
+        """Whose jobs it runs; None: one handler runs them all."""
+        return None if self._routes is None else list(self._routes)
+
+    @property
     def running_max(self) -> int:
         """How many jobs may start at once: none should wait for its thread or process."""
         if self._batch:

@@ -66,6 +66,10 @@ class Lease:
     def stop(self) -> None:
         self._stopped.set()
 
+    def retire(self) -> None:
+        """Go on renewing leases, and say no more that this worker is there."""
+        self._store.retire()
+
     def check(self) -> None:
         """Trust no lease that could not be renewed for too long; called from either side."""
         if not self._is_over():
@@ -85,7 +89,10 @@ class Lease:
 
     def _run(self) -> None:
         failures = 0
-        pause_s = self._settings.beat_ms / 1000
+        began_s = time.monotonic()
+        # What the worker says of itself should be there when it begins; nothing is held yet.
+        self._safely(self._store.publish)
+        pause_s = max(0.0, self._settings.beat_ms / 1000 - (time.monotonic() - began_s))
         while not self._stopped.wait(pause_s):
             is_renewed = self._safely(self._beat)
             failures = 0 if is_renewed else failures + 1

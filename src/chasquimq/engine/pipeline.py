@@ -174,10 +174,16 @@ class Pipeline:
         await take_leave(
             lambda: give.give(self.outcomes.interrupted_counts),
             give.give_unstarted,
-            self.store.remove_consumer,
+            self._say_goodbye,
             self.upkeep.release,
             self._end_history,
         )
+
+    async def _say_goodbye(self) -> None:
+        # What says that this worker is there goes with the worker, unless it still holds jobs.
+        if await self.store.remove_consumer():
+            self.lease.retire()
+            await self.store.remove_record()
 
     async def _end_history(self) -> None:
         if self._historian is not None:

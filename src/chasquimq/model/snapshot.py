@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-WorkerState = Literal["alive", "dead", "parking"]
+from chasquimq.model.worker_record import WorkerRecord, WorkerState, state_after
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """How much is where.
 
-    `stream_depth` counts what waits and what runs, `pending` what workers hold of it.
+    `stream_depth` counts what waits and what runs, `pending` what workers hold of it; `parked` is
+    what workers gave back, which waits for the next one.
     `oldest_delayed_lag_ms` is how late the first delayed job is, None where none is delayed.
     `added_total` counts every entry the stream ever had, None where the server does not count.
     """
@@ -24,6 +23,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     has_group: bool
     stream_depth: int
     pending: int
+    parked: int = 0
     dlq_depth: int
     delayed_depth: int
     oldest_delayed_lag_ms: int | None
@@ -42,21 +42,39 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer of the group; `idle_ms` is how long the server has not heard of it.
+    """A consumer of the group; `idle_ms` is how long ago it last sent a command for its jobs.
 
-    The parking consumer is nobody: it keeps what workers gave back until one takes it.
+    `record` is what it says of itself, and `record_age_ms` how long ago it last said so; workers
+    of ChasquiMQ (Rust) say nothing. The parking consumer is nobody: it keeps what workers gave back
+    until one takes it.
     """
 
     name: str
     pending: int
     idle_ms: int
     is_parking: bool = False
+    record: WorkerRecord | None = None
+    record_age_ms: int | None = None
+
+    @property
+    def silent_ms(self) -> int:
+        """How long nothing was heard of it: neither a command nor a renewal of its record."""
+        return self.idle_ms if self.record_age_ms is None else min(self.idle_ms, self.record_age_ms)
+
+    def lease_ms(self, assumed_ms: int) -> int:
+        """Its own lease; the assumed one where it does not say."""
+        return self.record.lease_ms if self.record and self.record.lease_ms else assumed_ms
 
     def state(self, lease_ms: int) -> WorkerState:
-        """Whether it lives; a silence longer than the lease is death."""
+        """Whether it lives; `lease_ms` is assumed of a worker without a record."""
         if self.is_parking:
             return "parking"
-        return "dead" if self.idle_ms > lease_ms else "alive"
+        has_record = self.record is not None
+        return state_after(self.silent_ms, self.lease_ms(lease_ms), has_record=has_record)
+
+    def taken_over_in_ms(self, lease_ms: int) -> int:
+        """When a living worker of the same lease may take over what it holds."""
+        return max(0, self.lease_ms(lease_ms) - self.silent_ms)
 
 
 class DelayedJob(msgspec.Struct, frozen=True, kw_only=True):

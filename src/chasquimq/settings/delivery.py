@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from chasquimq.errors import LimitExceeded
 from chasquimq.model.options import whole_number
+from chasquimq.model.worker_record import RECORD_PAUSE_MS_MIN
 from chasquimq.settings.rules import MIB, at_least, number_at_least, true_or_false
 
 # What an envelope adds to its payload at most: id, times, retry rule, extras.
@@ -59,6 +60,11 @@ class LeaseSettings:
     @property
     def beat_ms(self) -> int:
         return max(1, self.lease_ms // 3)
+
+    @property
+    def record_ms(self) -> int:
+        """How often a worker renews what it says of itself."""
+        return max(self.beat_ms, RECORD_PAUSE_MS_MIN)
 
     @property
     def lost_after_ms(self) -> int:

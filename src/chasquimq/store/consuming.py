@@ -233,6 +233,11 @@ class ConsumerStore:
             await self._run_on(self.keys.wake, "reap_consumer", self.group, self.consumer, 0)
         return await self._run("reap_consumer", self.group, self.consumer, 0) != 0
 
+    async def remove_record(self) -> None:
+        """Remove what this worker said of itself."""
+        with suppress(ServerRefused):  # whoever may not use the key never wrote it
+            await self._writes.call("DEL", self.keys.worker(self.consumer))
+
     async def _regroup(self, error: ServerRefused) -> Batch:
         """Whoever deleted the group deleted its jobs; those to come need it again."""
         if error.code != "NOGROUP":

@@ -170,7 +170,7 @@ class DiagnosingStore:
 
     async def _use(self, keys: QueueKeys, group: dict[bytes, Reply]) -> GroupUse:
         name = read_text(group[b"name"])
-        found = await InspectorStore(keys.queue, self._link, name).workers()
+        found = await InspectorStore(keys.queue, self._link, name).consumers()
         workers = sum(not one.is_parking and one.idle_ms <= SILENT_MS_MAX for one in found)
         return GroupUse(name, workers, cast("int", group[b"pending"]))
 

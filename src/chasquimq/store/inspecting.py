@@ -14,16 +14,20 @@ from chasquimq.store.connection import Connection, Part, Reply, pack
 from chasquimq.store.consuming import PARKING
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.stream_entry import read_text
+from chasquimq.wire.worker_record import decode_worker_record
 
 if TYPE_CHECKING:
     from chasquimq.store.link import Link
 
 
+_RECORDS_PER_CALL_MAX = 500
+
+
 class Counts(msgspec.Struct, frozen=True):
     """How many jobs are where.
 
-    `ready` wait in the stream, `running` are held by workers, `delayed` wait for their time
-    (retries too), `dead` lie in the DLQ.
+    `ready` wait in the stream, those included that a worker gave back; `running` are held by
+    workers, `delayed` wait for their time (retries too), `dead` lie in the DLQ.
     """
 
     ready: int = 0
@@ -49,7 +53,7 @@ class InspectorStore:
     async def counts(self) -> Counts:
         """All depths in one round trip."""
         keys = self._keys
-        replies = await self._link.ask(
+        length, pending, *others = await self._link.ask(
             pack(("XLEN", keys.stream))
             + pack(("XPENDING", keys.stream, self._group))
             + pack(("ZCARD", keys.delayed))
@@ -57,8 +61,9 @@ class InspectorStore:
             + pack(("ZCARD", keys.repeat)),
             5,
         )
-        length, pending, delayed, dead, repeatable = map(_number, replies)
-        return Counts(max(0, length - pending), pending, delayed, dead, repeatable)
+        running, _ = _held_and_parked(pending)
+        ready = max(0, _number(length) - running)
+        return Counts(ready, running, *map(_number, others))
 
     async def delayed_due_within(self, ms: int) -> int:
         """How many delayed jobs fall due within that time, by the server's clock."""
@@ -73,6 +78,21 @@ class InspectorStore:
         return read_snapshot(self._keys.queue, self._group, replies)
 
     async def workers(self) -> list[WorkerSnapshot]:
+        """The consumers of the group, with what they say of themselves."""
+        consumers = await self.consumers()
+        records = await self._records([one.name for one in consumers if not one.is_parking])
+        return [_with_record(one, records.get(one.name), self._group) for one in consumers]
+
+    async def _records(self, names: Sequence[str]) -> dict[str, tuple[Reply, Reply]]:
+        """The bytes of the records, and how long each is still kept."""
+        replies: list[Reply] = []
+        for at in range(0, len(names), _RECORDS_PER_CALL_MAX):
+            keys = [self._keys.worker(name) for name in names[at : at + _RECORDS_PER_CALL_MAX]]
+            request = b"".join(pack(("GET", key)) + pack(("PTTL", key)) for key in keys)
+            replies += await self._link.ask(request, 2 * len(keys))
+        return dict(zip(names, zip(replies[::2], replies[1::2], strict=True), strict=True))
+
+    async def consumers(self) -> list[WorkerSnapshot]:
         """The consumers of the group; none where there is no group."""
         (reply,) = await self._link.ask(
             pack(("XINFO", "CONSUMERS", self._keys.stream, self._group))
@@ -109,6 +129,7 @@ def read_snapshot(queue: str, group: str, replies: Sequence[Reply]) -> Snapshot:
     for reply in (time, exists, oldest):
         _raise_error(reply)
     now_ms = read_time(time)
+    held, parked = _held_and_parked(pending)
     length, added = _stream_counts(about_stream, _number(depth))
     return Snapshot(
         queue=queue,
@@ -117,7 +138,8 @@ def read_snapshot(queue: str, group: str, replies: Sequence[Reply]) -> Snapshot:
         exists=exists > 0,
         has_group=not is_missing(pending),
         stream_depth=length,
-        pending=_number(pending),
+        pending=held,
+        parked=parked,
         dlq_depth=_number(dlq),
         delayed_depth=_number(delayed),
         oldest_delayed_lag_ms=_lag_ms(oldest, now_ms),
@@ -148,6 +170,28 @@ def _worker(row: dict[bytes, Reply]) -> WorkerSnapshot:
     return WorkerSnapshot(
         name=name, pending=row[b"pending"], idle_ms=row[b"idle"], is_parking=name == PARKING
     )
+
+
+def _with_record(
+    worker: WorkerSnapshot, replies: tuple[Reply, Reply] | None, group: str
+) -> WorkerSnapshot:
+    """The worker with its record; one that may not be read, or is of another group, is none."""
+    raw, ttl_ms = replies or (None, None)
+    record = decode_worker_record(raw) if isinstance(raw, bytes) else None
+    if record is None or record.group != group:
+        return worker
+    # A record that never runs out says nothing about its age.
+    left_ms = ttl_ms if isinstance(ttl_ms, int) else -1
+    age_ms = max(0, record.ttl_ms - left_ms) if left_ms >= 0 else None
+    return msgspec.structs.replace(worker, record=record, record_age_ms=age_ms)
+
+
+def _held_and_parked(reply: Reply) -> tuple[int, int]:
+    """How many jobs workers hold, and how many were given back and wait for the next worker."""
+    total = _number(reply)
+    rows: Sequence[Sequence[Reply]] = (reply[3] or ()) if total else ()
+    parked = sum(int(count) for name, count in rows if name == PARKING.encode())
+    return total - parked, parked
 
 
 def _lag_ms(oldest: Sequence[bytes], now_ms: int) -> int | None:

@@ -47,6 +47,10 @@ class QueueKeys:
         """The marker that somebody of the group has looked for silent jobs."""
         return f"{self._prefix}claim:{group}"
 
+    def worker(self, consumer: str) -> str:
+        """What a worker says of itself; found by the names of the group's consumers."""
+        return f"{self._prefix}worker:{consumer}"
+
     def result(self, job_id: str) -> str:
         """Where a handler's return value is kept."""
         return f"{self._prefix}result:{job_id}"

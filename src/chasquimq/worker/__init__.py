@@ -272,4 +272,5 @@ class Worker:
             health=lambda: self.health().record,
             state=self.state,
             encode=self._encode,
+            handler_names=self._handlers.names,
         )
