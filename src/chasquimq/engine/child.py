@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from chasquimq.engine.child_address import Handler, load
 from chasquimq.engine.child_frames import (
@@ -30,6 +31,7 @@ from chasquimq.engine.child_frames import (
     encode_frame,
     read_frame,
 )
+from chasquimq.engine.tracebacks import Trace, trace_of
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
 from chasquimq.model.delivery import Delivery
 from chasquimq.store import payloads
@@ -177,7 +179,7 @@ def describe(error: BaseException) -> HandlerError:
     return HandlerError(
         type_name=type(error).__name__,
         message=head_of(text_of(error)),
-        traceback_text=tail_of("".join(traceback.format_exception(error))),
+        trace=short_words(trace_of(error)),
         is_unrecoverable=isinstance(error, UnrecoverableError),
         retry_later_ms=retry_later_ms_of(error),
         is_undecodable=isinstance(error, DecodeError),
@@ -196,8 +198,12 @@ def head_of(text: str) -> str:
     return text.encode("utf-8", "replace")[:TEXT_BYTES_MAX].decode("utf-8", "ignore")
 
 
-def tail_of(text: str) -> str:
-    return text.encode("utf-8", "replace")[-TEXT_BYTES_MAX:].decode("utf-8", "ignore")
+def short_words(trace: Trace) -> Trace:
+    """The same trace with texts that a frame can carry."""
+    return [
+        msgspec.structs.replace(part, text=head_of(part.text), more=head_of(part.more))
+        for part in trace
+    ]
 
 
 def retry_later_ms_of(error: BaseException) -> int | None:

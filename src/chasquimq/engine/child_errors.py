@@ -6,19 +6,24 @@ import signal
 from contextlib import suppress
 
 from chasquimq.engine.child_frames import HandlerError
+from chasquimq.engine.tracebacks import Trace, traceback_text
 from chasquimq.errors import DecodeError, RetryLater, SettingsError, UnrecoverableError
 
 
 class RemoteError(Exception):
-    """A handler raised in its own process; `type_name`, `message` and `traceback_text` say what."""
+    """A handler raised in its own process; `type_name`, `message` and `traceback_text` say what.
 
-    def __init__(self, type_name: str, message: str, traceback_text: str = "") -> None:
+    `trace` is where it came from, not yet put into words.
+    """
+
+    def __init__(self, type_name: str, message: str, trace: Trace) -> None:
         self.type_name = type_name
         self.message = message
-        self.traceback_text = traceback_text
+        self.trace = trace
+        self.traceback_text = traceback_text(trace)
         super().__init__(f"{type_name}: {message}" if message else type_name)
-        if traceback_text:
-            self.add_note(traceback_text)
+        if self.traceback_text:
+            self.add_note(self.traceback_text)
 
 
 class ChildDied(Exception):
@@ -31,7 +36,7 @@ class ChildDied(Exception):
 
 def exception_of(error: HandlerError) -> Exception:
     """The exception to raise in the parent; the remote one is its cause when it is another."""
-    remote = RemoteError(error.type_name, error.message, error.traceback_text)
+    remote = RemoteError(error.type_name, error.message, error.trace)
     if error.retry_later_ms is not None:
         return _caused(RetryLater(error.retry_later_ms, error.message), remote)
     if error.is_unrecoverable:

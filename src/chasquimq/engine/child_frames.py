@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from chasquimq.engine.tracebacks import Trace
+
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 LENGTH = struct.Struct(">I")
 STOP_FRAME = LENGTH.pack(0)
@@ -48,7 +50,7 @@ class HandlerError(msgspec.Struct, frozen=True, array_like=True):
 
     type_name: str
     message: str
-    traceback_text: str
+    trace: Trace
     is_unrecoverable: bool = False
     retry_later_ms: int | None = None
     is_undecodable: bool = False

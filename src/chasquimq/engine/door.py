@@ -133,7 +133,7 @@ class DoorLoop(Generic[Move]):
                 if not _is_about_a_move(error):
                     raise
                 refused.append((move, error))
-                if not has_passed and len(refused) >= _REFUSALS_MAX and _is_refusal(error):
+                if not has_passed and len(refused) >= _REFUSALS_MAX and is_refusal(error):
                     break
                 continue
             has_passed = True
@@ -148,7 +148,7 @@ class DoorLoop(Generic[Move]):
         kept: list[tuple[Move, Exception]] = []
         for move, error in refused:
             self._part_with(move)
-            if keeps_refusals and _is_refusal(error):
+            if keeps_refusals and is_refusal(error):
                 kept.append((move, error))
             else:
                 self._reject(move, error)
@@ -171,10 +171,10 @@ class DoorLoop(Generic[Move]):
 
 def _is_about_a_move(error: Exception) -> bool:
     """Whether it may be the fault of one move: the others would pass without it."""
-    return not isinstance(error, StoreError) or _is_refusal(error)
+    return not isinstance(error, StoreError) or is_refusal(error)
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Whether the server refused what it was asked, and not for the state that it is in."""
     is_plain = isinstance(error, ServerRefused) and error.code == "ERR"
     return is_plain or isinstance(error, ScriptFailed)

@@ -6,11 +6,14 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from chasquimq.engine.counters import Counters
-from chasquimq.engine.door import DoorLoop, Move
+from chasquimq.engine.door import DoorLoop, Move, is_refusal
 from chasquimq.engine.failure_log import FailureLog, UnknownNameLog
 from chasquimq.engine.redaction import Redaction
-from chasquimq.errors import PayloadTooLarge, RetryLater
+from chasquimq.engine.tracebacks import trace_of, traceback_text
+from chasquimq.errors import PayloadTooLarge, RetryLater, StoreError
 from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.log import get_logger
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
@@ -52,6 +55,7 @@ class Outcomes:
         encode: Callable[[Any], bytes],
         listener: Listener | None = None,
     ) -> None:
+        self._store = store
         self._results = settings.results
         # Promotion tells of `waiting`, between `retry-scheduled` and `active`; nothing else can.
         self._tells_waiting = settings.events.waiting_max > 0
@@ -66,9 +70,10 @@ class Outcomes:
         ack_max, reject = settings.ack.batch_max, self._rejected
         self.acker = DoorLoop[Any]("acker", pass_door, self._acked, ack_max, reject)
         self.retrier = DoorLoop[Retrying]("retrier", store.retry, self._retried, _MOVES_MAX, reject)
-        self.burier = DoorLoop[Burying]("burier", store.bury, self._buried, _MOVES_MAX, reject)
+        self.burier = DoorLoop[Burying]("burier", self._bury, self._buried, _MOVES_MAX, reject)
         self._unknown_names = UnknownNameLog(policy)
         self._redact = Redaction(settings.redact) if settings.redact is not None else None
+        self._keeps_tracebacks = settings.keep_tracebacks
         self._failure_log = FailureLog(tells_messages=self._redact is None)
 
     @property
@@ -144,7 +149,28 @@ class Outcomes:
             self._retry(delivery, verdict, changes, failure)
             return
         runs = delivery.run_number if delivery.started_ns else delivery.run_number - 1
-        self.burier.put(Burying(delivery, verdict.reason, runs, failure))
+        traceback = self._traceback(error, failure) if delivery.started_ns else ""
+        self.burier.put(Burying(delivery, verdict.reason, runs, failure, traceback))
+
+    def _traceback(self, error: BaseException, failure: Failure) -> str:
+        """Where the last attempt of a job failed; formed for jobs that are buried, and no others."""
+        if not self._keeps_tracebacks:
+            return ""
+        return traceback_text(trace_of(error), failure, self._redact)
+
+    async def _bury(self, moves: Sequence[Burying]) -> list[Door]:
+        """Send burials; one that the server refuses alone goes without its traceback."""
+        try:
+            return await self._store.bury(moves)
+        except StoreError as error:
+            if len(moves) > 1 or not moves[0].traceback or not is_refusal(error):
+                raise
+            refusal = error
+        (move,) = moves
+        doors = await self._store.bury([msgspec.structs.replace(move, traceback="")])
+        job_id = move.entry.job_id if isinstance(move.entry, Delivery) else ""
+        logger.warning("the traceback of job %s is left out: %s", job_id, refusal)
+        return doors
 
     def interrupted(self, delivery: Delivery) -> None:
         """Our own deadline ended it: if it was started, it goes back charged."""

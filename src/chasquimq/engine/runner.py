@@ -319,7 +319,9 @@ class Runners:
                 self._finish.interrupted(delivery)
                 return
             if task in self._timed_out:
-                error = JobTimeout(self._timeout_ms_of(delivery) or 0)
+                # Where it was when its time was over.
+                where = error.__traceback__
+                error = JobTimeout(self._timeout_ms_of(delivery) or 0).with_traceback(where)
         self._finish.failed(delivery, error)
 
     def _arm(self, task: asyncio.Task[None], delivery: Delivery) -> asyncio.TimerHandle | None:

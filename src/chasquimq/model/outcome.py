@@ -70,12 +70,16 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
 
 
 class Burying(msgspec.Struct, frozen=True, gc=False):
-    """An entry on its way to the DLQ; `attempt` 0 means that it never started."""
+    """An entry on its way to the DLQ; `attempt` 0 means that it never started.
+
+    `traceback` is that of its last attempt; empty where nothing of it is kept.
+    """
 
     entry: Delivery | Arrival
     reason: DlqReason
     attempt: int
     failure: Failure | None = None
+    traceback: str = ""
 
     @property
     def entry_id(self) -> bytes:

@@ -147,7 +147,7 @@ def describe(error: BaseException, redact: Callable[[str, str], str] | None = No
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - a user's __str__ may raise anything
-        error_type, message = _type_name(type(error)), "<exception str() failed>"
+        error_type, message = type_name(type(error)), "<exception str() failed>"
     if redact is not None:
         message = redact(error_type, message)
     return Failure(_storable(error_type), _storable(message))
@@ -194,7 +194,7 @@ def _asked_ms(error: RetryLater) -> int | None:
 
 
 # The name of a class as it was written, whatever its metaclass answers.
-_type_name: Callable[[type], str] = vars(type)["__name__"].__get__
+type_name: Callable[[type], str] = vars(type)["__name__"].__get__
 
 
 def _remote_words(error: BaseException) -> tuple[str, str] | None:

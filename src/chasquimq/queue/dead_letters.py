@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 from chasquimq.errors import (
-    DecodeError,
     EditRefused,
     EncodeError,
     LimitExceeded,
@@ -20,7 +19,8 @@ from chasquimq.queue.opening import Opening
 from chasquimq.store.dead_letters import DeadLetterStore, DlqQuery, buried_ms
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.replaying import Edit, Replayed
-from chasquimq.wire.codec import decode_envelope, decode_payload, encode_payload
+from chasquimq.wire.codec import decode_payload, encode_payload
+from chasquimq.wire.contents import open_envelope
 from chasquimq.wire.names import check_many
 from chasquimq.wire.stream_entry import DlqEntry
 
@@ -31,7 +31,9 @@ _U64_MAX = 2**64 - 1
 class DeadLetter(TypedDict):
     """One entry of the DLQ; None stands for what its writer did not know.
 
-    `payload` is the envelope as it was buried, `job_id` is None where it cannot be decoded.
+    `payload` is the envelope as it was buried, `job_id` is None where it cannot be decoded. `data`
+    is what the job carries, None too where that cannot be decoded. `traceback` is that of the last
+    attempt.
     """
 
     dlq_id: str
@@ -45,6 +47,8 @@ class DeadLetter(TypedDict):
     error: str | None
     fingerprint: str | None
     job_id: str | None
+    data: Any
+    traceback: str | None
 
 
 class DeadLetters(Opening):
@@ -140,6 +144,7 @@ class DeadLetters(Opening):
 
 
 def _letter(entry: DlqEntry) -> DeadLetter:
+    contents = open_envelope(entry.payload)
     return {
         "dlq_id": entry.entry_id,
         "source_id": entry.source_id,
@@ -152,15 +157,10 @@ def _letter(entry: DlqEntry) -> DeadLetter:
         "failed_at_ms": buried_ms(entry) if entry.failed_at_ms is None else entry.failed_at_ms,
         "error": entry.error or None,
         "fingerprint": entry.fingerprint or None,
-        "job_id": _job_id(entry.payload),
+        "job_id": contents and contents.job_id,
+        "data": contents and contents.data,
+        "traceback": entry.traceback_text or None,
     }
-
-
-def _job_id(envelope: bytes) -> str | None:
-    try:
-        return decode_envelope(envelope).id
-    except DecodeError:
-        return None
 
 
 def _checked(ids: Any) -> Sequence[str] | None:

@@ -101,6 +101,8 @@ class WorkerSettings:
     # Jobs that wait beside free room for this long make health say so.
     stall_after_ms: int = 15_000
     redact: Redact | None = None
+    # Whether the DLQ keeps where the last attempt of a dead job failed.
+    keep_tracebacks: bool = True
     read: ReadSettings = field(default_factory=ReadSettings)
     ack: AckSettings = field(default_factory=AckSettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
@@ -121,6 +123,7 @@ class WorkerSettings:
             at_least("pool_size", self.pool_size, 1)
         if self.pool not in ("thread", "process"):
             raise SettingsError("pool", self.pool, '"thread" or "process"')
+        true_or_false("keep_tracebacks", self.keep_tracebacks)
         of_kind("abilities", self.abilities, AbilitySettings)
         _check_redact(self.redact)
 

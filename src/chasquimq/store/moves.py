@@ -116,6 +116,7 @@ def _spell_bury(move: Burying) -> list[Part]:
         attempt=move.attempt,
         error=move.failure.text if move.failure else "",
         fingerprint=move.fingerprint,
+        traceback=move.traceback,
     )
     outcome = encode_dead(move.reason, move.failure.text if move.failure else "")
     return [entry.entry_id, outcome, len(fields), *fields]

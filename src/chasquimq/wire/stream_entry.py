@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -12,6 +14,12 @@ from chasquimq.wire.delayed_member import read_name
 ERROR_CHARS_MAX = 2_048
 # 2**64 has twenty digits; a longer number is no time or count of ours.
 _UINT_DIGITS_MAX = 20
+# A longer text takes a third of its bytes or less when compressed; a shorter one saves too little.
+_COMPRESSED_BYTES_MIN = 1_024
+# What a reader makes of the bytes of anybody: four bytes a character of the longest text of ours.
+_TRACEBACK_BYTES_MAX = 64 * 1024
+# How a zlib stream begins; no text of ours begins with this letter.
+_ZLIB_MARK = b"x"
 
 
 class StreamFields(msgspec.Struct, frozen=True, gc=False):
@@ -38,6 +46,12 @@ class DlqEntry(msgspec.Struct, frozen=True, kw_only=True):
     failed_at_ms: int | None = None
     error: str = ""
     fingerprint: str = ""
+    traceback: bytes = b""
+
+    @property
+    def traceback_text(self) -> str:
+        """Where the last attempt failed, as text; empty where nothing is kept of it."""
+        return decode_traceback(self.traceback)
 
 
 def read_fields(fields: Sequence[bytes] | None) -> StreamFields:
@@ -64,6 +78,7 @@ def encode_dlq(
     failed_at_ms: int | None = None,
     error: str = "",
     fingerprint: str = "",
+    traceback: str = "",
 ) -> list[bytes]:
     """Spell a DLQ entry: the original's fields in its order, then ours where they are known."""
     fields = [b"d", payload]
@@ -74,6 +89,8 @@ def encode_dlq(
     _append(fields, b"failed_at", failed_at_ms)
     _append(fields, b"error", error)
     _append(fields, b"fp", fingerprint)
+    if traceback:
+        fields += (b"traceback", encode_traceback(traceback))
     return fields
 
 
@@ -91,7 +108,23 @@ def decode_dlq(entry_id: bytes | str, fields: Sequence[bytes] | None) -> DlqEntr
         failed_at_ms=read_uint(found.get(b"failed_at")),
         error=read_text(found.get(b"error", b"")),
         fingerprint=read_text(found.get(b"fp", b"")),
+        traceback=found.get(b"traceback", b""),
     )
+
+
+def encode_traceback(text: str) -> bytes:
+    """Spell a traceback: UTF-8, compressed with zlib where that pays."""
+    raw = text.encode(errors="backslashreplace")
+    is_short = len(raw) < _COMPRESSED_BYTES_MIN and not raw.startswith(_ZLIB_MARK)
+    return raw if is_short else zlib.compress(raw, 1)
+
+
+def decode_traceback(raw: bytes) -> str:
+    """Read a traceback of any writer; what a few bytes would swell to is cut."""
+    if raw.startswith(_ZLIB_MARK):
+        with suppress(zlib.error):
+            raw = zlib.decompressobj().decompress(raw, _TRACEBACK_BYTES_MAX)
+    return read_text(raw[:_TRACEBACK_BYTES_MAX])
 
 
 def first_values(fields: Sequence[bytes]) -> dict[bytes, bytes]:

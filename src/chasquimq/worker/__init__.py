@@ -106,6 +106,7 @@ class Worker:
         timeout_ms: int | None = None,
         batch: Batch | tuple[int, int] | None = None,
         redact: Redact | None = None,
+        keep_tracebacks: bool = True,
         shutdown_deadline_ms: int = 30_000,
         stall_after_ms: int = 15_000,
         insecure_tls: bool = False,
@@ -131,8 +132,8 @@ class Worker:
         self._named_url = self._connection.url
         self._settings = WorkerSettings(
             concurrency=concurrency, pool=pool, pool_size=pool_size, timeout_ms=timeout_ms,
-            redact=redact, shutdown_deadline_ms=shutdown_deadline_ms,
-            stall_after_ms=stall_after_ms,
+            redact=redact, keep_tracebacks=keep_tracebacks,
+            shutdown_deadline_ms=shutdown_deadline_ms, stall_after_ms=stall_after_ms,
             read=read_settings(read_count, read_block_ms, max_payload_bytes),
             lease=given(LeaseSettings, lease_ms=claim_min_idle_ms),
             retry=retry_settings(retry, max_attempts),
