@@ -72,8 +72,25 @@ async def test_an_outcome_is_kept_for_its_time_where_asked(bury, raw, deliver):
 
     assert await bury("me", (entry_id, "d", "1"), job_ids=["id"], outcome_ttl_s=90) == [1]
 
-    assert await raw("GET", raw.keys.outcome("id")) == b"outcome"
+    ((dlq_id, _),) = await raw.entries(raw.keys.dlq)
+    outcome = await raw("GET", raw.keys.outcome("id"))
+    assert outcome == b"outcome" + b"\xd9" + bytes([len(dlq_id)]) + dlq_id
     assert 85 <= await raw("TTL", raw.keys.outcome("id")) <= 90
+
+
+async def test_each_outcome_names_the_entry_of_its_own_job(bury, raw, deliver):
+    (gone,), kept = await deliver("me"), await deliver("me", 2)
+    await bury("me", (gone, "d", "0"))
+
+    rows = [(one, "d", str(at)) for at, one in enumerate([gone, *kept])]
+    await bury("me", *rows, job_ids=["gone", "first", "second"], outcome_ttl_s=90)
+
+    buried = [entry_id for entry_id, _ in await raw.entries(raw.keys.dlq)]
+    outcomes = [await raw("GET", raw.keys.outcome(one)) for one in ("gone", "first", "second")]
+    assert outcomes[0] is None
+    assert [one.endswith(at) for one, at in zip(outcomes[1:], buried[1:], strict=True)] == [
+        True
+    ] * 2
 
 
 async def test_no_outcome_is_kept_for_an_entry_that_was_not_ours(bury, raw, deliver):

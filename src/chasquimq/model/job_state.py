@@ -1,40 +1,55 @@
-"""Where a job is, as far as the server can tell."""
+"""Where a job is and what became of it, as far as the server can tell."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 State = Literal["ready", "running", "delayed", "dead", "completed", "unknown"]
+Source = Literal["stream", "delayed", "dlq", "outcome", "result", "history"]
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one job; None stands for what its state does not tell.
+    """What is known of one job; None stands for what is not known.
 
     `ready` waits for a worker, `running` is held by one, `delayed` waits for its time (retries
-    too), `dead` lies in the DLQ, `completed` left a result or an outcome behind. A job that
-    completed without either is `unknown`, as is one that never was.
+    too), `dead` was given up, `completed` is done. A job that ended long ago is `unknown` where
+    nothing is kept of it, as is one that never was. `source` is where the state is known from.
 
-    `attempt` counts runs already spent, of a dead job all its runs. `entry_id` is the place in
-    the stream or the DLQ. `since_ms` is when the server last heard that `worker` holds the job.
-    `waits_for` says why a `delayed` job that is due again and again does not run: no worker that
-    met it has its handler. After `waits_until_ms` it is buried.
+    `attempt` counts runs already spent, of a job that ended all its runs. `entry_id` is the place
+    in the stream or the DLQ. `worker` runs the job or ran it last; `since_ms` is when the server
+    last heard that it holds the job. `created_at_ms` is of the producer's clock, other times are of
+    the server's; `started_at_ms` and `duration_us` are those of the last run. `data` is what the
+    job carries, where `is_decoded`; `payload_bytes` is its size. `has_result` says that a result is
+    kept. `waits_for` says why a `delayed` job that is due again and again does not run: no worker
+    that met it has its handler. After `waits_until_ms` it is buried.
     `scanned_all` is False where the search gave up before it had seen every entry, so that
     `unknown` does not mean gone.
     """
 
     job_id: str
     state: State
+    source: Source | None = None
     name: str | None = None
     attempt: int | None = None
     entry_id: str | None = None
     worker: str | None = None
     since_ms: int | None = None
+    created_at_ms: int | None = None
     due_ms: int | None = None
+    ready_at_ms: int | None = None
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    duration_us: int | None = None
     reason: str | None = None
     error: str | None = None
     waits_for: str | None = None
     waits_since_ms: int | None = None
     waits_until_ms: int | None = None
+    traceback: str | None = None
+    payload_bytes: int | None = None
+    is_decoded: bool = False
+    data: Any = None
+    has_result: bool = False
     scanned_all: bool = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
@@ -22,10 +21,7 @@ from chasquimq.store.replaying import Edit, Replayed
 from chasquimq.wire.codec import decode_payload, encode_payload
 from chasquimq.wire.contents import open_envelope
 from chasquimq.wire.names import check_many
-from chasquimq.wire.stream_entry import DlqEntry
-
-_ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
-_U64_MAX = 2**64 - 1
+from chasquimq.wire.stream_entry import DlqEntry, is_entry_id
 
 
 class DeadLetter(TypedDict):
@@ -172,8 +168,7 @@ def _checked(ids: Any) -> Sequence[str] | None:
 
 
 def _check_entry_id(what: str, entry_id: Any) -> str:
-    match = _ENTRY_ID.fullmatch(entry_id) if isinstance(entry_id, str) else None
-    if match is None or max(map(int, match.groups())) > _U64_MAX:
+    if not (isinstance(entry_id, str) and is_entry_id(entry_id)):
         raise SettingsError(what, entry_id, 'a dlq id such as "1794726951751-0"')
     return entry_id
 

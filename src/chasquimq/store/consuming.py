@@ -183,6 +183,7 @@ class ConsumerStore:
         """Complete entries and keep what their handlers returned, in one step."""
         calls = self._spell.completions(
             moves,
+            int(self.clock.now_ms()),
             has_ack_delete=self.abilities.ack_delete,
             has_many_set=self._has_many_set,
         )

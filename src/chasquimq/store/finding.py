@@ -1,4 +1,7 @@
-"""Finds one job: by what it left behind, by the delayed index, else by a bounded search."""
+"""Finds one job: by what it left behind, by the delayed index, else by a bounded search.
+
+What is known of a job that ended is put together from its outcome, its DLQ entry and the history.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ from chasquimq.store.reading import (
     PageSize,
     StreamPages,
 )
-from chasquimq.store.sighting import Sighting
+from chasquimq.store.sighting import Sighting, joined
 from chasquimq.wire.job_id import ulid_ms
 from chasquimq.wire.keys import QueueKeys
-from chasquimq.wire.stream_entry import read_text, read_uint
+from chasquimq.wire.outcome import COMPLETED
+from chasquimq.wire.stream_entry import is_entry_id, read_text, read_uint
 
 if TYPE_CHECKING:
     from chasquimq.store.connection import Reply
@@ -39,6 +43,13 @@ _OVERHEAD_BYTES = 48
 _NO_LIMIT = 1 << 62
 # How far the clock of a producer may be ahead before its jobs are searched for twice as long.
 _AHEAD_MS = 1_000
+# A busy queue has a page of the history every few milliseconds, and most who ask can do without.
+_HISTORY_BYTES_MAX = 1024 * 1024
+_HISTORY_PAGE_BYTES = 256 * 1024
+# An attempt is written soon after its end; an outage may hold it up.
+_WRITTEN_WITHIN_MS = 60_000
+# Who may not read the history finds jobs all the same.
+_UNREADABLE = frozenset({"NOPERM", "WRONGTYPE"})
 Raw = TypeVar("Raw", bound=tuple[bytes, bytes | list[bytes]])
 
 
@@ -96,16 +107,14 @@ class _Search:
         shares = fair_shares(glance.lengths, entries_max)
         self._is_whole = shares == glance.lengths
         found = await self._by_index(glance) or await self._by_search(*shares)
-        if found is not None:
-            return found
-        # It may have moved to where we had looked already.
-        last = await self._glance()
-        found = await self._by_index(last)
-        if found is not None:
-            return found
-        if last.has_result:
-            return JobState(job_id=self._job_id, state="completed")
-        return JobState(job_id=self._job_id, state="unknown", scanned_all=self._is_whole)
+        if found is None:
+            # It may have moved to where we had looked already.
+            glance = await self._glance()
+            found = await self._by_index(glance) or self._by_leftovers(glance)
+        found = await self._with_history(found)
+        is_whole = self._is_whole or found.state != "unknown"
+        has_result = bool(glance.has_result)
+        return msgspec.structs.replace(found, has_result=has_result, scanned_all=is_whole)
 
     async def _glance(self) -> _Glance:
         keys, job_id = self._keys, self._job_id
@@ -122,10 +131,32 @@ class _Search:
 
     async def _by_index(self, glance: _Glance) -> JobState | None:
         return (
-            self._sighting.in_outcome(glance.outcome)
+            await self._by_outcome(glance)
             or await self._by_due_ms(read_uint(glance.due_ms))
             or await self._by_member(glance.member)
         )
+
+    async def _by_outcome(self, glance: _Glance) -> JobState | None:
+        outcome = self._sighting.outcome_in(glance.outcome)
+        if outcome is None:
+            return None
+        if outcome.status == COMPLETED:
+            return self._sighting.in_outcome(outcome)
+        if not is_entry_id(outcome.dlq_id):
+            return None
+        # Not there, it was deleted, or sent back by the other implementation, which leaves outcomes.
+        dlq_id = outcome.dlq_id
+        (entries,) = await self._reads.ask(("XRANGE", self._keys.dlq, dlq_id, dlq_id))
+        return self._sighting.in_dlq(entries[0]) if entries else None
+
+    def _by_leftovers(self, glance: _Glance) -> JobState | None:
+        """How it ended, where it lies nowhere any more."""
+        outcome = self._sighting.outcome_in(glance.outcome)
+        if outcome is not None:
+            return self._sighting.in_outcome(outcome)
+        if glance.has_result:
+            return JobState(job_id=self._job_id, state="completed", source="result")
+        return None
 
     async def _by_due_ms(self, due_ms: int | None) -> JobState | None:
         if due_ms is None:
@@ -179,6 +210,67 @@ class _Search:
         # The other implementation's delayed jobs and retries are in no index.
         pages = MemberPages(self._reads, self._keys.delayed, self._page_size())
         return await self._seek([pages], self._sighting.in_delayed, share, places_left=1)
+
+    async def _with_history(self, found: JobState | None) -> JobState:
+        """What the history adds to the state of a job that ended; where nothing else is known of
+        it, what it says of the last attempt.
+        """
+        if found is not None and found.state not in ("completed", "dead"):
+            return found
+        try:
+            past = await self._in_history(found)
+        except ServerRefused as error:
+            if error.code not in _UNREADABLE:
+                raise
+            past = None
+        if found is None:
+            return past or JobState(job_id=self._job_id, state="unknown")
+        return found if past is None else joined(found, past)
+
+    async def _in_history(self, found: JobState | None) -> JobState | None:
+        left = self._bytes_left
+        if left < _NO_LIMIT / 2:
+            left = min(left, _HISTORY_BYTES_MAX)
+        if found is None:
+            return await self._last_in_history(left)
+        if found.finished_at_ms is None:
+            past = await self._last_in_history(left)
+        else:
+            ended_ms = min(max(found.finished_at_ms, _AHEAD_MS), _NO_LIMIT)
+            since, until = str(ended_ms - _AHEAD_MS), str(ended_ms + _WRITTEN_WITHIN_MS)
+            pages = self._history(since, until)
+            past = await self._seek_in_history(pages, left, found.state)
+        return past if past is not None and past.state == found.state else None
+
+    async def _last_in_history(self, bytes_left: float) -> JobState | None:
+        """The last attempt: most jobs end soon after they were made, others perhaps just now."""
+        made_ms = ulid_ms(self._job_id)
+        oldest = "-" if made_ms is None else str(max(0, made_ms - _AHEAD_MS))
+        newest_first = self._history(oldest, "+", is_newest_first=True)
+        if made_ms is None:
+            return await self._seek_in_history(newest_first, bytes_left)
+        first = await self._seek_in_history(self._history(oldest, "+"), bytes_left / 2)
+        if first is not None and first.state == "completed":
+            return first
+        return await self._seek_in_history(newest_first, bytes_left / 2) or first
+
+    def _history(self, oldest: str, newest: str, *, is_newest_first: bool = False) -> StreamPages:
+        size = PageSize(first=_FIRST_PAGE, bytes_max=_HISTORY_PAGE_BYTES)
+        return StreamPages(
+            self._reads, self._keys.history, size,
+            oldest=oldest, newest=newest, is_newest_first=is_newest_first,
+        )  # fmt: skip
+
+    async def _seek_in_history(
+        self, pages: StreamPages, bytes_left: float, state: str | None = None
+    ) -> JobState | None:
+        """The first attempt that says something of the job, in that many bytes at most."""
+        while bytes_left > 0 and (page := await pages.next()) is not None:
+            for found in filter(None, map(self._sighting.in_history, page)):
+                if state in (None, found.state):
+                    return found
+            bytes_left -= sum(map(_bytes_of, page))
+        return None
 
     def _ranges(self, key: str, *, is_newest_first: bool) -> list[StreamPages]:
         """All of a stream; where the id tells when the job was made, what came after it first."""

@@ -10,7 +10,7 @@ from chasquimq.model.outcome import Burying, Completing, Retrying
 from chasquimq.store.passing import Call
 from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras
 from chasquimq.wire.delayed_member import encode_member
-from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, COMPLETED_WITHOUT_RESULT, encode_dead
+from chasquimq.wire.outcome import encode_completed, encode_dead
 from chasquimq.wire.stream_entry import encode_dlq
 
 if TYPE_CHECKING:
@@ -32,11 +32,16 @@ class MoveSpeller:
         self._results = results
 
     def completions(
-        self, moves: Sequence[Completing], *, has_ack_delete: bool, has_many_set: bool
+        self,
+        moves: Sequence[Completing],
+        finished_ms: int,
+        *,
+        has_ack_delete: bool,
+        has_many_set: bool,
     ) -> list[Call]:
         ttls_s = (self._results.ttl_s, self._results.outcome_ttl_s)
         head = (self._group, *ttls_s, int(has_ack_delete), int(has_many_set))
-        return [self._complete_call(head, chunk) for chunk in _result_chunks(moves)]
+        return [self._complete_call(head, chunk, finished_ms) for chunk in _result_chunks(moves)]
 
     def retries(self, moves: Sequence[Retrying]) -> list[Call]:
         keys = (self._keys.stream, self._keys.delayed, self._keys.dix)
@@ -51,16 +56,17 @@ class MoveSpeller:
         if self._results.is_stored:
             return [self._bury_call(move) for move in moves]
         keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer, 0)
-        spelled = [_spell_bury(move) for move in moves]
+        spelled = [_spell_bury(move, b"") for move in moves]
         sizes = [sum(map(_size_bytes, row)) for row in spelled]
         return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled, sizes)]
 
-    def _complete_call(self, head: Sequence[Part], moves: Sequence[Completing]) -> Call:
+    def _complete_call(
+        self, head: Sequence[Part], moves: Sequence[Completing], finished_ms: int
+    ) -> Call:
         job_ids = [move.delivery.job_id for move in moves]
-        results = [move.result for move in moves]
         entry_ids = [move.delivery.entry_id for move in moves]
-        kept = [result or b"" for result in results]
-        outcomes = [_completed(result) for result in results]
+        kept = [move.result or b"" for move in moves]
+        outcomes = _completed(moves, finished_ms)
         keys = self._keys
         return Call(
             [keys.stream, *map(keys.result, job_ids), *map(keys.outcome, job_ids)],
@@ -71,10 +77,11 @@ class MoveSpeller:
     def _bury_call(self, move: Burying) -> Call:
         keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer)
         if isinstance(move.entry, Arrival):
-            return Call(keys, [*head, 0, *_spell_bury(move)], 1)
-        outcome = self._keys.outcome(move.entry.job_id)
-        args = [*head, self._results.outcome_ttl_s, *_spell_bury(move)]
-        return Call((*keys, outcome), args, 1)
+            return Call(keys, [*head, 0, *_spell_bury(move, b"")], 1)
+        error = move.failure.text if move.failure else ""
+        outcome = encode_dead(move.reason, error, move.entry.name, move.attempt)
+        args = [*head, self._results.outcome_ttl_s, *_spell_bury(move, outcome)]
+        return Call((*keys, self._keys.outcome(move.entry.job_id)), args, 1)
 
 
 def flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
@@ -82,8 +89,19 @@ def flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
     return [part for row in rows for part in row]
 
 
-def _completed(result: bytes | None) -> bytes:
-    return COMPLETED_WITHOUT_RESULT if result is None else COMPLETED_WITH_RESULT
+def _completed(moves: Sequence[Completing], finished_ms: int) -> list[bytes]:
+    """The outcomes of jobs that end together; most are alike, and spelled once."""
+    known: dict[tuple[str, int, bool], bytes] = {}
+    outcomes: list[bytes] = []
+    for move in moves:
+        one = move.delivery
+        name, runs, has_result = kind = one.name, one.run_number, move.result is not None
+        outcome = known.get(kind)
+        if outcome is None:
+            outcome = encode_completed(name, runs, finished_ms, has_result=has_result)
+            known[kind] = outcome
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _spell_retry(move: Retrying) -> list[Part]:
@@ -104,7 +122,7 @@ def _spell_retry(move: Retrying) -> list[Part]:
     return [delivery.entry_id, move.after_ms, delivery.job_id, member]
 
 
-def _spell_bury(move: Burying) -> list[Part]:
+def _spell_bury(move: Burying, outcome: bytes) -> list[Part]:
     entry = move.entry
     is_broken = isinstance(entry, Arrival)
     fields: list[Any] = encode_dlq(
@@ -118,7 +136,6 @@ def _spell_bury(move: Burying) -> list[Part]:
         fingerprint=move.fingerprint,
         traceback=move.traceback,
     )
-    outcome = encode_dead(move.reason, move.failure.text if move.failure else "")
     return [entry.entry_id, outcome, len(fields), *fields]
 
 

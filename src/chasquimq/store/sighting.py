@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.job_state import JobState
+from chasquimq.model.attempt_row import AttemptOutcome, AttemptRow
+from chasquimq.model.job_state import JobState, State
 from chasquimq.model.verdict import handler_wait
-from chasquimq.wire.codec import Envelope, decode_envelope, read_extras
+from chasquimq.wire.codec import Envelope, decode_envelope, decode_payload, read_extras
 from chasquimq.wire.delayed_member import split_member
-from chasquimq.wire.outcome import COMPLETED, DEAD, decode_outcome
-from chasquimq.wire.stream_entry import decode_dlq, read_fields
+from chasquimq.wire.history import decode_history
+from chasquimq.wire.outcome import COMPLETED, DEAD, JobOutcome, decode_outcome
+from chasquimq.wire.stream_entry import decode_dlq, read_fields, read_uint
 
 if TYPE_CHECKING:
     from chasquimq.store.reading import RawEntry, RawMember
+
+# What is longer is not decoded along the way: who asks where a job is may not want its data.
+DECODED_BYTES_MAX = 1024 * 1024
+# What a last attempt says of its job; others come from attempts that did not count.
+_STATES: Final[dict[int, State]] = {
+    AttemptOutcome.COMPLETED: "completed",
+    AttemptOutcome.DEAD: "dead",
+    AttemptOutcome.REJECTED: "dead",
+    AttemptOutcome.RETRIED: "unknown",
+    AttemptOutcome.SNOOZED: "unknown",
+}
 
 
 class Sighting:
@@ -25,16 +40,23 @@ class Sighting:
         # Every spelling of an envelope holds the id's own bytes, so only few are decoded.
         self._needle = job_id.encode()
 
-    def in_outcome(self, raw: bytes | None) -> JobState | None:
+    def outcome_in(self, raw: bytes | None) -> JobOutcome | None:
+        """The outcome that these bytes spell; None where they make no sense."""
         try:
             outcome = None if raw is None else decode_outcome(raw)
         except DecodeError:
             return None
-        if outcome is None or outcome.status not in (COMPLETED, DEAD):
-            return None
+        return outcome if outcome is not None and outcome.status in (COMPLETED, DEAD) else None
+
+    def in_outcome(self, outcome: JobOutcome) -> JobState:
+        died_ms = read_uint(outcome.dlq_id.partition("-")[0].encode())
         return JobState(
             job_id=self._job_id,
             state="completed" if outcome.status == COMPLETED else "dead",
+            source="outcome",
+            name=outcome.name or None,
+            attempt=outcome.attempt or None,
+            finished_at_ms=outcome.finished_ms or died_ms,
             reason=outcome.reason or None,
             error=outcome.error or None,
         )
@@ -50,9 +72,13 @@ class Sighting:
         return JobState(
             job_id=self._job_id,
             state="ready",
+            source="stream",
             name=found.name,
             attempt=envelope.attempt,
             entry_id=entry_id.decode(),
+            due_ms=found.due_ms,
+            ready_at_ms=read_uint(entry_id.partition(b"-")[0]),
+            **_contents(envelope),
         )
 
     def in_dlq(self, entry: RawEntry) -> JobState | None:
@@ -62,14 +88,20 @@ class Sighting:
         envelope = self._own(dead.payload)
         if envelope is None:
             return None
+        buried_ms = read_uint(dead.entry_id.partition("-")[0].encode())
         return JobState(
             job_id=self._job_id,
             state="dead",
+            source="dlq",
             name=dead.name,
             attempt=envelope.attempt if dead.attempt is None else dead.attempt,
             entry_id=dead.entry_id,
+            ready_at_ms=read_uint(dead.source_id.partition("-")[0].encode()),
+            finished_at_ms=buried_ms if dead.failed_at_ms is None else dead.failed_at_ms,
             reason=dead.reason,
             error=dead.error or dead.detail,
+            traceback=dead.traceback_text or None,
+            **_contents(envelope),
         )
 
     def in_delayed(self, scored: RawMember) -> JobState | None:
@@ -86,11 +118,28 @@ class Sighting:
         return JobState(
             job_id=self._job_id,
             state="delayed",
+            source="delayed",
             name=name,
             attempt=envelope.attempt,
             due_ms=_due_ms(score),
             **handler_wait(name, read_extras(raw)),
+            **_contents(envelope),
         )
+
+    def in_history(self, entry: RawEntry) -> JobState | None:
+        """What the last attempt in an entry of the history says of the job."""
+        if not self._is_in(entry[1]):
+            return None
+        try:
+            read = decode_history(entry[1])
+        except DecodeError:
+            return None
+        columns = read.columns
+        if columns is None:
+            return None
+        places = [at for at, job_id in enumerate(columns.job_ids) if job_id == self._job_id]
+        states = [_attempted(columns.row(at), read.worker) for at in places]
+        return next((one for one in reversed(states) if one is not None), None)
 
     def _is_in(self, fields: list[bytes]) -> bool:
         return any(self._needle in part for part in fields)
@@ -101,6 +150,52 @@ class Sighting:
         except DecodeError:
             return None
         return envelope if envelope is not None and envelope.id == self._job_id else None
+
+
+def joined(state: JobState, past: JobState) -> JobState:
+    """The state with what only the history knows of the attempt that it ended with."""
+    known = msgspec.structs.asdict(state)
+    more = {key: value for key, value in msgspec.structs.asdict(past).items() if value is not None}
+    missing = {key: value for key, value in more.items() if known[key] is None}
+    return msgspec.structs.replace(state, **missing)
+
+
+def _attempted(row: AttemptRow, worker: str) -> JobState | None:
+    state = _STATES.get(row.outcome)
+    if state is None:
+        return None
+    started_us = row.started_at_us
+    return JobState(
+        job_id=row.job_id,
+        state=state,
+        source="history",
+        name=row.name,
+        attempt=row.attempt or None,
+        worker=worker,
+        created_at_ms=row.enqueued_at_ms,
+        due_ms=row.due_ms,
+        ready_at_ms=row.ready_at_ms,
+        started_at_ms=None if started_us is None else started_us // 1_000,
+        finished_at_ms=None if started_us is None else (started_us + row.duration_us) // 1_000,
+        duration_us=None if started_us is None else row.duration_us,
+        error=_error_text(row),
+    )
+
+
+def _error_text(row: AttemptRow) -> str | None:
+    return f"{row.error_type}: {row.error}" if row.error else row.error_type
+
+
+def _contents(envelope: Envelope) -> dict[str, Any]:
+    """What a job carries: its data as it is told to those who ask for the job."""
+    size_bytes = len(envelope.payload)
+    known = {"created_at_ms": envelope.created_at_ms, "payload_bytes": size_bytes}
+    if size_bytes > DECODED_BYTES_MAX:
+        return known
+    try:
+        return known | {"data": decode_payload(envelope.payload), "is_decoded": True}
+    except DecodeError:
+        return known
 
 
 def _due_ms(score: bytes) -> int | None:

@@ -54,26 +54,28 @@ class HistoryColumns(msgspec.Struct, array_like=True):
 
     def rows(self) -> Iterator[AttemptRow]:
         """The attempts one by one, for eyes and tests; columns are for whoever has many."""
-        base_us = self.base_ms * 1_000
-        for at, job_id in enumerate(self.job_ids):
-            error_at = self.error_index[at]
-            error = None if error_at is None else self.errors[error_at]
-            yield AttemptRow(
-                job_id=job_id,
-                name=self.names[self.name_index[at]],
-                attempt=self.attempts[at],
-                outcome=self.outcomes[at],
-                enqueued_at_ms=_since(self.base_ms, self.enqueued_ms[at]),
-                ready_at_ms=_since(self.base_ms, self.ready_ms[at]),
-                due_ms=_since(self.base_ms, self.due_ms[at]),
-                started_at_us=_since(base_us, self.started_us[at]),
-                duration_us=self.durations_us[at],
-                deliveries=self.deliveries[at],
-                backoff_ms=self.backoffs_ms[at],
-                error_type=error and error.error_type,
-                error=error and error.message,
-                fingerprint=error and error.fingerprint,
-            )
+        return map(self.row, range(len(self)))
+
+    def row(self, at: int) -> AttemptRow:
+        """One attempt, by its place."""
+        error_at = self.error_index[at]
+        error = None if error_at is None else self.errors[error_at]
+        return AttemptRow(
+            job_id=self.job_ids[at],
+            name=self.names[self.name_index[at]],
+            attempt=self.attempts[at],
+            outcome=self.outcomes[at],
+            enqueued_at_ms=_since(self.base_ms, self.enqueued_ms[at]),
+            ready_at_ms=_since(self.base_ms, self.ready_ms[at]),
+            due_ms=_since(self.base_ms, self.due_ms[at]),
+            started_at_us=_since(self.base_ms * 1_000, self.started_us[at]),
+            duration_us=self.durations_us[at],
+            deliveries=self.deliveries[at],
+            backoff_ms=self.backoffs_ms[at],
+            error_type=error and error.error_type,
+            error=error and error.message,
+            fingerprint=error and error.fingerprint,
+        )
 
 
 _decode = msgspec.msgpack.Decoder(HistoryColumns).decode

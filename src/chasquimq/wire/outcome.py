@@ -1,4 +1,4 @@
-"""The outcome key: how a finished job ended, for those who wait for it."""
+"""The outcome key: how a finished job ended, for those who wait for it or ask for it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,41 @@ DEAD = "dead"
 
 
 class JobOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`has_result` tells a result that expired from one that never was."""
+    """How a job ended; empty and 0 stand for what its writer did not know.
+
+    `has_result` tells a result that expired from one that never was. `attempt` counts all its runs.
+    `dlq_id` is where a dead job lies, and tells when it died.
+    """
 
     status: str
     has_result: bool = False
     reason: str = ""
     error: str = ""
+    name: str = ""
+    attempt: int = 0
+    finished_ms: int = 0
+    dlq_id: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(JobOutcome).decode
-COMPLETED_WITH_RESULT = _encode(JobOutcome(COMPLETED, has_result=True))
-COMPLETED_WITHOUT_RESULT = _encode(JobOutcome(COMPLETED))
 
 
-def encode_dead(reason: str, error: str) -> bytes:
-    """The outcome of a job that ended in the DLQ."""
-    return _encode(JobOutcome(DEAD, reason=reason, error=error))
+def encode_completed(name: str, attempt: int, finished_ms: int, *, has_result: bool) -> bytes:
+    """The outcome of jobs that completed: the same for all of a name that end together."""
+    return _encode(
+        JobOutcome(COMPLETED, has_result, name=name, attempt=attempt, finished_ms=finished_ms)
+    )
+
+
+def encode_dead(reason: str, error: str, name: str = "", attempt: int = 0) -> bytes:
+    """The outcome of a job that ended in the DLQ, up to the value of its last field, `dlq_id`.
+
+    The script that buries the job puts the id of its DLQ entry behind it, as a str 8.
+    """
+    fields: dict[str, str | int] = {"status": DEAD, "reason": reason, "error": error}
+    fields |= {"name": name, "attempt": attempt, "dlq_id": ""}
+    return _encode(fields)[:-1]
 
 
 def decode_outcome(raw: bytes) -> JobOutcome:

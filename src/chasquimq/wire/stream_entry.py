@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,8 @@ from chasquimq.wire.delayed_member import read_name
 ERROR_CHARS_MAX = 2_048
 # 2**64 has twenty digits; a longer number is no time or count of ours.
 _UINT_DIGITS_MAX = 20
+_ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
+_U64_MAX = 2**64 - 1
 # A longer text takes a third of its bytes or less when compressed; a shorter one saves too little.
 _COMPRESSED_BYTES_MIN = 1_024
 # What a reader makes of the bytes of anybody: four bytes a character of the longest text of ours.
@@ -133,6 +136,12 @@ def first_values(fields: Sequence[bytes]) -> dict[bytes, bytes]:
     for at in range(0, len(fields) - 1, 2):
         found.setdefault(fields[at], fields[at + 1])
     return found
+
+
+def is_entry_id(text: str) -> bool:
+    """Whether a server takes it for the id of an entry, both parts given."""
+    match = _ENTRY_ID.fullmatch(text)
+    return match is not None and max(map(int, match.groups())) <= _U64_MAX
 
 
 def read_uint(raw: bytes | None) -> int | None:

@@ -1,7 +1,8 @@
 -- Move entries from the stream to the DLQ, if they are still ours.
 -- KEYS     1 stream   2 dlq   then, when outcomes are kept, one outcome for each entry
 -- ARGV     1 group   2 consumer   3 outcome_ttl_s (0: outcomes are not kept)
---          then for each entry: entry id, outcome, field count, that many fields and values
+--          then for each entry: entry id, outcome, field count, that many fields and values;
+--          an outcome is MessagePack without its last value, the id of the DLQ entry, added here
 -- RETURNS  one mark an entry: 1 done, 0 gone (not pending), -1 not owner (somebody else holds it)
 -- SETTLES  one end for each job: only an entry that is pending is moved, so a DLQ entry exists exactly
 --          once; after an error nothing has moved.
@@ -57,7 +58,7 @@ local function write_dead(from)
 end
 
 -- The DLQ may refuse an entry, so all are written before the first is acknowledged.
-local dead = {}
+local dead, dead_ids = {}, {}
 for i, from in ipairs(starts) do
   if marks[i] == 1 then
     local added = write_dead(from)
@@ -65,7 +66,7 @@ for i, from in ipairs(starts) do
       if #dead > 0 then redis.pcall('XDEL', KEYS[2], unpack(dead)) end
       return added
     end
-    dead[#dead + 1] = added
+    dead[#dead + 1], dead_ids[i] = added, added
   end
 end
 redis.call('XACK', KEYS[1], ARGV[1], unpack(ids))
@@ -73,7 +74,8 @@ redis.call('XACK', KEYS[1], ARGV[1], unpack(ids))
 redis.call('XDEL', KEYS[1], unpack(ids))
 for i, from in ipairs(starts) do
   if keeps_outcomes and marks[i] == 1 then
-    redis.call('SET', KEYS[2 + i], ARGV[from + 1], 'EX', ARGV[3])
+    local spelled_id = '\217' .. string.char(#dead_ids[i]) .. dead_ids[i]
+    redis.call('SET', KEYS[2 + i], ARGV[from + 1] .. spelled_id, 'EX', ARGV[3])
   end
 end
 return marks
