@@ -5,10 +5,35 @@ Every call comes through here, so a ready .venv costs no more than reading its s
 
 from __future__ import annotations
 
+# In the interpreter itself: `signal` would import other modules before Ctrl+C is answered.
+import _signal  # pyright: ignore[reportMissingModuleSource]
 import os
 import sys
 
-from stamps import is_ready, venv_python
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+
+def leave(_number: int, _frame: object) -> None:
+    """End at Ctrl+C with one line, while nothing has begun."""
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+
+def answer_with(answer: Callable[[int, FrameType | None], object]) -> None:
+    """Let Ctrl+C be answered so, unless this process was told to ignore it."""
+    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
+        _signal.signal(_signal.SIGINT, answer)
+
+
+if __name__ == "__main__":
+    answer_with(leave)
+    # The stub blocks it while this interpreter starts.
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGINT})
+
+from stamps import is_ready, venv_python  # noqa: E402  when Ctrl+C is answered
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TESTER_COMMANDS = ("test", "gate", "setup")
@@ -46,6 +71,8 @@ def main(argv: list[str]) -> int:
         return run_gate()
     if command == "setup":
         return 0
+    # It waits, blocked, until the program can answer it.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGINT})
     # Without -P a click.py in the caller's directory would be imported instead of the real one.
     return become(["-P", "-m", "chasquimq", *argv])
 
@@ -65,19 +92,24 @@ def current_version() -> str:
 def set_up(level: str) -> int:
     from environment import SetUpFailed, prepare
 
+    # What was begun must be put right before it ends.
+    answer_with(_signal.default_int_handler)
     try:
         prepare(ROOT, level)
     except SetUpFailed as failed:
         print(f"error: {failed}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: set-up was interrupted; run the same command again", file=sys.stderr)
+        print("interrupted: set-up is not done; run the same command again", file=sys.stderr)
         return 130
+    finally:
+        answer_with(leave)
     return 0
 
 
 def run_tests(args: list[str]) -> int:
     os.chdir(ROOT)
+    wait_for_children()
     if args:
         return become(["-P", "-m", "pytest", *args])
     exit_code = run_pytest(PARALLEL_TESTS)
@@ -86,6 +118,11 @@ def run_tests(args: list[str]) -> int:
         return exit_code
     print("── failed beside others, run again alone:", *failed, sep="\n   ", flush=True)
     return run_pytest(SECOND_LOOK)
+
+
+def wait_for_children() -> None:
+    """Ctrl+C is heard by the programs that are run, and each ends as it likes."""
+    answer_with(lambda _number, _frame: None)
 
 
 def run_pytest(args: tuple[str, ...]) -> int:
@@ -110,6 +147,7 @@ def run_gate() -> int:
     import subprocess
 
     os.chdir(ROOT)
+    wait_for_children()
     failed: list[str] = []
     for title, args in GATE:
         print(f"── {title}", flush=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import logging
-from typing import TYPE_CHECKING, Any
 
 from chasquimq.model.version import __version__ as __version__
 
+# `typing` and `logging` take longer to import than the package itself, and who only looks up a
+# name may do without them.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from chasquimq.batching import Batch as Batch
     from chasquimq.consumer import Consumer
     from chasquimq.errors import ChasquiError, NotSupportedError, RetryLater, UnrecoverableError
@@ -113,8 +116,6 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "version",
     "Worker",
 ]
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def version() -> str:

@@ -73,7 +73,7 @@ async def test_new_events_are_followed_until_ctrl_c(running, queue, queue_name, 
     events = [json.loads(line) for line in following.out.splitlines()]
     assert [e["event"] for e in events if e["job_id"] == job.id] == ["active", "completed"]
     assert await following.ended(signal.SIGINT) == 130
-    assert following.err == ""
+    assert following.err == "interrupted\n"
 
 
 async def test_a_terminal_sees_lines_as_they_come(terminal, queue_name, raw):

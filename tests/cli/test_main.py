@@ -75,7 +75,7 @@ def test_help_imports_no_command_no_client_and_no_drawing(environ: dict[str, str
 
     libraries, ours = answer.stdout.splitlines()[-2:]
     assert libraries == "[]"
-    assert ours == "['chasquimq.cli.main', 'chasquimq.cli.render', 'chasquimq.cli.signals']"
+    assert ours == "['chasquimq.cli.interrupts', 'chasquimq.cli.main', 'chasquimq.cli.render']"
 
 
 def test_help_is_there_before_a_person_notices(environ: dict[str, str], tmp_path: Path):
@@ -138,7 +138,7 @@ def test_a_failure_never_prints_a_password_or_a_control_byte(
     assert "\x1b" not in answer.stderr
 
 
-def test_an_interrupt_is_quiet_and_code_130(environ: dict[str, str], tmp_path: Path):
+def test_an_interrupt_is_one_line_and_code_130(environ: dict[str, str], tmp_path: Path):
     program, pid_file = tmp_path / "silent-server", tmp_path / "pid"
     program.write_text(SILENT_SERVER)
     program.chmod(0o755)
@@ -154,7 +154,7 @@ def test_an_interrupt_is_quiet_and_code_130(environ: dict[str, str], tmp_path: P
 
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     assert waiting.returncode == 130
-    assert said == b""
+    assert said == b"interrupted\n"
 
 
 def test_a_reader_that_leaves_is_no_failure_to_talk_about(environ: dict[str, str], tmp_path: Path):

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from chasquimq.cli.interrupts import Raising
 from chasquimq.cli.render import shown
 
 
@@ -27,8 +28,9 @@ def is_answered_by_a_person() -> bool:
 
 def _answer(question: str) -> str:
     click.echo("\n".join(map(shown, question.split("\n"))), nl=False, err=True)
-    # Bytes, because a pipe may hold anything.
-    answer = sys.stdin.buffer.readline().decode(errors="replace").strip()
+    with Raising():
+        # Bytes, because a pipe may hold anything.
+        answer = sys.stdin.buffer.readline().decode(errors="replace").strip()
     if not is_answered_by_a_person():
         # A person ends the line by answering; here nobody did.
         click.echo(err=True)

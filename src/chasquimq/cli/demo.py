@@ -19,6 +19,7 @@ from chasquimq.cli.demo_later import ADDED_COUNT, demonstrate_later
 from chasquimq.cli.demo_report import Pace, Report, print_report, report_facts
 from chasquimq.cli.demo_tables_report import print_next_steps
 from chasquimq.cli.demo_tally import Tally
+from chasquimq.cli.interrupts import cancelled_by_interrupt
 from chasquimq.cli.progress import behind_bar
 from chasquimq.cli.render import emit_json, talk
 from chasquimq.cli.signals import ended_like_an_interrupt
@@ -71,7 +72,7 @@ def demo(job_count: int, is_quick: bool, as_json: bool) -> int:
         click.echo(f"A private server, {job_count:,} jobs of four kinds, one worker.\n")
     with ended_like_an_interrupt(), SessionServer(binary=_binary()) as server:
         with _runner() as runner:
-            report = runner.run(_demonstrate(server.url, job_count))
+            report = runner.run(cancelled_by_interrupt(_demonstrate(server.url, job_count)))
         if not as_json:
             print_report(report)
         tables = _tables(server.url, report, as_json=as_json) if has_spark else None

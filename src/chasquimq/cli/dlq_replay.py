@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from chasquimq.cli import interrupts
 from chasquimq.cli.asking import confirm
 from chasquimq.cli.dlq_choice import Edits, Request, chosen_ids, refuse_unknown_reason
 from chasquimq.cli.dlq_record import Recorder
@@ -134,7 +135,10 @@ async def _replay_recorded(
         # What went before a failure went, and is asked for later, too.
         record = recorder.end(job_ids)
         if len(job_ids) < len(found.ids):
-            talk(f"{len(job_ids):,} of {len(found.ids):,} entries were replayed")
+            done = f"{len(job_ids):,} of {len(found.ids):,} entries were replayed"
+            interrupts.note_done(done)
+            if not interrupts.has_come():
+                talk(done)
     return job_ids, record
 
 

@@ -20,8 +20,8 @@ from typing import NamedTuple, TextIO
 
 import click
 
+from chasquimq.cli import interrupts
 from chasquimq.cli.render import error_text, shown, talk
-from chasquimq.cli.signals import EXIT_INTERRUPTED
 from chasquimq.errors import (
     ChasquiError,
     NotSupportedError,
@@ -161,7 +161,8 @@ def main(args: Sequence[str] | None = None) -> int:
         _open_closed_streams()
         _hook_words_of_others()
     try:
-        exit_code = _run(sys.argv[1:] if args is None else list(args))
+        with interrupts.Unwinding():
+            exit_code = _run(sys.argv[1:] if args is None else list(args))
         sys.stdout.flush()
     except BrokenPipeError:
         _silence_stdout()
@@ -169,7 +170,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _tell_unwritten(error)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _tell_interrupted()
     except (click.ClickException, click.Abort, ChasquiError) as failed:
         return tell_failure(failed)
     return exit_code
@@ -195,6 +196,13 @@ def _why_this_server(failed: ChasquiError) -> str:
         if found and (found[0].variable or found[0].is_project)
         else ""
     )
+
+
+def _tell_interrupted() -> int:
+    if not interrupts.is_said():
+        interrupts.mark_said()
+        click.echo(shown(interrupts.line()), err=True)
+    return interrupts.EXIT_INTERRUPTED
 
 
 def _run(args: list[str]) -> int:
@@ -243,6 +251,10 @@ def _hook_words_of_others() -> None:
 
 def _tell_unraisable(ignored: sys.UnraisableHookArgs) -> None:
     """An error that nobody can catch, as one in `__del__`."""
+    if interrupts.has_come():
+        if issubclass(ignored.exc_type, KeyboardInterrupt):
+            interrupts.raise_again_soon()
+        return
     error = ignored.exc_value
     told = ignored.exc_type.__name__ if error is None else error_text(error)
     talk(f"warning: {ignored.err_msg or 'an exception was ignored'}: {told}")
@@ -262,6 +274,8 @@ def _tell_warning(
     line: str | None = None,
 ) -> None:
     """Without the line of source, which may hold what the message leaves out."""
+    if interrupts.has_come():
+        return
     talk(f"{filename}:{lineno}: {category.__name__}: {message}")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from chasquimq.cli.metrics import exposition
 from chasquimq.cli.render import talk
-from chasquimq.cli.signals import exit_code_of, hear_signals
+from chasquimq.cli.signals import hear_signals, told_exit_code
 from chasquimq.errors import ChasquiError
 from chasquimq.telemetry.http import MetricsServer
 
@@ -50,7 +50,7 @@ class MetricsService:
             await server.stop()
             if self._look is not None:
                 self._look.cancel()
-        return exit_code_of(self._signal)
+        return told_exit_code(self._signal)
 
     async def shared_page(self) -> bytes:
         """The page of the look that is under way; scrapes at once cost the server one look."""

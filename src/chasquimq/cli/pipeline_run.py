@@ -32,7 +32,7 @@ from chasquimq.cli.pipeline_options import (
 from chasquimq.cli.pipeline_talk import BatchTeller, sum_up, working
 from chasquimq.cli.render import talk
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
+from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of, told_exit_code
 from chasquimq.spark.pipeline_settings import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def run(
         # Before the first batch there is nothing to finish, and nothing to tell.
         return exit_code_of(signal.SIGTERM)
     sum_up(done, as_json=as_json, is_line=True)
-    return exit_code_of(number)
+    return told_exit_code(number)
 
 
 @click.command()

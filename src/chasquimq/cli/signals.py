@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from chasquimq.cli import interrupts
+from chasquimq.cli.interrupts import EXIT_INTERRUPTED
+from chasquimq.cli.render import talk
+
 if TYPE_CHECKING:
     from logging import LogRecord
 
-EXIT_INTERRUPTED = 130
 # Signals belong to the process, and so does what came of them.
 _terms: list[int] = []
 
@@ -39,21 +42,15 @@ def ended_like_an_interrupt() -> Generator[None]:
 
 @contextmanager
 def unwound_in_silence() -> Generator[None]:
-    """Let Ctrl+C unwind a command that talks to a JVM.
-
-    Spark's own answer to it talks to the JVM in the middle of another talk, and the library
-    between them prints what it was doing.
-    """
+    """Let a signal unwind a command that talks to a JVM: the library between them logs the cut."""
     import logging
 
     root = logging.getLogger()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     root.addFilter(_is_no_interrupt)
     try:
         yield
     finally:
         root.removeFilter(_is_no_interrupt)
-        signal.signal(signal.SIGINT, before)
 
 
 def _is_no_interrupt(record: LogRecord) -> bool:
@@ -78,6 +75,14 @@ def hear_signals(stop: Callable[[int], None]) -> None:
 def exit_code_of(number: int | None) -> int:
     """What a command answers that this signal ended; None is one that ended by itself."""
     return EXIT_INTERRUPTED if number == signal.SIGINT else 0
+
+
+def told_exit_code(number: int | None) -> int:
+    """The same, with the line about an interrupt for commands that log nothing."""
+    exit_code = exit_code_of(number)
+    if exit_code == EXIT_INTERRUPTED:
+        talk(interrupts.line())
+    return exit_code
 
 
 def _raise_terminated(number: int, _frame: FrameType | None) -> None:

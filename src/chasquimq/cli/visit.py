@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from chasquimq.cli.interrupts import cancelled_by_interrupt
 from chasquimq.errors import ServerRefused, StoreError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class Visit(NamedTuple):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work to its end."""
-    return asyncio.run(work)
+    """Run a command's work to its end, or until Ctrl+C."""
+    return asyncio.run(cancelled_by_interrupt(work))
 
 
 def ask(name: str, url: str, question: Callable[[Visit], Awaitable[T]]) -> T:

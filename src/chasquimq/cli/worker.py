@@ -168,12 +168,15 @@ def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None)
     command = [sys.executable, "-m", "chasquimq", *_repeated(click.get_current_context())]
     # In a process of its own: what handlers import has no business in the one that only watches.
     told = os.environ | ({GIVEN_URL_VARIABLE: redis_url} if redis_url else {})
-    refused = subprocess.run([*command, "--check"], check=False, env=told).returncode
+    # A group of its own: Ctrl+C is answered here, once.
+    refused = subprocess.run(
+        [*command, "--check"], check=False, env=told, process_group=0
+    ).returncode
     if refused:
         return refused
     if endpoint is not None:
         # Said here once; the processes would say it again with every restart.
-        asyncio.run(endpoint.check_host())
+        run(endpoint.check_host())
     url = any_server(redis_url)
     given = click.get_current_context().params
     queue: str | None = given["queue_name"]

@@ -9,7 +9,8 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from chasquimq.cli.signals import EXIT_INTERRUPTED, exit_code_of, hear_signals
+from chasquimq.cli.interrupts import EXIT_INTERRUPTED
+from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.model.log import get_logger
 
 EXIT_FAILED = 1

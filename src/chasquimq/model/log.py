@@ -15,6 +15,8 @@ from typing import Any
 from chasquimq.model.pace import Pace
 
 PREFIX = "chasqui_"
+# Who sets up no logging sees nothing of ours.
+logging.getLogger("chasquimq").addHandler(logging.NullHandler())
 # From the logging module back to the line that logs: `_log` and the method of the level between.
 _STACK_LEVEL = 3
 

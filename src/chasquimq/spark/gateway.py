@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
@@ -23,7 +25,8 @@ def ended_if_not_started() -> Generator[None]:
     make = java_gateway.Popen
 
     def noted(*args: Any, **options: Any) -> Popen[Any]:
-        begun.append(make(*args, **options))
+        with _signals_wait():
+            begun.append(make(*args, **options))
         return begun[-1]
 
     java_gateway.Popen = noted
@@ -36,6 +39,46 @@ def ended_if_not_started() -> Generator[None]:
         raise
     finally:
         java_gateway.Popen = make
+
+
+@contextmanager
+def signals_left_alone() -> Generator[None]:
+    """Let Spark change no answer to a signal.
+
+    Its own answer to Ctrl+C talks to the JVM in the middle of another talk.
+    """
+    context: Any = import_module("pyspark.core.context")
+    before, context.signal = context.signal, _NoSignals
+    try:
+        yield
+    finally:
+        context.signal = before
+
+
+class _NoSignals:
+    SIGINT = signal.SIGINT
+
+    @staticmethod
+    def signal(_number: int, _answer: object) -> None:
+        """Change nothing."""
+
+
+@contextmanager
+def _signals_wait() -> Generator[None]:
+    """Let signals wait until a process that was begun is known."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {one: signal.signal(one, lambda number, _: heard.append(number)) for one in numbers}
+    try:
+        yield
+    finally:
+        for number, answer in before.items():
+            signal.signal(number, answer)
+    for number in heard:
+        signal.raise_signal(number)
 
 
 def _end(processes: list[Popen[Any]]) -> None:

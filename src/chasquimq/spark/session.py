@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chasquimq.errors import NotSupportedError, SettingsError
 from chasquimq.settings import at_least
-from chasquimq.spark.gateway import ended_if_not_started
+from chasquimq.spark.gateway import ended_if_not_started, signals_left_alone
 from chasquimq.spark.jvm import find_java, quiet_home
 from chasquimq.spark.scratch import scratch_folder
 
@@ -136,7 +136,7 @@ def _start(settings: SessionSettings) -> SparkSession:
     for name, value in {**_conf(settings, folder), **settings.conf}.items():
         builder = builder.config(name, value)
     try:
-        with ended_if_not_started():
+        with ended_if_not_started(), signals_left_alone():
             session = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise _did_not_start(settings, error) from error
