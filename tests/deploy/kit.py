@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,45 @@ from chasquimq.cli.main import COMMANDS, load_command
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "docker/compose.yml").read_text())
+Manifests = list[dict[str, Any]]
 # A container is reached from outside of it; which of its ports is open is said elsewhere.
 EVERY_INTERFACE = "0.0.0.0"
 
 
-def manifests(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+OVERLAYS = ("mails", "orders", "shared", "thumbnails")
+RENDERED = Path(__file__).with_name("rendered")
 
 
-def pod(name: str) -> dict[str, Any]:
+@cache
+def rendered(overlay: str) -> Manifests:
+    """What an overlay renders to, as it was recorded; `test_kustomize.py` says whether it still is."""
+    return list(yaml.safe_load_all((RENDERED / f"{overlay}.yaml").read_text()))
+
+
+def one(manifests: Manifests, kind: str, name: str | None = None) -> dict[str, Any]:
+    """The only manifest of this kind and name."""
+    of_kind = [one for one in manifests if one["kind"] == kind]
+    (found,) = [one for one in of_kind if name in (None, one["metadata"]["name"])]
+    return found
+
+
+def pod(overlay: str, name: str | None = None) -> dict[str, Any]:
     """What a Deployment runs."""
-    return manifests(name)[0]["spec"]["template"]["spec"]
+    return one(rendered(overlay), "Deployment", name)["spec"]["template"]["spec"]
+
+
+def container(overlay: str, name: str | None = None) -> dict[str, Any]:
+    """The only container of a Deployment, with the variables of its ConfigMap in its arguments."""
+    (found,) = pod(overlay, name)["containers"]
+    environ = {}
+    if "envFrom" in found:
+        ((source,),) = (list(one.values()) for one in found["envFrom"])
+        environ = one(rendered(overlay), "ConfigMap", source["name"])["data"]
+    return found | {"args": [_expanded(word, environ) for word in found["args"]]}
+
+
+def _expanded(word: str, environ: dict[str, str]) -> str:
+    return re.sub(r"\$\((\w+)\)", lambda name: environ[name[1]], word)
 
 
 def unit(name: str) -> dict[str, dict[str, list[str]]]:

@@ -8,17 +8,18 @@ import shlex
 import yaml
 
 from deploy.exported import exported
-from deploy.kit import DEPLOY, ROOT, manifests, parsed, pod, unit
+from deploy.kit import DEPLOY, ROOT, one, parsed, pod, rendered, unit
 from deploy.promql import matched_labels, parse, selectors
 
 PAGE = (ROOT / "docs/how-to/operate.md").read_text()
+DEPLOY_PAGE = (ROOT / "docs/how-to/deploy.md").read_text()
 ALERTS = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]
 SCRAPE = yaml.safe_load((DEPLOY / "prometheus/scrape.yml").read_text())
 CODE = re.compile(r"`([^`\n]+)`")
 
 
 def test_every_file_of_the_kit_is_on_the_page():
-    named = set(CODE.findall(PAGE.partition("\n## ")[0]))
+    named = set(CODE.findall(DEPLOY_PAGE.partition("\n## ")[0]))
     files = [str(p.relative_to(DEPLOY)) for p in DEPLOY.rglob("*") if is_shipped(p)]
     folders = [name for name in named if name.endswith("/")]
 
@@ -58,18 +59,18 @@ def test_the_ports_on_the_page_are_those_that_prometheus_asks():
 def test_times_to_stop_are_those_of_the_files():
     (timeout_s,) = unit("chasqui-worker@.service")["Service"]["TimeoutStopSec"]
 
-    assert f"`TimeoutStopSec` ({timeout_s} s)" in PAGE
-    grace_s = pod("worker.yaml")["terminationGracePeriodSeconds"]
-    assert f"`terminationGracePeriodSeconds` ({grace_s})" in PAGE
+    assert f"`TimeoutStopSec` ({timeout_s} s)" in DEPLOY_PAGE
+    grace_s = pod("orders")["terminationGracePeriodSeconds"]
+    assert f"`terminationGracePeriodSeconds` ({grace_s})" in DEPLOY_PAGE
 
 
 def test_the_other_trigger_asks_for_what_is_exported():
-    (block,) = re.findall(r"^```yaml\n(.+?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```yaml\n(.+?)^```", DEPLOY_PAGE, re.MULTILINE | re.DOTALL)
     (trigger,) = yaml.safe_load(block)["triggers"]
 
     for selector in selectors(parse(trigger["metadata"]["query"])):
         assert matched_labels(selector) <= exported()[selector.name]
-    (kept,) = manifests("keda.yaml")[0]["spec"]["triggers"]
+    (kept,) = one(rendered("orders"), "ScaledObject")["spec"]["triggers"]
     assert trigger["metadata"]["threshold"] == kept["metadata"]["streamLength"]
 
 
