@@ -2,8 +2,7 @@
 
 import asyncio
 
-from chasquimq import Queue
-from chasquimq.errors import DurabilityNotMet
+from chasquimq import DurabilityNotMet, Queue
 from chasquimq.server import SessionServer
 
 QUEUE = "example-durability"

@@ -3,9 +3,8 @@
 import asyncio
 import os
 
-from chasquimq import Job, Worker
+from chasquimq import Job, SettingsError, Worker
 from chasquimq.blocking import Queue
-from chasquimq.errors import SettingsError
 from chasquimq.server import SessionServer
 
 QUEUE = "example-views"

@@ -4,11 +4,9 @@ import asyncio
 import os
 from urllib.request import urlopen
 
-from chasquimq import Job, Queue, Worker
+from chasquimq import Job, PrometheusSink, Queue, QueueLabeled, Worker
 from chasquimq.server import SessionServer
 from chasquimq.telemetry.http import MetricsServer
-from chasquimq.telemetry.labelled import QueueLabeled
-from chasquimq.telemetry.prometheus import PrometheusSink
 
 QUEUE = "example-metrics"
 

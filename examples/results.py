@@ -3,8 +3,7 @@
 import asyncio
 import os
 
-from chasquimq import Job, Queue, Worker
-from chasquimq.errors import JobFailed
+from chasquimq import Job, JobFailed, Queue, Worker
 from chasquimq.server import SessionServer
 
 QUEUE = "example-results"

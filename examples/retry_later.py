@@ -3,9 +3,8 @@
 import asyncio
 import os
 
-from chasquimq import BackoffSpec, Job, Queue, RetryLater, Worker
+from chasquimq import BackoffSpec, Job, Queue, RetryLater, RetrySettings, Worker
 from chasquimq.server import SessionServer
-from chasquimq.settings import RetrySettings
 
 QUEUE = "example-retry-later"
 partner_has_time = iter([False, False, True])

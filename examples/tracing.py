@@ -7,9 +7,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from chasquimq import Job, Queue, Worker
+from chasquimq import Job, Queue, Tracing, Worker
 from chasquimq.server import SessionServer
-from chasquimq.telemetry.tracing import Tracing
 
 QUEUE = "example-tracing"
 

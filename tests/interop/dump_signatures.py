@@ -31,6 +31,8 @@ def describe(name: str, value: object) -> dict:
     """How it is called, what it is, and what can be called on it."""
     if not inspect.isclass(value):
         return {"call": parameters(value)} if inspect.isroutine(value) else {}
+    if typing.is_typeddict(value):
+        return {}
     if issubclass(value, BaseException):
         return {"bases": [base.__name__ for base in value.__mro__ if is_builtin(base)]}
     return {"call": parameters(value), "members": members(INSTANCES.get(name, lambda: value)())}

@@ -1,10 +1,13 @@
 """Pages say what is so: code comes from examples, links lead somewhere, lists are complete."""
 
 import ast
+import builtins
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from textwrap import dedent
@@ -13,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import chasquimq
-from chasquimq import errors, settings
+from chasquimq import errors, server, settings
 from chasquimq.cli.main import COMMANDS
 from chasquimq.model.attempt_row import AttemptOutcome
 from chasquimq.model.reason import DlqReason
@@ -45,6 +48,11 @@ FENCE = re.compile(
     r"(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+INDENTED = re.compile(r"(?:^(?: {4}.*)?\n)+", re.MULTILINE)
+CLASS_NAME = re.compile(r"\b[A-Z][a-z]\w*\b(?!:)")
+# A heading of several words is no name.
+TITLE_NAME = re.compile(r"^#+ ((?:[A-Z][a-z]+){2,})$", re.MULTILINE)
+OURS = {*chasquimq.__all__, "OtelSink", "PrometheusSink"}
 MARK = re.compile(r"^<!-- from .*-->$", re.MULTILINE)
 REGION = r"^(?P<indent> *)# region {name}\n(?P<code>.*?)^(?P=indent)# endregion$"
 LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
@@ -100,10 +108,33 @@ def test_python_on_a_page_comes_from_an_example(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
-def test_python_on_a_page_equals_its_example(page):
+def test_python_on_a_page_equals_its_example_and_carries_its_imports(page):
     blocks = [block for block in python_blocks(page) if block.path]
 
-    assert [block.code for block in blocks] == [example_code(block) for block in blocks]
+    assert [block.code for block in blocks] == list(expected_blocks(blocks))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_name_of_the_package_is_imported_before_a_page_uses_it(page):
+    """In the block itself, or in an earlier one on the page that is from the same example."""
+    known: dict[str, set[str]] = {}
+    missing = []
+    for number, (source, code) in enumerate(programs_on(page)):
+        bound = known.setdefault(source or f"block {number}", set())
+        bound |= names_bound(code)
+        missing += sorted(names_used(code) & OURS - bound)
+
+    assert missing == []
+
+
+def test_a_name_that_no_block_imports_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Text.\n\n    from chasquimq import Queue\n\n    queue = Queue('q', retry=RetrySettings())\n"
+    )
+
+    with pytest.raises(AssertionError, match="RetrySettings"):
+        test_every_name_of_the_package_is_imported_before_a_page_uses_it(page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
@@ -167,8 +198,44 @@ def test_the_api_page_names_every_public_member_and_every_argument(noun):
     assert wanted - words_of(section_of(noun, API_PAGE)) == set()
 
 
-def test_the_api_page_names_everything_that_can_be_imported():
-    assert set(chasquimq.__all__) - words_of(API_PAGE.read_text()) == set()
+def test_the_reference_pages_name_everything_that_can_be_imported():
+    pages = (API_PAGE, SETTINGS_PAGE, ERRORS_PAGE)
+    named = set().union(*(words_of(page.read_text()) for page in pages))
+    titles = set().union(*(HEADING.findall(page.read_text()) for page in pages))
+
+    assert set(chasquimq.__all__) - named - titles == set()
+
+
+@pytest.mark.parametrize("page", [API_PAGE, SETTINGS_PAGE, ERRORS_PAGE], ids=lambda page: page.stem)
+def test_every_name_of_a_reference_page_can_be_imported_from_the_package(page):
+    missing = [name for name in names_for_users(page) if not hasattr(chasquimq, name)]
+
+    assert missing == []
+
+
+def test_every_name_of_the_section_on_servers_can_be_imported_from_its_module():
+    named = class_names(section(API_PAGE.read_text(), "Servers"))
+
+    assert {"Found", "ProjectServer", "SessionServer"} <= named
+    assert [name for name in named - OURS if not hasattr(server, name)] == []
+
+
+def test_the_package_lists_what_it_exports_in_order_and_leaves_out_what_needs_an_extra():
+    listed_names = chasquimq.__all__
+    needs_extra = {"OtelSink", "PrometheusSink"}
+
+    assert listed_names == sorted(listed_names, key=str.casefold)
+    assert set(listed_names) == (set(chasquimq._HOMES) - needs_extra) | {"version"}
+    assert all(hasattr(chasquimq, name) for name in listed_names)
+
+
+def test_a_documented_name_without_an_export_is_found(tmp_path):
+    page = tmp_path / "api.md"
+    page.write_text(
+        "## QueueEvents\n\n`Worker` raises `NoSuchThing`, as `Type: message`, or `OSError`.\n"
+    )
+
+    assert names_for_users(page) == ["NoSuchThing", "QueueEvents", "Worker"]
 
 
 def test_the_events_page_lists_every_event_and_every_field():
@@ -229,6 +296,93 @@ def test_a_page_names_no_place_outside_the_project(page):
 def python_blocks(page: Path) -> list[Block]:
     found = FENCE.finditer(page.read_text())
     return [Block(f["path"], f["region"], f["code"]) for f in found if f["language"] == "python"]
+
+
+def expected_blocks(blocks: list[Block]) -> Iterator[str]:
+    """What an example says in each place, after imports that no earlier block of it has."""
+    known: dict[str | None, set[str]] = {}
+    for block in blocks:
+        bound = known.setdefault(block.path, set())
+        code = example_code(block)
+        wanted = names_used(code) - bound - names_bound(code)
+        imports = imports_of((ROOT / str(block.path)).read_text(), wanted)
+        yield joined(imports, code)
+        bound |= names_bound(imports + code)
+
+
+def imports_of(source: str, wanted: set[str]) -> str:
+    """The imports of an example that bring these names, and nothing else."""
+    groups: dict[int, list[str]] = {}
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        node.names = [one for one in node.names if bound_by(one) in wanted]
+        if node.names:
+            groups.setdefault(group_of(node), []).append(ast.unparse(node))
+    return "\n".join("".join(f"{line}\n" for line in groups[key]) for key in sorted(groups))
+
+
+def joined(imports: str, code: str) -> str:
+    if not imports:
+        return code
+    is_definition = re.match(r"@|def |async def |class ", code)
+    return imports + ("\n\n" if is_definition else "\n") + code
+
+
+def group_of(node: ast.Import | ast.ImportFrom) -> int:
+    """The standard library, other packages, ours."""
+    module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+    root = str(module).partition(".")[0]
+    return 0 if root in sys.stdlib_module_names else 2 if root == "chasquimq" else 1
+
+
+def programs_on(page: Path) -> Iterator[tuple[str | None, str]]:
+    """Python that is fenced, with its example, and Python that is indented."""
+    yield from ((block.path, block.code) for block in python_blocks(page))
+    for found in INDENTED.finditer(FENCE.sub("", page.read_text())):
+        with suppress(SyntaxError):
+            ast.parse(dedent(found[0]))
+            yield None, dedent(found[0])
+
+
+def names_used(code: str) -> set[str]:
+    nodes = ast.walk(ast.parse(code))
+    return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+
+
+def names_bound(code: str) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {bound_by(one) for one in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def bound_by(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def names_for_users(page: Path) -> list[str]:
+    """Classes that a reference page names in code, and those that it has a section about."""
+    text = page.read_text()
+    # These are for imports of their own.
+    text = text.replace(section(text, "Servers"), "")
+    text = text.replace(section(text, "Without an event loop"), "")
+    return sorted(class_names(text))
+
+
+def class_names(text: str) -> set[str]:
+    tree = " ".join(re.findall(r"^    (?:[│ ]*[├└]─ )?(\w+)", text, re.MULTILINE))
+    places = [*CODE.findall(FENCE.sub("", text)), *TITLE_NAME.findall(text), tree]
+    # `Type: message` is how an error is written down.
+    found = {name for place in places for name in CLASS_NAME.findall(place)}
+    return {name for name in found if not hasattr(builtins, name)}
 
 
 def example_code(block: Block) -> str:
