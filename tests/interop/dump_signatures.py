@@ -49,7 +49,11 @@ def members(owner: object) -> dict:
 
 def parameters(function: typing.Any) -> list[list]:
     """Name, kind and default of each; null stands for no default."""
-    found = inspect.signature(function).parameters.values()
+    try:
+        found = inspect.signature(function).parameters.values()
+    except ValueError:
+        # What a built-in class hands down says nothing.
+        return []
     return [
         [one.name, one.kind.name, None if one.default is one.empty else repr(one.default)]
         for one in found
