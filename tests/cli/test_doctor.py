@@ -11,6 +11,7 @@ from chasquimq.model.server_facts import ServerFacts, check_server
 from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
 from chasquimq.store import script
 from support.command import ESCAPES
+from support.waiting import eventually
 
 LEASE_MS = 30_000
 SERVER = ServerFacts(
@@ -303,3 +304,102 @@ async def test_the_report_fits_a_terminal(terminal, queue, queue_name):
 
     lines = ESCAPES.sub("", said.out).splitlines()
     assert max(len(line) for line in lines if not line.startswith("server:")) <= 80
+
+
+def of(said, check: str) -> list[dict]:
+    return [one for one in said.json["checks"] if one["check"] == check]
+
+
+async def noop(job) -> None: ...
+
+
+async def fails(job) -> None:
+    raise ValueError("no card was found")
+
+
+async def test_jobs_that_nobody_has_a_handler_for_are_an_error_with_a_remedy(
+    chasqui, queue, queue_name, running_worker
+):
+    stranger = await running_worker({"send": noop, "resize": noop})
+    await queue.add_bulk([{"name": name, "data": 1} for name in ["sned"] * 3 + ["", "send"]])
+    await eventually(lambda: stranger.worker.health().retried >= 4)
+
+    said = await chasqui("doctor", queue_name, "--json")
+
+    misspelt, nameless = of(said, "handlers")
+    assert (said.code, misspelt["level"]) == (1, "error")
+    assert "3 jobs wait for a handler named 'sned', which no live worker has" in misspelt["found"]
+    assert "buried in" in misspelt["found"]
+    assert "did you mean 'send'?" in misspelt["found"]
+    assert "start a worker with a handler named 'sned'" in misspelt["remedy"]
+    assert "1 job waits for a handler for jobs without a name" in nameless["found"]
+
+
+async def test_a_worker_that_lacks_a_handler_others_have_is_named(
+    chasqui, queue, queue_name, running_worker
+):
+    older = await running_worker({"resize": noop})
+    await queue.add("send", 1)
+    await eventually(lambda: older.worker.health().retried >= 1)
+    await running_worker({"resize": noop, "send": noop})
+
+    said = await chasqui("doctor", queue_name, "--json")
+
+    (found,) = of(said, "handlers")
+    assert found["level"] == "warning"
+    assert older.worker.consumer_id in found["found"]
+    assert "the same handlers" in found["remedy"]
+
+
+async def test_a_dlq_that_grows_says_how_fast_and_what_of(
+    chasqui, queue, queue_name, raw, running_worker
+):
+    await raw("XADD", raw.keys.dlq, "1-1", "d", "x", "reason", "expired")
+    failing = await running_worker(fails)
+    await queue.add_bulk([{"name": "charge", "data": at, "attempts": 1} for at in range(7)])
+    await eventually(lambda: failing.worker.health().failed == 7)
+
+    said = await chasqui("doctor", queue_name, "--json")
+
+    (found,) = of(said, "DLQ")
+    assert found["level"] == "warning"
+    assert "it grows: 8 entries, 7 of the last hour, 7 of the last minute" in found["found"]
+    assert "'charge' (retries_exhausted: ValueError: no card was found), 7 times" in found["found"]
+    assert f"`chasqui dlq peek {queue_name}`" in found["remedy"]
+
+
+async def test_a_dlq_that_was_left_alone_for_long_is_no_finding(chasqui, queue, queue_name, raw):
+    await queue.add("n", 1)
+    await raw("XADD", raw.keys.dlq, "1-1", "d", "x", "reason", "expired")
+
+    assert [one["level"] for one in of(await chasqui("doctor", queue_name, "--json"), "DLQ")] == [
+        "ok"
+    ]
+
+
+async def test_leases_that_differ_are_found_and_the_real_one_is_known(
+    chasqui, queue, queue_name, running_worker
+):
+    await running_worker(noop, claim_min_idle_ms=20_000)
+    one = await chasqui("doctor", queue_name, "--json")
+    await running_worker(noop, claim_min_idle_ms=15_000)
+    near = await chasqui("doctor", queue_name, "--json")
+    await running_worker(noop, claim_min_idle_ms=5_000)
+    far = await chasqui("doctor", queue_name, "--json")
+
+    assert of(one, "leases") == []
+    assert [found["level"] for found in of(near, "leases")] == ["warning"]
+    assert [found["level"] for found in of(far, "leases")] == ["error"]
+    assert "5 s and 15 s and 20 s" in of(far, "leases")[0]["found"]
+
+
+async def test_versions_that_differ_are_found(chasqui, queue_name, raw, running_worker):
+    await running_worker(noop)
+    await raw("XGROUP", "CREATECONSUMER", raw.keys.stream, "default", "newer")
+    record = {"group": "default", "lease_ms": 30_000, "ttl_ms": 90_000, "version": "9.0"}
+    await raw("SET", raw.keys.worker("newer"), msgspec.msgpack.encode(record), "PX", 90_000)
+
+    (found,) = of(await chasqui("doctor", queue_name, "--json"), "versions")
+
+    assert found["level"] == "warning"
+    assert found["found"].endswith("and 1 of 9.0")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from support.command import ESCAPES
+from support.waiting import eventually
 
 pytestmark = pytest.mark.takes_turns
 
@@ -27,6 +30,8 @@ async def test_it_shows_the_rows_of_the_original(chasqui, queue_name, raw):
         ["delayed depth", "1"],
         ["oldest delayed lag (ms)", "0"],
         ["repeatable count", "1"],
+        ["given back, waiting", "0"],
+        ["workers", "none"],
     ]
     assert said.err == ""
 
@@ -67,9 +72,37 @@ async def test_json_has_a_number_for_every_row(chasqui, queue_name, raw):
     assert facts.pop("at_ms") > 0
     assert facts == {
         "queue": queue_name, "group": "default", "group_created": False, "stream_depth": 1,
-        "pending": 0, "dlq_depth": 0, "delayed_depth": 0, "oldest_delayed_lag_ms": None,
-        "repeatable_count": 0,
+        "pending": 0, "parked": 0, "dlq_depth": 0, "delayed_depth": 0, "oldest_delayed_lag_ms": None,
+        "repeatable_count": 0, "workers": {"alive": 0, "silent": 0, "dead": 0},
     }  # fmt: skip
+
+
+async def test_it_says_who_works_and_what_was_given_back(
+    chasqui, queue, queue_name, running_worker
+):
+    gate = asyncio.Event()
+
+    async def blocks(job) -> None:
+        await gate.wait()
+
+    leaver = await running_worker(blocks, concurrency=1, read_count=10)
+    await queue.add_bulk([{"name": "n", "data": at} for at in range(5)])
+    await eventually(lambda: leaver.worker.health().waiting == 4)
+    working = await chasqui("inspect", queue_name)
+    await leaver.cut_short()
+    gate.set()
+
+    left = await chasqui("inspect", queue_name)
+    exposed = (await chasqui("metrics", queue_name)).out
+
+    assert ["pending", "5"] in working.rows
+    assert ["workers", "1 alive"] in working.rows
+    assert ["pending", "0"] in left.rows
+    assert ["given back, waiting", "5"] in left.rows
+    assert ["workers", "none"] in left.rows
+    labels = f'{{queue="{queue_name}",group="default"}}'
+    assert f"chasquimq_queue_ready{labels} 5\n" in exposed
+    assert f"chasquimq_queue_pending{labels} 0\n" in exposed
 
 
 @pytest.mark.parametrize("columns", [80, 160])

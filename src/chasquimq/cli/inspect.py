@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.options import group_option, json_option, queue_argument, redis_url_option
+from chasquimq.cli.options import (
+    LEASE_MS_DEFAULT,
+    group_option,
+    json_option,
+    queue_argument,
+    redis_url_option,
+)
 from chasquimq.cli.render import emit, emit_json
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import ask
+from chasquimq.errors import ServerRefused
 
 if TYPE_CHECKING:
+    from chasquimq.inspector import Inspector
     from chasquimq.model.snapshot import Snapshot
+    from chasquimq.model.worker_record import WorkerState
 
 
 @click.command()
@@ -21,13 +30,28 @@ if TYPE_CHECKING:
 @redis_url_option
 @json_option
 def inspect(queue: str, group: str, redis_url: str | None, as_json: bool) -> None:
-    """Show how many jobs of QUEUE wait, run, are delayed, are dead and repeat."""
+    """Show how many jobs of QUEUE wait, run, are delayed, are dead and repeat, and who works."""
     url = running_server(redis_url)
-    snapshot = ask(queue, url, lambda seen: seen.inspector.snapshot(queue, group))
+    snapshot, states = ask(queue, url, lambda seen: _look(seen.inspector, queue, group))
     if as_json:
-        emit_json(snapshot_facts(snapshot))
+        emit_json(snapshot_facts(snapshot) | {"workers": states})
     else:
-        emit(snapshot_rows(snapshot), as_json=False)
+        emit([*snapshot_rows(snapshot), *_more_rows(snapshot, states)], as_json=False)
+
+
+async def _look(
+    inspector: Inspector, queue: str, group: str
+) -> tuple[Snapshot, dict[WorkerState, int] | None]:
+    """How much is where, and how many workers live; None where this user may not ask."""
+    snapshot = await inspector.snapshot(queue, group)
+    try:
+        found = await inspector.workers(queue, group)
+    except ServerRefused as refused:
+        if refused.code != "NOPERM":
+            raise
+        return snapshot, None
+    states = [one.state(LEASE_MS_DEFAULT) for one in found]
+    return snapshot, {state: states.count(state) for state in ("alive", "silent", "dead")}
 
 
 def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
@@ -39,6 +63,7 @@ def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
         "at_ms": snapshot.at_ms,
         "stream_depth": snapshot.stream_depth,
         "pending": snapshot.pending,
+        "parked": snapshot.parked,
         "dlq_depth": snapshot.dlq_depth,
         "delayed_depth": snapshot.delayed_depth,
         "oldest_delayed_lag_ms": snapshot.oldest_delayed_lag_ms,
@@ -57,5 +82,16 @@ def snapshot_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
         "oldest delayed lag (ms)": snapshot.oldest_delayed_lag_ms,
         "repeatable count": snapshot.repeatable_count,
     }
+    return _titled(snapshot, values)
+
+
+def _more_rows(snapshot: Snapshot, states: dict[WorkerState, int] | None) -> list[dict[str, Any]]:
+    """What ChasquiMQ (Rust) does not show."""
+    known = [f"{count} {state}" for state, count in (states or {}).items() if count]
+    workers = "this user may not ask" if states is None else ", ".join(known) or "none"
+    return _titled(snapshot, {"given back, waiting": snapshot.parked, "workers": workers})
+
+
+def _titled(snapshot: Snapshot, values: dict[str, Any]) -> list[dict[str, Any]]:
     what, how_much = f"queue: {snapshot.queue}", f"group: {snapshot.group}"
     return [{what: name, how_much: value} for name, value in values.items()]

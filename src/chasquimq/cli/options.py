@@ -33,7 +33,7 @@ lease_option = click.option(
     type=DURATION,
     default=f"{LEASE_MS_DEFAULT // 1000}s",
     show_default=True,
-    help="The workers' claim_min_idle_ms: who is silent for longer is dead.",
+    help="Assumed of workers that do not say their lease: who is silent for longer is dead.",
 )
 wait_for_server_option = click.option(
     "--wait-for-server",

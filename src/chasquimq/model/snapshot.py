@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from chasquimq.model.worker_record import WorkerRecord, WorkerState, state_after
+
+_RUST_NAME = re.compile("c-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +59,11 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     is_parking: bool = False
     record: WorkerRecord | None = None
     record_age_ms: int | None = None
+
+    @property
+    def is_rust(self) -> bool:
+        """Whether it looks like a worker of ChasquiMQ (Rust)."""
+        return self.record is None and _RUST_NAME.fullmatch(self.name) is not None
 
     @property
     def silent_ms(self) -> int:

@@ -27,15 +27,17 @@ class DelayedListing:
         self._key = keys.delayed
         self._reads = reads
 
-    async def soonest(self, limit: int) -> list[DelayedJob]:
-        """The jobs that are due first."""
+    async def soonest(self, limit: int, bytes_max: float = math.inf) -> list[DelayedJob]:
+        """The jobs that are due first; no page is begun beyond so many bytes."""
         size = PageSize(_PAGE_MAX, _PAGE_MAX)
         found: list[DelayedJob] = []
-        while len(found) < limit:
+        while len(found) < limit and bytes_max > 0:
             count = min(size.count, limit - len(found))
             page = await self._page(len(found), count)
             found += map(_job, page)
-            size.learn(sum(len(member) for member, _ in page))
+            page_bytes = sum(len(member) for member, _ in page)
+            bytes_max -= page_bytes
+            size.learn(page_bytes)
             if len(page) < count:
                 break
         return found

@@ -9,18 +9,33 @@ from typing import TYPE_CHECKING, cast
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.group_use import SILENT_MS_MAX, GroupUse
-from chasquimq.model.queue_facts import QueueFacts, RunTimes
+from chasquimq.model.queue_facts import (
+    DeadKind,
+    DeadLately,
+    NameWaiting,
+    QueueFacts,
+    RunTimes,
+    names_waiting,
+)
 from chasquimq.model.server_facts import ServerFacts
 from chasquimq.model.snapshot import WrongType
 from chasquimq.store import script
 from chasquimq.store.abilities import natives
 from chasquimq.store.connection import pack
+from chasquimq.store.delayed_listing import DelayedListing
 from chasquimq.store.inspecting import InspectorStore, is_missing, pairs, read_time
+from chasquimq.store.reading import PageSize, StreamPages
 from chasquimq.store.rights import PROMOTER, SCHEDULER, WORKER, missing_rights, refusal_of
 from chasquimq.store.scanning import KeyScan
 from chasquimq.wire.event_fields import EventKind
 from chasquimq.wire.keys import QueueKeys
-from chasquimq.wire.stream_entry import first_values, read_text, read_uint
+from chasquimq.wire.stream_entry import (
+    DlqEntry,
+    decode_dlq,
+    first_values,
+    read_text,
+    read_uint,
+)
 
 if TYPE_CHECKING:
     from chasquimq.store.connection import Reply
@@ -31,6 +46,10 @@ _EVENTS_MAX = 2_000
 _GHOST_PAGE = 500
 _GHOST_PAGES_MAX = 10
 _SCAN_STEPS_MAX = 1_000
+# How much of the delayed set and of the DLQ is worth a look.
+_DELAYED_MAX, _DEAD_MAX, _LOOK_BYTES_MAX = 2_000, 2_000, 8 * 1024 * 1024
+_LATELY_MS, _MINUTE_MS = 3_600_000, 60_000
+_KINDS_MAX = 10
 # No job is ever added under this name: it is only asked what the server would do.
 _SCRATCH_QUEUE = "doctor"
 # So many names fall into any part of a cluster that is worth a look.
@@ -121,6 +140,8 @@ class DiagnosingStore:
             scheduler=scheduler and read_text(scheduler),
             repeat_lag_ms=int(snapshot.at_ms - float(first_fire[1])) if first_fire else None,
             quarantined_count=bad,
+            names_waiting=await self._names_waiting(keys),
+            dead_lately=await self._dead_lately(keys, snapshot.at_ms),
         )
 
     async def lacking_rights(self, keys: QueueKeys) -> ServerRefused | None:
@@ -186,6 +207,24 @@ class DiagnosingStore:
                 break
         return ghosts, looked_at
 
+    async def _names_waiting(self, keys: QueueKeys) -> list[NameWaiting]:
+        """What waits for a handler; such jobs are due again within seconds, so they come first."""
+        listing = DelayedListing(keys, self._reads)
+        return names_waiting(await listing.soonest(_DELAYED_MAX, _LOOK_BYTES_MAX))
+
+    async def _dead_lately(self, keys: QueueKeys, now_ms: int) -> DeadLately:
+        """The DLQ's newest entries; their ids say when they came, by the server's clock."""
+        since = str(max(0, now_ms - _LATELY_MS))
+        pages = StreamPages(self._reads, keys.dlq, PageSize(), oldest=since, is_newest_first=True)
+        found: list[DlqEntry] = []
+        bytes_left = _LOOK_BYTES_MAX
+        while (page := await pages.next()) is not None:
+            found += [decode_dlq(entry_id, fields) for entry_id, fields in page]
+            bytes_left -= sum(len(part) for _, fields in page for part in fields)
+            if len(found) >= _DEAD_MAX or bytes_left <= 0:
+                return _dead_lately(found, now_ms, is_complete=False)
+        return _dead_lately(found, now_ms, is_complete=True)
+
     async def _run_times(self, keys: QueueKeys) -> RunTimes | None:
         command = ("XREVRANGE", keys.events, "+", "-", "COUNT", _EVENTS_MAX)
         (entries,) = await self._reads.ask(command)
@@ -207,6 +246,24 @@ def _info(reply: bytes) -> dict[str, str]:
 
 def _saves(configured: str | None) -> bool | None:
     return None if configured is None else bool(configured.strip())
+
+
+def _dead_lately(found: Sequence[DlqEntry], now_ms: int, *, is_complete: bool) -> DeadLately:
+    kinds: dict[tuple[str, str, str], list[DlqEntry]] = {}
+    for one in found:
+        kinds.setdefault((one.name, one.reason, one.fingerprint), []).append(one)
+    most = sorted(kinds.values(), key=len, reverse=True)
+    return DeadLately(
+        len(found),
+        sum(now_ms - int(one.entry_id.partition("-")[0]) <= _MINUTE_MS for one in found),
+        [_dead_kind(many) for many in most[:_KINDS_MAX]],
+        is_complete,
+    )
+
+
+def _dead_kind(many: Sequence[DlqEntry]) -> DeadKind:
+    newest = many[0]
+    return DeadKind(newest.name, newest.reason, newest.error or newest.detail or "", len(many))
 
 
 def _duration_us(entry: Sequence[Reply]) -> int | None:
