@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 
 import pytest
@@ -22,7 +23,7 @@ async def test_peek_shows_the_columns_of_the_original_and_groups(chasqui, queue_
 
     entries, groups = said.out.split("\n\n")
     assert entries.splitlines()[0].split() == [
-        "dlq", "id", "job", "id", "source_id", "name", "reason", "detail", "payload", "bytes",
+        "dlq", "id", "job", "id", "source_id", "name", "reason", "detail", "payload", "bytes", "data",
     ]  # fmt: skip
     assert len(entries.splitlines()) == 4
     assert "UnrecoverableError: card 1 refused" in entries
@@ -35,7 +36,7 @@ async def test_an_empty_dlq_says_so_in_both_tables(chasqui, queue, queue_name):
 
     said = await chasqui("dlq", "peek", queue_name)
 
-    assert said.out.splitlines()[1].split() == ["(empty)", "-", "-", "-", "-", "-", "-"]
+    assert said.out.splitlines()[1].split() == ["(empty)", *"-------"]
     assert said.out.splitlines()[-1].split() == ["(no", "entries)", "0"]
 
 
@@ -67,16 +68,82 @@ async def test_peek_heeds_its_filters(chasqui, queue_name, grave):
     assert [entry["name"] for entry in peeked["entries"]] == ["charge"]
 
 
-async def test_a_detail_is_cut_at_sixty_bytes_and_never_shows_a_control_byte(
-    chasqui, queue_name, raw
-):
-    await raw("XADD", raw.keys.dlq, "*", "d", "x", "reason", "\x1b[31m", "detail", "é" * 40)
+async def test_in_a_pipe_errors_are_whole_and_never_show_a_control_byte(chasqui, queue_name, raw):
+    words = "é" * 300
+    await raw("XADD", raw.keys.dlq, "*", "d", "x", "reason", "\x1b[31m", "detail", words)
 
     said = await chasqui("dlq", "peek", queue_name)
 
     assert "\x1b" not in said.out
     assert "\\x1b[31m" in said.out
-    assert f" {'é' * 30}… " in said.out
+    assert said.out.count(f" {words}") == 2
+
+
+async def test_peek_shows_the_data(chasqui, queue_name, grave):
+    await grave(("charge", {"to": "\x1b[2J", "raw": b"\xff"}), ("mail", "x" * 5_000))
+
+    said = await chasqui("dlq", "peek", queue_name)
+    entries = (await chasqui("dlq", "peek", queue_name, "--json")).json["entries"]
+
+    assert r'{"to": "\u001b[2J", "raw": {"$base64": "/w=="}}' in said.out
+    assert max(map(len, said.out.splitlines())) < 1_000
+    assert [one["data"] for one in entries] == [
+        {"to": "\x1b[2J", "raw": {"$base64": "/w=="}}, "x" * 5_000,
+    ]  # fmt: skip
+    assert all(one["is_decoded"] for one in entries)
+
+
+async def test_peek_shows_tracebacks_where_asked_to(chasqui, queue_name, grave):
+    await grave(("charge", 1), ("mail", "x"))
+
+    plain = await chasqui("dlq", "peek", queue_name)
+    said = await chasqui("dlq", "peek", queue_name, "--traceback")
+    entries = (await chasqui("dlq", "peek", queue_name, "--json")).json["entries"]
+
+    assert "Traceback" not in plain.out
+    assert said.out.count("Traceback (most recent call last):") == 2
+    assert '    raise UnrecoverableError(f"card {job.data} refused")' in said.out
+    assert entries[1]["traceback"].splitlines()[-1] == "ValueError: no answer from mail"
+
+
+async def test_a_traceback_shows_no_control_byte_and_no_password(chasqui, queue_name, raw):
+    told = "at\nE: \x1b[2J redis://u:canary@h:1"
+    await raw("XADD", raw.keys.dlq, "*", "d", "x", "traceback", told)
+
+    said = [
+        await chasqui("dlq", "peek", queue_name, *more) for more in (["--traceback"], ["--json"])
+    ]
+
+    assert all("canary" not in one.out and "\x1b" not in one.out for one in said)
+    assert "  at\n  E: \\x1b[2J redis://u:***@h:1" in said[0].out
+
+
+@pytest.mark.parametrize("columns", [80, 120, 240])
+async def test_a_terminal_of_any_width_shows_whole_errors_and_the_data(
+    terminal, queue_name, grave, columns
+):
+    await grave(("charge", {"order": 1_000_017, "country": "PE", "currency": "PEN"}))
+
+    said = await terminal("dlq", "peek", queue_name, columns=columns)
+
+    shown = ESCAPES.sub("", said.out)
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= columns
+    told = " ".join(re.sub(r"[│┆]", " ", shown).split())
+    if columns < 200:
+        assert "UnrecoverableError: card {'order': 1000017, 'country': 'PE'" in told
+        assert 'data: {"order": 1000017, "country": "PE", "currency": "PEN"}' in told
+    else:
+        assert "┆ data" in shown
+        assert "1000017" in told
+
+
+async def test_a_condition_may_ask_for_the_traceback(chasqui, queue_name, grave):
+    await grave(("charge", 1), ("mail", 1))
+
+    said = await chasqui("dlq", "replay", queue_name, "--dry-run",
+                         "--where", "traceback like '%no answer from mail%'")  # fmt: skip
+
+    assert said.out == "would replay 1 of 2 entries\n"
 
 
 async def test_bytes_that_are_no_utf_8_are_shown_and_not_stumbled_over(chasqui, queue_name, raw):
@@ -235,6 +302,7 @@ async def test_export_writes_a_line_each_with_data_and_envelope(chasqui, queue_n
     first, second = map(json.loads, said.out.splitlines())
     assert first["data"] == {"to": "ñ", "raw": {"$base64": "/w=="}}
     assert (second["name"], second["data"], second["is_decoded"]) == ("charge", 2, True)
+    assert second["traceback"].endswith("UnrecoverableError: card 2 refused")
     opened = open_envelope(base64.b64decode(second["envelope_base64"]))
     assert (opened.job_id, opened.data) == (second["job_id"], 2)
     assert said.err == "exported 2 entries\n"

@@ -39,6 +39,50 @@ async def test_a_dead_job_shows_why(chasqui, queue, queue_name, grave):
     assert facts["error"] == "UnrecoverableError: card 7 refused"
 
 
+async def test_a_dead_job_shows_where_it_failed(chasqui, queue, queue_name, grave):
+    await grave(("charge", {"card": 7}))
+    (letter,) = await queue.peek_dlq()
+
+    said = await chasqui("job", "show", queue_name, letter["job_id"])
+    facts = (await chasqui("job", "show", queue_name, letter["job_id"], "--json")).json
+
+    table, traceback = said.out.split("\n\n", 1)
+    assert traceback.startswith("Traceback (most recent call last):\n  File ")
+    assert traceback.splitlines()[-1].endswith("UnrecoverableError: card {'card': 7} refused")
+    assert facts["traceback"] + "\n" == traceback
+    shown = dict(line.split("  ", 1) for line in table.splitlines())
+    assert (shown["name"].strip(), shown["attempt"].strip()) == ("charge", "1")
+    assert shown["finished"].strip().endswith("Z")
+    assert shown["duration"].strip().endswith(" ms")
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["with results", "without"])
+async def test_a_completed_job_shows_its_name_and_its_times(
+    chasqui, queue, queue_name, url, stored
+):
+    async def handler(job) -> str:
+        return "sent"
+
+    job = await queue.add("mail", 1)
+    worker = Worker(queue_name, handler, redis_url=url, store_results=stored, consumer_id="w1")
+    await worker.run_until_idle()
+
+    said = await chasqui("job", "show", queue_name, job.id, "--json")
+
+    facts = said.json
+    assert (said.code, facts["state"], facts["name"], facts["attempt"]) == (
+        0,
+        "completed",
+        "mail",
+        1,
+    )
+    assert (facts["worker"], facts["has_result"]) == ("w1", stored)
+    assert facts["source"] == ("outcome" if stored else "history")
+    assert facts["duration_us"] >= 0
+    times = [facts[f"{one}_at_ms"] for one in ("ready", "started", "finished")]
+    assert all(isinstance(one, int) for one in times)
+
+
 async def test_a_completed_job_shows_its_result(chasqui, queue, queue_name, url):
     async def handler(job) -> str:
         return "sent"

@@ -63,6 +63,14 @@ def wrapped(text: str, columns: int, indent: str = INDENT) -> list[str]:
     return [*lines, line]
 
 
+def bounded_lines(text: str, columns: int, lines_max: int) -> list[str]:
+    """The same in so many lines at most; what is cut off leaves a mark."""
+    lines = wrapped(text, columns)
+    if len(lines) <= lines_max:
+        return lines
+    return [*lines[: lines_max - 1], cut(f"{lines[lines_max - 1]} {lines[lines_max]}", columns)]
+
+
 def _width(character: str) -> int:
     if east_asian_width(character) in "WF":
         return 2

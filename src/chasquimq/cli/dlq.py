@@ -48,16 +48,28 @@ def dlq() -> None:
 @queue_argument
 @limit_option(20, "How many entries to show, oldest first.")
 @filter_options
+@click.option("--traceback", "has_tracebacks", is_flag=True, help="Show where each of them failed.")
 @redis_url_option
 @json_option
 def peek(
-    queue: str, limit: int, redis_url: str | None, as_json: bool, **filters: str | None
+    queue: str,
+    limit: int,
+    has_tracebacks: bool,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
 ) -> None:
-    """Show the oldest dead jobs of QUEUE, and all of them by reason and fingerprint."""
+    """Show the oldest dead jobs of QUEUE, and all of them by reason and fingerprint.
+
+    In JSON each entry has its whole data and its traceback.
+    """
     from chasquimq.cli.dlq_peek import peek_at, show_json, show_tables
 
     peeked = run(peek_at(queue, running_server(redis_url), limit, filters))
-    (show_json if as_json else show_tables)(peeked)
+    if as_json:
+        show_json(peeked)
+    else:
+        show_tables(peeked, has_tracebacks=has_tracebacks)
 
 
 @dlq.command()
@@ -136,8 +148,8 @@ def replay(
     """Send the oldest dead jobs of QUEUE back to their workers, with all their attempts.
 
     Asks first, unless --yes is given. Entries that cannot be decoded stay where they are. A
-    condition is SQL about dlq_id, job_id, name, reason, detail, error, fingerprint, attempt,
-    failed_at, created_at, payload_bytes and data, such as: data->>'$.country' = 'PE'.
+    condition is SQL about dlq_id, job_id, name, reason, detail, error, traceback, fingerprint,
+    attempt, failed_at, created_at, payload_bytes and data, such as: data->>'$.country' = 'PE'.
     """
     from chasquimq.cli.dlq_choice import Request
     from chasquimq.cli.dlq_replay import replay_all, show

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.dlq_peek import Filters, entry_facts, pages
+from chasquimq.cli.dlq_peek import Filters, data_facts, entry_facts, pages
 from chasquimq.cli.files import whole_file
 from chasquimq.cli.progress import progress_bar
 from chasquimq.cli.render import json_text
 from chasquimq.cli.visit import visit
 from chasquimq.errors import StoreError
-from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.queue.dead_letters import DeadLetter
@@ -45,23 +44,12 @@ def export_facts(letter: DeadLetter) -> dict[str, Any]:
     from chasquimq.inspector import open_envelope
 
     contents = open_envelope(letter["payload"])
-    data, is_decoded = _data(contents.data) if contents and contents.is_decoded else (None, False)
-    return entry_facts(letter) | {
+    return {
+        **entry_facts(letter),
         "created_at_ms": contents.created_at_ms if contents else None,
-        "data": data,
-        "is_decoded": is_decoded,
+        **data_facts(letter),
         "envelope_base64": b64encode(letter["payload"]).decode(),
     }
-
-
-def _data(data: Any) -> tuple[Any, bool]:
-    try:
-        value = json_value(data)
-        json_text(value)
-    except RecursionError:
-        # JSON goes less deep than MessagePack; the envelope still has it all.
-        return None, False
-    return value, True
 
 
 @contextmanager

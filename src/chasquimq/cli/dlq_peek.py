@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -10,9 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from chasquimq.cli.cells import bounded_lines, cut, terminal_columns
 from chasquimq.cli.progress import progress_bar
-from chasquimq.cli.render import emit_json, emit_table, mask_secrets
+from chasquimq.cli.render import (
+    Row,
+    clean,
+    emit_json,
+    emit_table,
+    emit_text,
+    json_text,
+    mask_secrets,
+)
 from chasquimq.cli.visit import visit
+from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.queue import Queue
@@ -20,8 +31,12 @@ if TYPE_CHECKING:
 
 Filters = Mapping[str, str | None]
 
-DETAIL_BYTES_MAX = 60
-CUT_MARK = "…"
+# How much of the data is shown: enough to recognise a job. On a terminal, lines below the table.
+DATA_CHARS_MAX = 400
+_ERROR_LINES_MAX = 4
+_DATA_LINES_MAX = 2
+# Where a table has room for errors and data, too.
+_WIDE_COLUMNS = 200
 # Behind light entries may come heavy ones: a page has few enough that even those have room.
 PAGE_MAX = 500
 PAGE_FIRST = 100
@@ -30,7 +45,9 @@ PAGE_BYTES = 1024 * 1024
 GROUPED_MAX = 20_000
 GROUPING_S_MAX = 5.0
 GROUPS_SHOWN_MAX = 20
-_COLUMNS = ("dlq id", "job id", "source_id", "name", "reason", "detail", "payload bytes")
+_COLUMNS = (
+    "dlq id", "job id", "source_id", "name", "reason", "detail", "payload bytes", "data"
+)  # fmt: skip
 _EMPTY = dict.fromkeys(_COLUMNS) | {"dlq id": "(empty)"}
 
 
@@ -98,13 +115,27 @@ def _next_size(page: Sequence[DeadLetter]) -> int:
 
 
 def entry_facts(letter: DeadLetter) -> dict[str, Any]:
-    """An entry for programs, without its payload."""
-    facts: dict[str, Any] = {key: value for key, value in letter.items() if key != "payload"}
+    """An entry for programs, without what it carries."""
+    facts: dict[str, Any] = {
+        key: value for key, value in letter.items() if key not in ("payload", "data")
+    }
     return facts | {
         "detail": _masked(letter["detail"]),
         "error": _masked(letter["error"]),
+        "traceback": _masked(letter["traceback"]),
         "payload_bytes": len(letter["payload"]),
     }
+
+
+def data_facts(letter: DeadLetter) -> dict[str, Any]:
+    """What the job carries, for programs; null where it cannot be decoded."""
+    from chasquimq.inspector import open_envelope
+
+    contents = open_envelope(letter["payload"])
+    data, is_decoded = (
+        _as_json(contents.data) if contents and contents.is_decoded else (None, False)
+    )
+    return {"data": data, "is_decoded": is_decoded}
 
 
 def show_json(peeked: Peeked) -> None:
@@ -112,7 +143,7 @@ def show_json(peeked: Peeked) -> None:
         {
             "queue": peeked.queue,
             "depth": peeked.depth,
-            "entries": list(map(entry_facts, peeked.entries)),
+            "entries": [entry_facts(one) | data_facts(one) for one in peeked.entries],
             "grouped": peeked.grouped,
             "is_complete": peeked.is_complete,
             "groups": _group_rows(peeked),
@@ -120,15 +151,50 @@ def show_json(peeked: Peeked) -> None:
     )
 
 
-def show_tables(peeked: Peeked) -> None:
-    entries = list(map(_row, peeked.entries)) or [_EMPTY]
+def show_tables(peeked: Peeked, *, has_tracebacks: bool = False) -> None:
+    is_narrow = sys.stdout.isatty() and terminal_columns() < _WIDE_COLUMNS
+    rows = list(map(_row, peeked.entries)) or [_EMPTY]
+    entries = [_without(row, "detail", "data") for row in rows] if is_narrow else rows
     # The groups below tell the reasons, too.
     optional = ("source_id", "payload bytes", "reason")
-    emit_table(entries, text=("name", "detail"), optional=optional)
+    emit_table(entries, text=("name", "detail", "data"), optional=optional)
+    if is_narrow:
+        _show_below(rows[: len(peeked.entries)])
+    if has_tracebacks:
+        _show_tracebacks(peeked.entries)
     click.echo()
+    _show_groups(peeked, is_narrow=is_narrow)
+
+
+def _show_below(rows: Sequence[Row]) -> None:
+    """What says most needs most room: lines of their own, below the table."""
+    for row in rows:
+        _show_lines(f"{row['dlq id']}: {row['detail'] or '-'}", _ERROR_LINES_MAX)
+        _show_lines(f"data: {row['data'] or '-'}", _DATA_LINES_MAX, indent="    ")
+
+
+def _show_lines(text: str, lines_max: int, indent: str = "") -> None:
+    for line in bounded_lines(clean(text), terminal_columns() - len(indent), lines_max):
+        click.echo(indent + line)
+
+
+def _show_tracebacks(letters: Sequence[DeadLetter]) -> None:
+    for letter in letters:
+        title = " ".join(filter(None, (letter["dlq_id"], letter["job_id"], letter["name"])))
+        click.echo(f"\n{clean(title)}")
+        emit_text(letter["traceback"] or "(no traceback is kept)", indent="  ")
+
+
+def _show_groups(peeked: Peeked, *, is_narrow: bool) -> None:
     groups = _group_rows(peeked)
     shown = groups[:GROUPS_SHOWN_MAX] or [{"reason": "(no entries)", "count": 0}]
-    emit_table(shown, text=("an error of it",))
+    if is_narrow:
+        emit_table([_without(row, "an error of it") for row in shown])
+        for row in filter(lambda one: one.get("an error of it"), shown):
+            told = f"{row['fingerprint'] or row['reason']}: {row['an error of it']}"
+            _show_lines(told, _ERROR_LINES_MAX)
+    else:
+        emit_table(shown, text=("an error of it",))
     if len(groups) > GROUPS_SHOWN_MAX:
         click.echo(
             f"and {len(groups) - GROUPS_SHOWN_MAX:,} groups more; --json shows all", err=True
@@ -155,9 +221,30 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
         "source_id": letter["source_id"] or None,
         "name": letter["name"] or None,
         "reason": letter["reason"] or None,
-        "detail": _cut(_masked(letter["detail"] or letter["error"])),
+        "detail": _masked(letter["detail"] or letter["error"]),
         "payload bytes": len(letter["payload"]),
+        "data": _preview(letter),
     }
+
+
+def _without(row: Row, *names: str) -> dict[str, Any]:
+    return {name: cell for name, cell in row.items() if name not in names}
+
+
+def _preview(letter: DeadLetter) -> str | None:
+    """The beginning of the data as JSON; None where there is none to read."""
+    facts = data_facts(letter)
+    return cut(json_text(facts["data"]), DATA_CHARS_MAX) if facts["is_decoded"] else None
+
+
+def _as_json(data: Any) -> tuple[Any, bool]:
+    try:
+        value = json_value(data)
+        json_text(value)
+    except RecursionError:
+        # JSON goes less deep than MessagePack; the envelope still has it all.
+        return None, False
+    return value, True
 
 
 def _group_rows(peeked: Peeked) -> list[dict[str, Any]]:
@@ -166,7 +253,7 @@ def _group_rows(peeked: Peeked) -> list[dict[str, Any]]:
             "reason": kind.reason,
             "count": count,
             "fingerprint": kind.fingerprint,
-            "an error of it": _cut(_masked(peeked.errors.get(kind))),
+            "an error of it": _masked(peeked.errors.get(kind)),
         }
         for kind, count in peeked.groups.most_common()
     ]
@@ -174,11 +261,3 @@ def _group_rows(peeked: Peeked) -> list[dict[str, Any]]:
 
 def _masked(text: str | None) -> str | None:
     return text and mask_secrets(text)
-
-
-def _cut(text: str | None) -> str | None:
-    """At most 60 bytes, never half a character."""
-    raw = (text or "").encode(errors="replace")
-    if len(raw) <= DETAIL_BYTES_MAX:
-        return text
-    return raw[:DETAIL_BYTES_MAX].decode(errors="ignore") + CUT_MARK

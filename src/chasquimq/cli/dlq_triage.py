@@ -167,9 +167,15 @@ def _row(kind: Kind) -> dict[str, Any]:
         "first seen": f"{_moment(kind.first_ms):%Y-%m-%d %H:%M:%S}",
         "last seen": f"{_moment(kind.last_ms):%Y-%m-%d %H:%M:%S}",
         "reason": ", ".join(kind.reasons),
-        "names": ", ".join(name for name, _ in kind.names.most_common(NAMES_SHOWN_MAX)),
+        "names": _names(kind),
         "an error of it": _error(kind),
     }
+
+
+def _names(kind: Kind) -> str:
+    shown = [name for name, _ in kind.names.most_common(NAMES_SHOWN_MAX)]
+    left = len(kind.names) - len(shown)
+    return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
 def _error(kind: Kind) -> str | None:

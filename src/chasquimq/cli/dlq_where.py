@@ -21,6 +21,7 @@ COLUMNS: Final = {
     "reason": "varchar",
     "detail": "varchar",
     "error": "varchar",
+    "traceback": "varchar",
     "fingerprint": "varchar",
     "attempt": "bigint",
     "failed_at": "timestamptz",

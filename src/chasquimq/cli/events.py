@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from chasquimq.cli.cells import padded, terminal_columns, wrapped
+from chasquimq.cli.cells import cut, padded, terminal_columns, wrapped
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import count_option, json_option, queue_argument, redis_url_option
 from chasquimq.cli.render import clean, emit_json_line, mask_secrets
@@ -17,8 +17,6 @@ from chasquimq.cli.visit import run, visit
 if TYPE_CHECKING:
     from chasquimq.queue_events import QueueEvent
 
-VALUE_CHARS_MAX = 80
-CUT_MARK = "..."
 # From here on there is room for columns; below it every character is needed.
 ALIGNED_COLUMNS_MIN = 120
 ENTRY_ID_COLUMNS = 17
@@ -112,12 +110,13 @@ def _show_line(event: QueueEvent) -> None:
         event.name or "-",
         f"id={event.job_id or '-'}",
         f"name={event.job_name or '-'}",
-        *(f"{key}={_cut(str(_masked(value)))}" for key, value in sorted(rest.items())),
+        *(f"{key}={_masked(value)}" for key, value in sorted(rest.items())),
     ]
     if not sys.stdout.isatty():
         click.echo(clean(" ".join(words)))
         return
-    for line in _lines(list(map(clean, words)), terminal_columns()):
+    columns = terminal_columns()
+    for line in _lines([cut(clean(word), columns) for word in words], columns):
         click.echo(line)
 
 
@@ -133,7 +132,3 @@ def _lines(words: list[str], columns: int) -> list[str]:
 
 def _masked(value: Any) -> Any:
     return mask_secrets(value) if isinstance(value, str) else value
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + CUT_MARK

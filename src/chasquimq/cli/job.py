@@ -10,7 +10,7 @@ import msgspec
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import json_option, queue_argument, redis_url_option
 from chasquimq.cli.progress import behind_bar
-from chasquimq.cli.render import emit_json, emit_table, json_text, mask_secrets
+from chasquimq.cli.render import emit_json, emit_table, emit_text, json_text, mask_secrets
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import run, visit
 from chasquimq.model.json_value import json_value
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 DATA_CHARS_MAX = 4_096
 EXIT_UNKNOWN = 1
+_TOLD_ELSEWHERE = frozenset({"data", "has_result", "is_decoded", "scanned_all", "traceback"})
 
 
 class Found(NamedTuple):
-    """All that is known of a job."""
+    """All that is known of a job; `contents` are read where its state does not have them."""
 
     state: JobState
     contents: Contents | None
@@ -44,14 +45,14 @@ def job() -> None:
 def show(queue: str, job_id: str, redis_url: str | None, as_json: bool) -> int:
     """Show where job JOB_ID of QUEUE is, what it carries and what became of it.
 
-    Exit code 1 when nothing is known of it: it never was, or it completed and left no result.
+    Exit code 1 when nothing is known of it: it never was, or it ended and nothing is kept of it.
     """
     found = run(_find(queue, job_id, running_server(redis_url)))
     facts = _facts(found)
     if as_json:
         emit_json(facts)
     else:
-        emit_table(_rows(facts), has_header=False)
+        _show(facts)
     return EXIT_UNKNOWN if found.state.state == "unknown" else 0
 
 
@@ -60,27 +61,43 @@ async def _find(queue: str, job_id: str, url: str) -> Found:
         # A person who asks may wait for a search of everything.
         looking = seen.queue.get_job(job_id, max_scanned_bytes=None)
         state = await behind_bar("looking for the job", looking)
-        contents = await seen.inspector.contents(queue, state)
+        contents = None if state.is_decoded else await seen.inspector.contents(queue, state)
         return Found(state, contents, await seen.queue.get_job_result(job_id))
 
 
 def _facts(found: Found) -> dict[str, Any]:
-    known = {key: value for key, value in msgspec.structs.asdict(found.state).items()
-             if value is not None and key != "scanned_all"}  # fmt: skip
-    if found.state.state == "unknown":
-        known["scanned_all"] = found.state.scanned_all
-    if found.contents is not None:
-        known["created_at_ms"] = found.contents.created_at_ms
-        known |= _data(found.contents)
+    state = found.state
+    known = {key: value for key, value in msgspec.structs.asdict(state).items()
+             if value is not None and key not in _TOLD_ELSEWHERE}  # fmt: skip
+    if state.state == "unknown":
+        known["scanned_all"] = state.scanned_all
+    if state.state == "completed":
+        known["has_result"] = state.has_result
+    known |= _data(found)
     if found.result is not None:
         known["result"] = json_value(found.result)
+    if state.traceback is not None:
+        known["traceback"] = mask_secrets(state.traceback)
     return known
 
 
-def _data(contents: Contents) -> dict[str, Any]:
-    if not contents.is_decoded:
-        return {"payload": json_value(contents.payload)}
-    return {"data": json_value(contents.data)}
+def _data(found: Found) -> dict[str, Any]:
+    if found.state.is_decoded:
+        return {"data": json_value(found.state.data)}
+    if found.contents is None:
+        return {}
+    if not found.contents.is_decoded:
+        return {"payload": json_value(found.contents.payload)}
+    return {"data": json_value(found.contents.data)}
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """A table, and what has lines of its own below it."""
+    emit_table(_rows({key: value for key, value in facts.items() if key != "traceback"}),
+               has_header=False)  # fmt: skip
+    if "traceback" in facts:
+        click.echo()
+        emit_text(facts["traceback"])
 
 
 def _rows(facts: dict[str, Any]) -> list[dict[str, str]]:
@@ -88,10 +105,14 @@ def _rows(facts: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _label(key: str) -> str:
-    return key.removesuffix("_ms").replace("_", " ")
+    return key.removesuffix("_ms").removesuffix("_us").removesuffix("_at").replace("_", " ")
 
 
 def _shown(key: str, value: Any) -> str:
+    if key == "duration_us":
+        return f"{value / 1000:,.1f} ms" if value < 1_000_000 else f"{value / 1e6:,.1f} s"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if key.endswith("_ms"):
         return iso(value)
     if isinstance(value, str) and key not in ("data", "result", "payload"):

@@ -80,6 +80,12 @@ def emit_table(
         talk(f"no room for {' and '.join(left_out)}; a wider terminal or --json shows all")
 
 
+def emit_text(text: str, indent: str = "") -> None:
+    """Print text of many lines, such as a traceback, without passwords and control bytes."""
+    for line in mask_secrets(text).split("\n"):
+        click.echo(f"{indent}{clean(line)}")
+
+
 def talk(sentence: str) -> None:
     """Say something on stderr, without passwords: one line in a pipe, wrapped on a terminal."""
     safe = shown(sentence)

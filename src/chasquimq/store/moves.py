@@ -91,17 +91,15 @@ def flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
 
 def _completed(moves: Sequence[Completing], finished_ms: int) -> list[bytes]:
     """The outcomes of jobs that end together; most are alike, and spelled once."""
-    known: dict[tuple[str, int, bool], bytes] = {}
-    outcomes: list[bytes] = []
-    for move in moves:
-        one = move.delivery
-        name, runs, has_result = kind = one.name, one.run_number, move.result is not None
-        outcome = known.get(kind)
-        if outcome is None:
-            outcome = encode_completed(name, runs, finished_ms, has_result=has_result)
-            known[kind] = outcome
-        outcomes.append(outcome)
-    return outcomes
+    kinds = [
+        ((one := move.delivery).name, one.spent + one.earlier, move.result is None)
+        for move in moves
+    ]
+    spelled = {
+        kind: encode_completed(kind[0], kind[1] + 1, finished_ms, has_result=not kind[2])
+        for kind in set(kinds)
+    }
+    return [spelled[kind] for kind in kinds]
 
 
 def _spell_retry(move: Retrying) -> list[Part]:
