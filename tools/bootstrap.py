@@ -33,11 +33,12 @@ if __name__ == "__main__":
     # The stub blocks it while this interpreter starts.
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGINT})
 
-from stamps import is_ready, venv_python  # noqa: E402  when Ctrl+C is answered
+from stamps import PINS, RELEASE, is_ready, venv_python  # noqa: E402  when Ctrl+C is answered
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TESTER_COMMANDS = ("test", "gate", "setup")
 SPARK_COMMANDS = ("demo", "pipeline", "spark")
+SQL_PIPELINE_COMMANDS = ("check", "compact", "sql", "status")
 # With these nothing of Spark is needed, which takes minutes to fetch.
 LIGHT_OPTIONS = ("--quick", "--no-spark", "--help", "-h")
 # What an earlier run left to look at again is not of this one.
@@ -57,6 +58,10 @@ GATE = (
 
 def main(argv: list[str]) -> int:
     command, rest = (argv[0], argv[1:]) if argv else ("", [])
+    if command == "setup" and rest and (len(rest) > 1 or rest[0] not in (*PINS, RELEASE)):
+        levels = ", ".join((*PINS, RELEASE))
+        print(f"error: setup takes one of {levels}, got {' '.join(rest)}", file=sys.stderr)
+        return 2
     level = level_of(command, rest)
     if not is_ready(ROOT, level, current_version()):
         exit_code = set_up(level)
@@ -79,10 +84,22 @@ def main(argv: list[str]) -> int:
 
 def level_of(command: str, rest: list[str]) -> str:
     """What must be installed for a command."""
+    if command == "setup" and rest:
+        return rest[0]
     if command in TESTER_COMMANDS:
         return "test"
-    is_light = any(option in rest for option in LIGHT_OPTIONS)
-    return "spark" if command in SPARK_COMMANDS and not is_light else "run"
+    if any(option in rest for option in LIGHT_OPTIONS):
+        return "run"
+    if is_sql(command, rest):
+        return "sql"
+    return "spark" if command in SPARK_COMMANDS else "run"
+
+
+def is_sql(command: str, rest: list[str]) -> bool:
+    """Whether DuckDB and the tables are needed, and no Spark."""
+    if command == "dlq":
+        return any(word == "--where" or word.startswith("--where=") for word in rest)
+    return command == "pipeline" and bool(rest) and rest[0] in SQL_PIPELINE_COMMANDS
 
 
 def current_version() -> str:

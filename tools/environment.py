@@ -1,9 +1,10 @@
-"""Makes .venv and fills it with the pinned packages; safe to interrupt, safe to race."""
+"""Makes .venv and fills it with the pinned wheels; safe to interrupt, safe to race."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,10 +12,38 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
-from stamps import PINS, is_ready, stamp_path, venv_python, wanted_stamp
+from stamps import (
+    PINS,
+    RELEASE,
+    is_ready,
+    pins_of,
+    stamp_path,
+    venv_path,
+    wanted_stamp,
+)
 
 ASK_VERSION = "import sys; print('{}.{}'.format(*sys.version_info))"
 ASK_SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
+# Nothing is installed that is not one of the pinned wheels; pyspark, which exists only as source, is
+# built by the pinned setuptools and not by what pip would fetch for a build environment of its own.
+INSTALL = (
+    "install", "--no-input", "--disable-pip-version-check", "--require-hashes",
+    "--only-binary", ":all:", "--no-build-isolation",
+)  # fmt: skip
+BUILDERS = ("spark-build.txt", "build.txt")
+EXTENTS = {
+    "sql": ", with DuckDB and Arrow: 150 megabytes",
+    "spark": ", with Spark: half a gigabyte, minutes",
+    "test": ", with Spark: half a gigabyte, minutes",
+}
+MISMATCH = re.compile(
+    r"DO NOT MATCH THE HASHES.*?^ {4}(\S+)(?: from (\S+))?", re.DOTALL | re.MULTILINE
+)
+UNHASHED = re.compile(
+    r"(?:Hashes are required|must have their versions pinned).*?^ {4}(\S+)",
+    re.DOTALL | re.MULTILINE,
+)
+NO_WHEEL = re.compile(r"No matching distribution found for (\S+)")
 SOURCE_PATH_FILE = "chasqui-src.pth"
 # Relative, so that a tree that is moved calls its own command.
 LAUNCHER = """#!/bin/sh
@@ -43,29 +72,31 @@ def prepare(root: str, level: str) -> None:
 
 
 def _fill_if_needed(root: str, level: str) -> None:
-    version = _venv_version(root)
+    version = _venv_version(venv_path(root, level))
     if not version or not is_ready(root, level, version):
         _fill(root, level)
 
 
 def _fill(root: str, level: str) -> None:
     started = time.monotonic()
-    if _was_interrupted(root) or not _venv_version(root):
-        _make_venv(root)
-    _drop_stamps(root)
-    with _marked_unfinished(root):
-        pip = _find_pip(root)
+    venv = venv_path(root, level)
+    if _was_interrupted(venv) or not _venv_version(venv):
+        _make_venv(venv)
+    _drop_stamps(root, level)
+    with _marked_unfinished(venv):
+        pip = _find_pip(venv)
         _install(root, level, pip)
-        _make_source_importable(root)
-        write_launcher(root)
+        if level != RELEASE:
+            _make_source_importable(root, venv)
+            write_launcher(root)
         _write_stamps(root, level)
     _say(f"ready after {time.monotonic() - started:.0f} s")
 
 
-def _make_venv(root: str) -> None:
-    _say("setting up .venv (once) …")
+def _make_venv(venv: str) -> None:
+    _say(f"setting up {os.path.basename(venv)} (once) …")
     # Without pip: the one of this Python can fill it, and copying pip takes longer than that.
-    made = _run([base_python(), "-m", "venv", "--clear", "--without-pip", _in_venv(root)])
+    made = _run([base_python(), "-m", "venv", "--clear", "--without-pip", venv])
     if made.returncode:
         raise SetUpFailed(
             f"{base_python()} cannot make a virtual environment ({_last_line(made.stdout)}); "
@@ -73,9 +104,9 @@ def _make_venv(root: str) -> None:
         )
 
 
-def _find_pip(root: str) -> list[str]:
-    """A command that installs into .venv: its own pip, this Python's, or a fresh one."""
-    python = venv_python(root)
+def _find_pip(venv: str) -> list[str]:
+    """A command that installs into the environment: its own pip, this Python's, or a fresh one."""
+    python = _python(venv)
     own = [python, "-P", "-m", "pip"]
     host = [base_python(), "-P", "-m", "pip", "--python", python]
     for pip in (own, host):
@@ -87,23 +118,53 @@ def _find_pip(root: str) -> list[str]:
 
 
 def _install(root: str, level: str, pip: list[str]) -> None:
-    extent = "" if level == "run" else ", with Spark: half a gigabyte, minutes"
-    _say(f"installing the pinned packages (once{extent}) …")
-    pins = os.path.join(root, "requirements", PINS[level][-1])
-    done = _watched([*pip, "install", "--no-input", "--disable-pip-version-check", "-r", pins])
+    _say(f"installing the pinned packages (once{EXTENTS.get(level, '')}) …")
+    names = pins_of(level)
+    # The last file extends the others, but for those that must be there before it.
+    for name in (*(name for name in names if name in BUILDERS), names[-1]):
+        _install_pins(root, level, pip, name)
+
+
+def _install_pins(root: str, level: str, pip: list[str], name: str) -> None:
+    pins = os.path.join(root, "requirements", name)
+    done = _watched([*pip, *INSTALL, "-r", pins])
     if done.returncode:
-        log_path = _in_venv(root, "chasqui-setup.log")
+        log_path = os.path.join(venv_path(root, level), "chasqui-setup.log")
         with open(log_path, "w", encoding="utf-8") as log:
             log.write(done.stdout)
-        raise SetUpFailed(
-            f"the packages could not be installed ({_last_line(done.stdout)}); check the network "
-            f"and pip's index, proxy and certificate settings, then run the same command again; "
-            f"all that pip said is in {log_path}"
+        raise SetUpFailed(f"{explain_pip(done.stdout)}; all that pip said is in {log_path}")
+
+
+def explain_pip(output: str) -> str:
+    """One sentence about why pip refused, and what to try."""
+    if found := MISMATCH.search(output):
+        package, source = found[1], (found[2] or "the index").split("#")[0].rstrip(":")
+        return (
+            f"{package} was refused: what came from {source} is not one of the files whose hashes "
+            "requirements/ lists, so it was changed on its way or the index serves builds of its "
+            "own; try the index that the pins were made from, and `pip cache purge`"
         )
+    if found := UNHASHED.search(output):
+        return (
+            f"{found[1]} was refused: every package needs a pinned version and its hashes in "
+            "requirements/, and it has none there; run `make lock`"
+        )
+    if found := NO_WHEEL.search(output):
+        python = "{}.{}".format(*sys.version_info)
+        return (
+            f"the packages could not be installed: no wheel of {found[1].rstrip(';')} for Python "
+            f"{python} on this system was found; check the network and pip's index settings, or "
+            "try another Python (3.11 to 3.13 have all wheels, Alpine and other systems with musl "
+            "have none of the server), then run the same command again"
+        )
+    return (
+        f"the packages could not be installed ({_last_line(output)}); check the network and pip's "
+        "index, proxy and certificate settings, then run the same command again"
+    )
 
 
-def _make_source_importable(root: str) -> None:
-    site = _ask(venv_python(root), ASK_SITE)
+def _make_source_importable(root: str, venv: str) -> None:
+    site = _ask(_python(venv), ASK_SITE)
     with open(os.path.join(site, SOURCE_PATH_FILE), "w", encoding="utf-8") as path_file:
         # Relative, so that a tree that is moved finds its own source.
         path_file.write(os.path.relpath(os.path.join(root, "src"), site) + "\n")
@@ -111,24 +172,29 @@ def _make_source_importable(root: str) -> None:
 
 def write_launcher(root: str) -> None:
     """Put the command where an activated .venv looks for commands."""
-    path = _in_venv(root, "bin", "chasqui")
+    path = os.path.join(venv_path(root), "bin", "chasqui")
     with open(path, "w", encoding="utf-8") as launcher:
         launcher.write(LAUNCHER)
     os.chmod(path, 0o755)  # noqa: S103  a command is for all who may read it
 
 
 def _write_stamps(root: str, level: str) -> None:
-    version = _venv_version(root)
-    levels = list(PINS)
-    for name in levels[: levels.index(level) + 1]:
+    version = _venv_version(venv_path(root, level))
+    for name in _levels_within(level):
         with open(stamp_path(root, name), "w", encoding="utf-8") as stamp:
             stamp.write(wanted_stamp(root, name, version))
 
 
-def _drop_stamps(root: str) -> None:
-    for level in PINS:
+def _drop_stamps(root: str, level: str) -> None:
+    for name in [RELEASE] if level == RELEASE else PINS:
         with suppress(FileNotFoundError):
-            os.unlink(stamp_path(root, level))
+            os.unlink(stamp_path(root, name))
+
+
+def _levels_within(level: str) -> list[str]:
+    """The levels that are there once this one is."""
+    levels = list(PINS)
+    return [RELEASE] if level == RELEASE else levels[: levels.index(level) + 1]
 
 
 @contextmanager
@@ -143,9 +209,9 @@ def _alone(root: str) -> Generator[None]:
 
 
 @contextmanager
-def _marked_unfinished(root: str) -> Generator[None]:
+def _marked_unfinished(venv: str) -> Generator[None]:
     """Leave a mark while packages are half there; only an interruption leaves it behind."""
-    mark = _mark_path(root)
+    mark = _mark_path(venv)
     with open(mark, "w", encoding="utf-8"):
         pass
     try:
@@ -156,21 +222,21 @@ def _marked_unfinished(root: str) -> Generator[None]:
     os.unlink(mark)
 
 
-def _was_interrupted(root: str) -> bool:
-    return os.path.exists(_mark_path(root))
+def _was_interrupted(venv: str) -> bool:
+    return os.path.exists(_mark_path(venv))
 
 
-def _mark_path(root: str) -> str:
-    return _in_venv(root, "chasqui-unfinished")
+def _mark_path(venv: str) -> str:
+    return os.path.join(venv, "chasqui-unfinished")
 
 
-def _in_venv(root: str, *names: str) -> str:
-    return os.path.join(root, ".venv", *names)
+def _python(venv: str) -> str:
+    return os.path.join(venv, "bin", "python")
 
 
-def _venv_version(root: str) -> str:
-    """The Python version of .venv; empty: there is none that runs."""
-    return _ask(venv_python(root), ASK_VERSION)
+def _venv_version(venv: str) -> str:
+    """The Python version of an environment; empty: there is none that runs."""
+    return _ask(_python(venv), ASK_VERSION)
 
 
 def base_python() -> str:

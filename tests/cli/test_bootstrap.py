@@ -92,6 +92,11 @@ def put_on_path(directory: Path, name: str, script: str) -> None:
     (directory / name).chmod(0o755)
 
 
+def test_the_tools_of_a_release_have_an_environment_of_their_own(stamps: ModuleType):
+    assert stamps.venv_path("tree", "release") != stamps.venv_path("tree", "test")
+    assert set(stamps.RELEASE_PINS).isdisjoint(stamps.PINS["test"])
+
+
 def test_an_empty_environment_is_not_ready(stamps: ModuleType, pinned_tree: Path):
     assert not stamps.is_ready(str(pinned_tree), "run", "3.11")
 
@@ -132,7 +137,7 @@ def test_spark_is_not_installed_for_what_does_not_need_it(stamps: ModuleType, pi
 def test_what_tests_need_holds_all_that_spark_needs(stamps: ModuleType):
     levels = list(stamps.PINS.values())
 
-    assert [set(less) < set(more) for less, more in pairwise(levels)] == [True, True]
+    assert [set(less) < set(more) for less, more in pairwise(levels)] == [True] * 3
     assert (ROOT / "requirements" / "test.txt").read_text().count("-r spark.txt\n") == 1
 
 
@@ -145,6 +150,15 @@ def test_what_tests_need_holds_all_that_spark_needs(stamps: ModuleType):
         ("demo --jobs 1000 --no-spark", "run"),
         ("pipeline once", "spark"),
         ("pipeline --help", "run"),
+        ("pipeline sql SELECT", "sql"),
+        ("pipeline status", "sql"),
+        ("pipeline report", "spark"),
+        ("dlq triage orders", "run"),
+        ("dlq replay orders --where true", "sql"),
+        ("dlq triage orders --where=true", "sql"),
+        ("dlq replay --help --where", "run"),
+        ("setup", "test"),
+        ("setup sql", "sql"),
         ("spark worker", "spark"),
         ("inspect demo", "run"),
         ("--version", "run"),
@@ -205,7 +219,8 @@ def test_the_launcher_of_the_environment_is_the_stub(
 
 
 def test_pages_of_workers_can_be_served_by_what_a_run_installs():
-    assert "prometheus-client==" in (ROOT / "requirements" / "run.txt").read_text()
+    assert "prometheus-client==" in (ROOT / "requirements" / "worker.txt").read_text()
+    assert "-r worker.txt\n" in (ROOT / "requirements" / "run.txt").read_text()
 
 
 def test_a_python_that_is_too_old_is_passed_over(stub_tree: Path, tmp_path: Path):

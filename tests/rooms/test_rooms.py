@@ -1,22 +1,18 @@
-"""The map of rooms is true, and so are the pins and the version."""
+"""The map of rooms is true, and so is the version."""
 
 import ast
-import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 import chasquimq
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "chasquimq"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PIN = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)==(?P<version>[^;\s]+)")
 VAGUE_NAMES = {"utils", "util", "helpers", "common", "base", "misc"}
 
 LOADED_BY_IMPORT = """
@@ -28,14 +24,6 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"redis", "hiredis",
 
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
-
-
-def pins(*names: str) -> dict[str, str]:
-    lines = [
-        line for name in names for line in (ROOT / "requirements" / name).read_text().split("\n")
-    ]
-    found = (PIN.match(line) for line in lines)
-    return {canonicalize_name(pin["name"]): pin["version"] for pin in found if pin}
 
 
 def own_imports(path: Path) -> set[str]:
@@ -117,25 +105,3 @@ def test_the_package_tells_type_checkers_that_it_is_typed():
 
 def test_the_version_is_written_down_once_and_the_same():
     assert chasquimq.version() == PROJECT["version"]
-
-
-def test_every_dependency_is_pinned_within_its_range():
-    wanted = map(Requirement, PROJECT["dependencies"])
-    pinned = pins("core.txt")
-
-    assert [w.name for w in wanted if not w.specifier.contains(pinned[w.name])] == []
-
-
-@pytest.mark.parametrize("extra", ["embedded", "fast", "prometheus", "otel", "spark"])
-def test_every_extra_is_pinned_within_its_range(extra: str):
-    wanted = map(Requirement, PROJECT["optional-dependencies"][extra])
-    pinned = pins("core.txt", "run.txt", "spark.txt", "test.txt")
-
-    assert [w.name for w in wanted if not w.specifier.contains(pinned[w.name])] == []
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "requirements").iterdir()), ids=lambda p: p.name)
-def test_pins_name_versions_and_no_place_to_fetch_them_from(path: Path):
-    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-
-    assert [line for line in lines if not PIN.match(line) and not line.startswith("-r ")] == []
