@@ -98,7 +98,6 @@ def extended(head: str) -> list[str]:
 
 def _compile(name: str, made: Path, upgrade: str | None) -> None:
     head = _head(name)
-    below = extended(head)
     # What is installed beside each other must agree, also where no file extends the other.
     agreeing = [other for other in FILES if (made / other).exists()]
     draft = made / name
@@ -107,7 +106,6 @@ def _compile(name: str, made: Path, upgrade: str | None) -> None:
         "compile",
         *FILES[name],
         *(word for other in agreeing for word in ("--constraint", str(made / other))),
-        *(word for pin in _names(made, below) for word in ("--no-emit-package", pin)),
         *_upgrades(upgrade),
         *("--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"),
         *("--only-binary", ":all:", "--no-binary", SOURCE_ONLY),
@@ -118,7 +116,9 @@ def _compile(name: str, made: Path, upgrade: str | None) -> None:
             f"uv found no pins for requirements/{name} ({_first_line(done.stderr)}); "
             "correct the ranges in pyproject.toml, or check the network and uv's index settings"
         )
-    draft.write_text(head + draft.read_text().lstrip())
+    inherited = {pin for below in extended(head) for pin in _pins((made / below).read_text())}
+    pins = _pins(draft.read_text())
+    draft.write_text(head + "".join(pin for pin in pins if pin not in inherited))
 
 
 def _head(name: str) -> str:
@@ -136,8 +136,9 @@ def _first_pin(name: str) -> int:
     return first.start() if first else len(text)
 
 
-def _names(made: Path, files: Sequence[str]) -> list[str]:
-    return [pin for name in files for pin in PIN.findall((made / name).read_text())]
+def _pins(text: str) -> list[str]:
+    """Each pin with its marker and hashes; one that others extend may hold for some Pythons only."""
+    return [entry for entry in re.split(r"^(?=\S)", text, flags=re.MULTILINE) if PIN.match(entry)]
 
 
 def _upgrades(upgrade: str | None) -> list[str]:

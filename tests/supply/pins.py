@@ -30,10 +30,9 @@ class Pin(NamedTuple):
         (exact,) = self.requirement.specifier
         return exact.version
 
-    @property
-    def applies_here(self) -> bool:
+    def applies_to(self, environment: dict[str, str]) -> bool:
         marker = self.requirement.marker
-        return marker is None or marker.evaluate()
+        return marker is None or marker.evaluate(environment)
 
 
 def lines_of(name: str) -> list[str]:
