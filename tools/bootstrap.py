@@ -38,6 +38,7 @@ from stamps import PINS, RELEASE, is_ready, venv_python  # noqa: E402  when Ctrl
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TESTER_COMMANDS = ("test", "gate", "setup")
 SPARK_COMMANDS = ("demo", "pipeline", "spark")
+SQL_DLQ_WORDS = {"--where", "--lake", "outcome"}
 SQL_PIPELINE_COMMANDS = ("check", "compact", "sql", "status")
 # With these nothing of Spark is needed, which takes minutes to fetch.
 LIGHT_OPTIONS = ("--quick", "--no-spark", "--help", "-h")
@@ -98,7 +99,8 @@ def level_of(command: str, rest: list[str]) -> str:
 def is_sql(command: str, rest: list[str]) -> bool:
     """Whether DuckDB and the tables are needed, and no Spark."""
     if command == "dlq":
-        return any(word == "--where" or word.startswith("--where=") for word in rest)
+        words = {word.partition("=")[0] for word in rest}
+        return bool(words & SQL_DLQ_WORDS)
     return command == "pipeline" and bool(rest) and rest[0] in SQL_PIPELINE_COMMANDS
 
 

@@ -157,6 +157,8 @@ def test_what_tests_need_holds_all_that_spark_needs(stamps: ModuleType):
         ("dlq replay orders --where true", "sql"),
         ("dlq triage orders --where=true", "sql"),
         ("dlq replay --help --where", "run"),
+        ("dlq outcome orders", "sql"),
+        ("dlq triage orders --lake lake", "sql"),
         ("setup", "test"),
         ("setup sql", "sql"),
         ("spark worker", "spark"),

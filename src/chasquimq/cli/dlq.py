@@ -22,7 +22,7 @@ from chasquimq.cli.options import (
     redis_url_option,
     yes_option,
 )
-from chasquimq.cli.pipeline_needs import READING, need
+from chasquimq.cli.pipeline_needs import FILTERING, READING, need
 from chasquimq.cli.pipeline_options import lake_option
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import run
@@ -156,7 +156,7 @@ def replay(
 
     _refuse_no_lake(lake)
     if where is not None:
-        need(("duckdb", "pyarrow"))
+        need(FILTERING, "--where")
     request = Request(
         queue=queue, limit=limit, ids=ids or None, filters=filters, where=where, patches=patches,
         skips=on_error == "skip", is_dry=is_dry, is_sure=is_sure, max_rate=max_rate,
@@ -174,7 +174,7 @@ def outcome(queue: str, last: int, lake: Path, as_json: bool) -> None:
     from chasquimq.cli.dlq_outcome import show
     from chasquimq.cli.dlq_track import outcomes
 
-    need(READING)
+    need(READING, "dlq outcome")
     show(outcomes(lake, queue, last), queue, as_json)
 
 
@@ -239,7 +239,7 @@ def _refuse_no_lake(lake: Path) -> None:
     source = click.get_current_context().get_parameter_source("lake")
     if source is not ParameterSource.COMMANDLINE:
         return
-    need(READING)
+    need(READING, "--lake")
     from chasquimq.spark.answers import refuse_empty
 
     refuse_empty(lake)

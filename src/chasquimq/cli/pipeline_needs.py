@@ -19,16 +19,24 @@ if TYPE_CHECKING:
 READING = ("duckdb", "deltalake", "datasketches", "pyarrow", "numpy")
 DRAWING = (*READING, "matplotlib")
 RUNNING = (*READING, "pyspark", "pandas")
+# What a condition on dead jobs needs; it reads no tables.
+FILTERING = ("duckdb", "pyarrow")
 
 
-def need(modules: Sequence[str]) -> None:
-    """Refuse to begin where packages are missing."""
+def need(modules: Sequence[str], what: str = "the pipeline") -> None:
+    """Refuse to begin where packages are missing, and name the smallest extra that brings them."""
     missing = missing_modules(modules)
     if missing:
         raise NotSupportedError(
-            f"the pipeline needs {' and '.join(missing)}, not installed here; "
-            "pip install 'chasquimq-py[spark]'"
+            f"{what} needs {' and '.join(missing)}, not installed here; "
+            f"pip install 'chasquimq-py[{_smallest_extra(modules)}]'"
         )
+
+
+def _smallest_extra(modules: Sequence[str]) -> str:
+    if set(modules) <= set(READING):
+        return "sql"
+    return "report" if set(modules) <= set(DRAWING) else "spark"
 
 
 def missing_modules(modules: Sequence[str] = (*RUNNING, "matplotlib")) -> list[str]:

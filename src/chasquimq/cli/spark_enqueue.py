@@ -89,7 +89,7 @@ def enqueue(
     skipped. Rows are read and added by Spark's tasks, never by this command. A task that is run
     again adds nothing twice. A server for this directory is started where there is none.
     """
-    need(NEEDED)
+    need(NEEDED, "spark enqueue")
     sources = {name: given.pop(name, None) for name in _SOURCES} | {"json": json_lines}
     _check_sources(sources)
     _check_options(queue, given)

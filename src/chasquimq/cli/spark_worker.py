@@ -94,7 +94,7 @@ def worker(
     workers take over its jobs. The first SIGTERM or Ctrl+C lets running jobs end, the second
     cancels the tasks.
     """
-    need(NEEDED)
+    need(NEEDED, "spark worker")
     from chasquimq.spark.workers.settings import RunSettings, workers_conf, workers_master
 
     start_logging("warning", as_json=as_json)

@@ -1,1 +1,1 @@
-"""History and events as tables, rows as jobs; needs the extra `spark`."""
+"""History and events as tables, rows as jobs; needs the extra `spark`, reading a lake only `sql`."""
