@@ -33,6 +33,7 @@ _EXHAUSTED = (
 )
 _LOGGING = "tests/behaviour/test_hostile_logging.py"
 _STALLS = "tests/behaviour/test_stalls.py"
+_DEADLINES = "tests/store/test_add_deadlines.py"
 _SUSPECTS = "tests/behaviour/test_suspects.py"
 _EXTRAS = "tests/behaviour/test_extras.py"
 _FORGED = (
@@ -431,11 +432,28 @@ MUTANTS = (
     ),
     Mutant(
         "an add without an answer counts as done", f"{_STORE}/add_sending.py",
-        "        except StoreError as error:\n            trouble = error\n        return",
-        "        except StoreError:\n            return [AddMark.ADDED] * len(sent.write.jobs)\n"
-        "        return",
+        "            sent.trouble = error\n", "            return [AddMark.ADDED] * len(write.jobs)\n",
         "tests/store/test_resending.py::"
         "test_a_write_that_reached_the_server_in_part_is_added_once[valkey]",
+    ),
+    Mutant(
+        "a job whose caller gave up leaves with the others", f"{_STORE}/producing.py",
+        "            pending.leave_out_gone(self.spell_ready)\n", "            pass\n",
+        f"{_DEADLINES}::test_of_adds_that_leave_together_those_that_gave_up_stay_behind"
+        "[as probed-valkey]",
+    ),
+    Mutant(
+        "a write on its way counts as not done", f"{_STORE}/add_sending.py",
+        "        was_done, write.may_be_done = write.may_be_done, True\n",
+        "        was_done = write.may_be_done\n",
+        f"{_DEADLINES}::test_an_add_that_left_and_was_not_answered_is_unknown"
+        "[as probed-valkey-add_unique]",
+    ),
+    Mutant(
+        "dials before their time are not counted", "src/chasquimq/model/dialing.py",
+        "return (is_long or is_urgent) and self._leaves_enough(now_s)",
+        "return is_long or is_urgent",
+        "tests/unit/test_dialing.py::test_no_pattern_of_demand_costs_more_than_fifteen_dials_a_minute",
     ),
     Mutant(
         "a connection is used after a fork", f"{_STORE}/connection.py",

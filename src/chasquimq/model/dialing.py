@@ -62,15 +62,16 @@ class DialSchedule:
         if self._dials_s and now_s - self._dials_s[-1] > _QUIET_S:
             self._failures = 0
 
-    def allows_early(self, now_s: float) -> bool:
+    def allows_early(self, now_s: float, *, is_urgent: bool = False) -> bool:
         """Whether a dial before its time keeps every minute below its limit.
 
-        In the worst case all later dials come at the shortest of the long pauses.
+        Short pauses are for those who wait; an urgent caller has no time even for these.
         """
-        if self._failures <= len(_CEILINGS_MS):
-            return self.wait_s(now_s) == 0
-        if now_s - self._dials_s[-1] < _EARLY_GAP_S:
-            return False
+        is_long = self._failures > len(_CEILINGS_MS) and now_s - self._dials_s[-1] >= _EARLY_GAP_S
+        return (is_long or is_urgent) and self._leaves_enough(now_s)
+
+    def _leaves_enough(self, now_s: float) -> bool:
+        """In the worst case all later dials come at the shortest of the long pauses."""
         return all(
             made + 1 + self._later_dials(now_s - dialled_s) <= _DIALS_PER_WINDOW_MAX
             for made, dialled_s in enumerate(reversed(self._dials_s), start=1)

@@ -20,7 +20,7 @@ from chasquimq.store.add_write import (
     Answers,
     PendingWrite,
     Pieces,
-    Sent,
+    SentWrite,
     send_pieces,
 )
 from chasquimq.store.link import Link, pause
@@ -60,15 +60,13 @@ class AddSender:
         self._prepared = prepared
         self._fit = fit
 
-    async def confirm(
-        self, pending: PendingWrite, trouble: StoreError | None = None
-    ) -> list[AddMark]:
-        """Send a write until the server has answered it; `trouble` is how a first send ended.
+    async def confirm(self, pending: PendingWrite) -> list[AddMark]:
+        """Send a write until the server has answered it, perhaps after a first send.
 
         Each send is encoded for the server of the connection that it leaves on.
         """
         while True:
-            pending.trouble = trouble
+            trouble = pending.trouble
             if trouble is not None:
                 self._raise_unless_resendable(pending, trouble)
                 self._link.heed(trouble)
@@ -78,7 +76,7 @@ class AddSender:
             except StoreError as error:
                 if not pending.deadline.waits:
                     raise self.unsent(pending, error) from error.__cause__
-                trouble = error
+                pending.trouble = error
                 continue
             self._fit(pending)
             try:
@@ -86,7 +84,7 @@ class AddSender:
             except (QueueFull, DurabilityNotMet):
                 raise
             except StoreError as error:
-                trouble = error
+                pending.trouble = error
 
     async def _connection(self, pending: PendingWrite) -> Connection:
         deadline = pending.deadline
@@ -95,9 +93,9 @@ class AddSender:
             return await self._link.connection(within_s=left_s(deadline), waits=deadline.waits)
         return await self._prepared(deadline)
 
-    async def confirm_sent(self, sent: Sent) -> list[AddMark]:
-        """Hear of a write that has left; only after trouble it is sent again."""
-        trouble, write = None, sent.pending.write
+    async def hear(self, sent: SentWrite) -> list[AddMark] | None:
+        """What became of a write that has left; None: it is to be confirmed."""
+        write = sent.write
         try:
             replies = await _replies(sent.answers)
             # A script that the server forgot was not run: as if nothing had been sent.
@@ -108,8 +106,8 @@ class AddSender:
             raise
         except StoreError as error:
             write.may_be_done = may_have_added(write, error)
-            trouble = error
-        return await self.confirm(sent.pending, trouble)
+            sent.trouble = error
+        return None
 
     def accept(self, write: AddWrite, replies: list[Reply]) -> list[AddMark]:
         """The marks of a confirmed write; raises what the server refused."""

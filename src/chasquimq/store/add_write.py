@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -101,11 +102,23 @@ class PendingWrite:
         """Spell it without the jobs that nobody waits for any more; called before it leaves."""
 
 
-class Sent(NamedTuple):
-    """A write on its way."""
+class SentWrite(PendingWrite):
+    """A write of one call that has left at once."""
 
-    pending: PendingWrite
-    answers: Answers
+    __slots__ = ("answers", "first_s")
+
+    def __init__(self, write: AddWrite, deadline: AddDeadline, answers: Answers) -> None:
+        super().__init__(write, deadline)
+        self.answers = answers
+        self.first_s = deadline.at_s
+
+    def answer_late(self, now_s: float) -> None:
+        self.first_s = inf
+        for answer in self.answers:
+            if not answer.done():
+                # What the connection brings later is for nobody.
+                answer.set_exception(TimeoutError())
+                answer.exception()  # only the first of them is waited for
 
 
 class PlainWrite:

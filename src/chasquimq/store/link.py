@@ -234,7 +234,9 @@ class Link:
         if self._dialling is None:
             self._login.check()
             self._look_back(now_s)
-        is_due = self._schedule.wait_s(now_s) == 0 or self._schedule.allows_early(now_s)
+        is_due = self._schedule.wait_s(now_s) == 0 or self._schedule.allows_early(
+            now_s, is_urgent=not waits
+        )
         if not (is_due or waits) and (self._dialling is None or self._pausing is not None):
             raise self._refused_before()
         if is_due and self._pausing is not None and not self._pausing.done():
@@ -281,7 +283,11 @@ class Link:
         """The last refusal, for one more caller."""
         refusal = self._refusal
         if refusal is None:
-            return ConnectionLost(f"the server at {self.address} is away", outcome="not_done")
+            return ConnectionLost(
+                f"the server at {self.address} must keep a connection and has just broken one; "
+                "nothing was sent: ask again in a moment, or wait for the next dial",
+                outcome="not_done",
+            )
         return about(refusal, ())
 
     def _too_late(self, within_s: float | None) -> ConnectionLost:

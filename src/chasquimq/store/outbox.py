@@ -26,18 +26,17 @@ if TYPE_CHECKING:
     from chasquimq.store.add_sending import AddSender
     from chasquimq.store.confirming import Confirmation
     from chasquimq.store.connection import Connection
-    from chasquimq.store.window import UnconfirmedBytes, Window
+    from chasquimq.store.window import Deadlines, UnconfirmedBytes, Window
 
 _Waiter = asyncio.Future[AddMark]
 # The callers of one part are told, and add again, while the server works on the next.
 _PART_MIN = 40
-# Calls whose time is over within this time are answered together.
-_SWEEP_GAP_S = 0.02
 
 
 class _Writer(Protocol):
     window: Window
     unconfirmed: UnconfirmedBytes
+    deadlines: Deadlines
     confirmation: Confirmation | None
     sender: AddSender
 
@@ -47,14 +46,13 @@ class _Writer(Protocol):
 class Outbox:
     """Jobs on their way; only trouble costs a task.
 
-    Each call has its deadline. One timer serves all of them, and while the server answers it
-    finds nothing to do: it looks at writes that are still under way, not at jobs. A call whose
-    deadline has passed is answered, and what it gave us does not leave any more.
+    A call whose deadline has passed is answered, and its job does not leave any more.
     """
 
     def __init__(self, writer: _Writer, limit_ms: int, *, waits: bool) -> None:
         self._writer = writer
         self._unconfirmed = writer.unconfirmed
+        self._deadlines = writer.deadlines
         self._limit_ms = limit_ms
         self._limit_s = limit_ms / 1000
         self._waits = waits
@@ -64,9 +62,6 @@ class Outbox:
         self._own: dict[_Waiter, AddDeadline] = {}
         self._is_company_due = writer.confirmation is not None
         self._troubled: set[asyncio.Task[list[AddMark]]] = set()
-        self._under_way: dict[_SharedWrite, None] = {}
-        self._sweep: asyncio.TimerHandle | None = None
-        self._sweep_at_s = inf
 
     def put(
         self, job: NewJob, connection: Connection, deadline: AddDeadline | None = None
@@ -88,11 +83,6 @@ class Outbox:
             # To wait for others who may come would cost a round of the loop.
             self._send(([job], size), [waiter], connection)
         return waiter
-
-    def close(self) -> None:
-        """No call is answered by its deadline any more: the end of the link answers all."""
-        if self._sweep is not None:
-            self._sweep.cancel()
 
     def _gather(self, job: NewJob, waiter: _Waiter, connection: Connection) -> None:
         if not self._jobs:
@@ -164,7 +154,8 @@ class Outbox:
             # Known before the next deadline passes: what a call hears depends on it.
             write.may_be_done = may_have_added(write, trouble)
             # It stays in the window: what may be sent again must be among the remembered ids.
-            self._follow(shared, self._confirm(shared, trouble))
+            shared.trouble = trouble
+            self._follow(shared, self._confirm(shared))
             return
         except Exception as error:  # noqa: BLE001 - others wait behind us for their answers
             self._writer.window.leave(shared.count)
@@ -187,32 +178,14 @@ class Outbox:
         return shared.until_s if own is None else own.at_s
 
     def _watch(self, shared: _SharedWrite) -> None:
-        self._under_way[shared] = None
         if self._own:
             shared.first_s = min(self._until_s(shared, one) for one in shared.waiters)
-        if shared.first_s < self._sweep_at_s:
-            self._sweep_at(shared.first_s)
+        self._deadlines.watch(shared)
 
-    def _sweep_at(self, at_s: float) -> None:
-        if self._sweep is not None:
-            self._sweep.cancel()
-        self._sweep_at_s = at_s
-        self._sweep = asyncio.get_running_loop().call_at(at_s, self._answer_late_ones)
-
-    def _answer_late_ones(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        self._sweep, self._sweep_at_s = None, inf
-        for shared in self._under_way:
-            if shared.first_s <= now_s:
-                self._answer_late(shared, now_s)
-        next_s = min((shared.first_s for shared in self._under_way), default=inf)
-        if next_s < inf:
-            self._sweep_at(max(next_s, now_s + _SWEEP_GAP_S))
-
-    def _answer_late(self, shared: _SharedWrite, now_s: float) -> None:
+    def answer_late(self, shared: _SharedWrite, now_s: float) -> None:
         """Some callers of a write have waited long enough; what they hear is true from now on."""
-        write, shared.first_s = shared.write, inf
-        for job, waiter in zip(write.jobs, shared.waiters, strict=True):
+        shared.first_s = inf
+        for job, waiter in zip(shared.write.jobs, shared.waiters, strict=True):
             if waiter.done():
                 continue
             until_s = self._until_s(shared, waiter)
@@ -224,7 +197,7 @@ class Outbox:
             waiter.set_exception(self._writer.sender.too_late([job], limit_ms, shared))
 
     def _leave(self, shared: _SharedWrite) -> None:
-        self._under_way.pop(shared, None)
+        self._deadlines.forget(shared)
         self._unconfirmed.free(shared.size)
 
     def _give_up(self, shared: _SharedWrite, error: Exception) -> None:
@@ -238,11 +211,11 @@ class Outbox:
 
     async def _enter_and_confirm(self, shared: _SharedWrite) -> list[AddMark]:
         await self._writer.window.enter(shared.count)
-        return await self._confirm(shared, None)
+        return await self._confirm(shared)
 
-    async def _confirm(self, shared: _SharedWrite, trouble: StoreError | None) -> list[AddMark]:
+    async def _confirm(self, shared: _SharedWrite) -> list[AddMark]:
         try:
-            return await self._writer.sender.confirm(shared, trouble)
+            return await self._writer.sender.confirm(shared)
         finally:
             self._writer.window.leave(shared.count)
 
@@ -281,6 +254,9 @@ class _SharedWrite(PendingWrite):
 
     def answered(self, end: End) -> None:
         self._outbox.answered(self, end)
+
+    def answer_late(self, now_s: float) -> None:
+        self._outbox.answer_late(self, now_s)
 
     def leave_out_gone(self, spell: Callable[[Sequence[NewJob]], AddWrite]) -> None:
         pairs = zip(self.write.jobs, self.waiters, strict=True)

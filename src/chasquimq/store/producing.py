@@ -25,7 +25,7 @@ from chasquimq.store.add_write import (
     PendingWrite,
     PlainWrite,
     ScriptWrite,
-    Sent,
+    SentWrite,
     chunks,
     payload_bytes,
     send_pieces,
@@ -46,7 +46,7 @@ from chasquimq.store.rights import (
     refusal_of,
 )
 from chasquimq.store.server_errors import about, is_worth_resending
-from chasquimq.store.window import UnconfirmedBytes, Window
+from chasquimq.store.window import Deadlines, UnconfirmedBytes, Window
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.new_job import NewJob
 from chasquimq.wire.resp import XaddTemplate
@@ -90,6 +90,7 @@ class ProducerStore:
         )  # fmt: skip
         self.window = Window(_UNCONFIRMED_MAX)
         self.unconfirmed = UnconfirmedBytes(settings.unconfirmed_max_bytes)
+        self.deadlines = Deadlines()
         self.sender = AddSender(
             queue, settings, self.link, self.confirmation, self._connection, self._fit
         )
@@ -291,7 +292,7 @@ class ProducerStore:
 
     def _send_at_once(
         self, parts: Sequence[Chunk], unique_ms: int, deadline: AddDeadline
-    ) -> Sent | None:
+    ) -> SentWrite | None:
         connection = self.link.current
         if connection is None or connection is not self._prepared or self.confirmation is not None:
             return None
@@ -308,7 +309,7 @@ class ProducerStore:
         try:
             write.may_be_done = True
             answers = send_pieces(connection, write.pieces())
-            return Sent(PendingWrite(write, deadline), answers)
+            return SentWrite(write, deadline, answers)
         except BaseException:
             self.window.leave(len(jobs))
             raise
@@ -318,7 +319,7 @@ class ProducerStore:
         parts: Sequence[Chunk],
         unique_ms: int,
         deadline: AddDeadline,
-        sent: Sent | None = None,
+        sent: SentWrite | None = None,
     ) -> list[AddMark]:
         """Write what was taken from `unconfirmed`, and give it back part by part."""
         marks: list[AddMark] = []
@@ -351,12 +352,14 @@ class ProducerStore:
         size: int,
         unique_ms: int,
         deadline: AddDeadline,
-        sent: Sent | None,
+        sent: SentWrite | None,
     ) -> list[AddMark]:
-        place = _Place(self, size, 0 if sent is None else len(jobs), sent and sent.pending)
+        place = _Place(self, jobs, size, sent)
         try:
-            async with asyncio.timeout_at(deadline.at_s):
-                marks = await self._confirmed(jobs, unique_ms, deadline, sent, place)
+            marks = None if sent is None else await self._heard(sent)
+            if marks is None:
+                async with asyncio.timeout_at(deadline.at_s):
+                    marks = await self._confirmed(jobs, unique_ms, deadline, place)
         except TimeoutError:
             place.leave_when_answered()
             late = self.sender.too_late(jobs, deadline.limit_ms, place.pending)
@@ -372,19 +375,21 @@ class ProducerStore:
             self._delay_events.added(jobs, marks)
         return marks
 
+    async def _heard(self, sent: SentWrite) -> list[AddMark] | None:
+        # A timer of its own would cost each bulk more than all that is shared here.
+        self.deadlines.watch(sent)
+        try:
+            return await self.sender.hear(sent)
+        finally:
+            self.deadlines.forget(sent)
+
     async def _confirmed(
-        self,
-        jobs: Sequence[NewJob],
-        unique_ms: int,
-        deadline: AddDeadline,
-        sent: Sent | None,
-        place: _Place,
+        self, jobs: Sequence[NewJob], unique_ms: int, deadline: AddDeadline, place: _Place
     ) -> list[AddMark]:
-        if sent is not None:
-            return await self.sender.confirm_sent(sent)
-        await self.window.enter(len(jobs))
-        place.entered_count = len(jobs)
-        place.pending = PendingWrite(self.spell(jobs, unique_ms), deadline)
+        if place.pending is None:
+            await self.window.enter(len(jobs))
+            place.entered_count = len(jobs)
+            place.pending = PendingWrite(self.spell(jobs, unique_ms), deadline)
         return await self.sender.confirm(place.pending)
 
     def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite:
@@ -445,7 +450,7 @@ class ProducerStore:
         """Close the connection; what was not confirmed hears that its outcome is unknown."""
         if self._delay_events is not None:
             self._delay_events.flush()
-        self._outbox.close()
+        self.deadlines.close()
         await self.link.close()
 
     async def _connect(self, jobs: Sequence[NewJob], deadline: AddDeadline) -> None:
@@ -572,17 +577,15 @@ class _Act:
 class _Place:
     """What a write takes of the window and of the bytes until it is confirmed."""
 
+    __slots__ = ("_size", "_store", "entered_count", "pending")
+
     def __init__(
-        self, store: ProducerStore, size: int, entered_count: int, pending: PendingWrite | None
+        self, store: ProducerStore, jobs: Sequence[NewJob], size: int, sent: SentWrite | None
     ) -> None:
         self._store = store
         self._size = size
-        self.entered_count = entered_count
-        self.pending = pending
-
-    @property
-    def may_be_done(self) -> bool:
-        return self.pending is not None and self.pending.write.may_be_done
+        self.entered_count = 0 if sent is None else len(jobs)
+        self.pending: PendingWrite | None = sent
 
     def leave(self) -> None:
         self._store.window.leave(self.entered_count)
@@ -591,7 +594,7 @@ class _Place:
     def leave_when_answered(self) -> None:
         """The caller has gone, and its bytes may still be on their way to the server."""
         connection = self._store.link.current
-        if connection is None or not self.may_be_done:
+        if connection is None or self.pending is None or not self.pending.write.may_be_done:
             self.leave()
         else:
             connection.after_all_sent(self.leave)

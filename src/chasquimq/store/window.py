@@ -1,4 +1,4 @@
-"""Bounds how much is unconfirmed at once: jobs by `Window`, their bytes by `UnconfirmedBytes`."""
+"""Bounds what is unconfirmed: jobs by `Window`, bytes by `UnconfirmedBytes`, time by `Deadlines`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
+from math import inf
+from typing import Protocol
+
+# Calls whose time is over within this time are answered together.
+_SWEEP_GAP_S = 0.02
 
 
 class Window:
@@ -95,3 +100,56 @@ class UnconfirmedBytes:
             self.is_full = False
         elif not turn.done():
             turn.set_result(None)
+
+
+class Timed(Protocol):
+    """Something under way that belongs to calls with deadlines."""
+
+    # The first of these deadlines; infinite where nobody is left to be told.
+    first_s: float
+
+    def answer_late(self, now_s: float) -> None:
+        """Answer the calls whose deadline has passed, and set `first_s` for the others."""
+        ...
+
+
+class Deadlines:
+    """Answers calls whose time is over.
+
+    One timer serves all that is under way. While the server answers it finds nothing to do, and
+    begins anew once in the time that a call may take.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[Timed, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweep_at_s = inf
+
+    def watch(self, timed: Timed) -> None:
+        self._under_way[timed] = None
+        if timed.first_s < self._sweep_at_s:
+            self._sweep_at(timed.first_s)
+
+    def forget(self, timed: Timed) -> None:
+        self._under_way.pop(timed, None)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sweep_at(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sweep_at_s = at_s
+        self._timer = asyncio.get_running_loop().call_at(at_s, self._sweep)
+
+    def _sweep(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._timer, self._sweep_at_s = None, inf
+        for timed in self._under_way:
+            if timed.first_s <= now_s:
+                timed.answer_late(now_s)
+        next_s = min((timed.first_s for timed in self._under_way), default=inf)
+        if next_s < inf:
+            self._sweep_at(max(next_s, now_s + _SWEEP_GAP_S))
