@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -18,6 +19,9 @@ from support.raw import Raw
 from support.waiting import patience
 
 ADDS = 50
+IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
+# How long an outage lasts, and how often one connection may dial in it.
+OUTAGE_S, DIALS_MAX = (60.0, 15) if IS_BIG else (12.0, 8)
 # What a loop under load may add, for each other program on a core.
 MARGIN_S = 0.1
 COMMAND_MS = 300
@@ -171,3 +175,70 @@ async def test_the_blocking_queue_answers_within_the_same_times(away, queue_name
         assert max(await asyncio.to_thread(ask)) <= ANSWER_S * patience()
     finally:
         await asyncio.to_thread(queue.close)
+
+
+@pytest.mark.timeout(60)
+async def test_the_first_add_after_an_outage_works_at_once(own_server, queue_name):
+    async with Queue(queue_name, redis_url=own_server.url) as queue:
+        await queue.add("warm", 0)
+        own_server.kill()
+        took_s, error = await ended(queue.add("n", 1))
+        assert (type(error), took_s > 4.9) == (ConnectionLost, True)
+        await asyncio.to_thread(own_server.start)
+
+        took_s, job = await ended(queue.add("n", 2))
+
+        print(f"{took_s:.3f} s")
+        assert not isinstance(job, StoreError)
+        assert took_s < 0.5 * patience()
+
+
+@pytest.mark.timeout(180)
+async def test_adds_that_come_all_the_time_make_no_dial_storm(url, queue_name):
+    async with FaultProxy(url) as proxy, Queue(queue_name, redis_url=proxy.url) as queue:
+        await queue.add("warm", 0)
+        # A connection that breaks young would be dialled more slowly.
+        await asyncio.sleep(1.1)
+        dialled, began_s = proxy.accept_count, time.monotonic()
+        proxy.slam()
+        adding = []
+        while time.monotonic() < began_s + OUTAGE_S:
+            timeout_ms = (0, 50, 500, 5_000)[len(adding) % 4]
+            adding.append(
+                asyncio.ensure_future(ended(queue.add("n", 1, add_timeout_ms=timeout_ms)))
+            )
+            await asyncio.sleep(0.05)
+        dials = proxy.accept_count - dialled
+        proxy.welcome()
+        took_s = [took_s for took_s, _ in await asyncio.gather(*adding)]
+        back_s, job = await ended(queue.add("n", 2, add_timeout_ms=10_000))
+
+        print(f"{dials} dials in {OUTAGE_S:.0f} s, an add {back_s:.2f} s after it")
+        assert dials <= DIALS_MAX
+        assert max(took_s) <= 5.5 * patience()
+        assert not isinstance(job, StoreError)
+
+
+@pytest.mark.parametrize("host", ["names that nobody answers", "a handshake that stalls"])
+async def test_a_dial_that_hangs_is_given_up_in_time(queue_name, monkeypatch, host):
+    """The look-up of a name and TLS are part of the time of a call."""
+    ended_look_up = threading.Event()
+
+    def silent_look_up(*_args, **_options):
+        ended_look_up.wait(20)
+        raise OSError("no answer")
+
+    async with FaultProxy("redis://127.0.0.1:1") as proxy:
+        proxy.blackhole()
+        address = proxy.url.replace("redis://", "rediss://")
+        if host.startswith("names"):
+            monkeypatch.setattr("socket.getaddrinfo", silent_look_up)
+            address = "redis://nobody.invalid:6379"
+        async with Queue(queue_name, redis_url=address, command_timeout_ms=COMMAND_MS) as queue:
+            for call in (queue.counts, lambda: queue.add("n", 1, add_timeout_ms=COMMAND_MS)):
+                took_s, error = await ended(call())
+                assert (type(error), error.outcome) in [
+                    (ConnectionLost, "not_done"), (ConnectionLost, "unknown"),
+                ]  # fmt: skip
+                assert took_s <= ANSWER_S * patience()
+            ended_look_up.set()
