@@ -42,7 +42,7 @@ LOOKS = {
 # What is said on terminals alone.
 TALK = (
     "every ms Ctrl+C ends no room for and bytes; reason; source_id; limit; a wider terminal or "
-    "--json shows all data: retries_exhausted: malformed_delayed:"
+    "--json shows all data:"
 )
 # Colours, and bold, faint, italic, underlined: all that is not "as it was".
 COLOURS = re.compile(r"\x1b\[(?!0?m)[0-9;]*m")

@@ -191,8 +191,8 @@ def _show_groups(peeked: Peeked, *, is_narrow: bool) -> None:
     if is_narrow:
         emit_table([_without(row, "an error of it") for row in shown])
         for row in filter(lambda one: one.get("an error of it"), shown):
-            told = f"{row['fingerprint'] or row['reason']}: {row['an error of it']}"
-            _show_lines(told, _ERROR_LINES_MAX)
+            kind = row["fingerprint"] or row["reason"]
+            _show_lines(f"{kind} {row['an error of it']}", _ERROR_LINES_MAX)
     else:
         emit_table(shown, text=("an error of it",))
     if len(groups) > GROUPS_SHOWN_MAX:

@@ -89,6 +89,7 @@ def _dead(entry: RawEntry) -> Row:
         "detail": dead.detail,
         "error": dead.error or None,
         "fingerprint": dead.fingerprint or None,
+        "traceback": dead.traceback_text or None,
         "failed_at": dead.failed_at_ms,
         "buried_at": _entry_ms(dead.entry_id),
         **({} if attempt is None else {"attempt": min(attempt, _INT_MAX)}),

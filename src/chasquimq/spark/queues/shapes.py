@@ -32,6 +32,7 @@ COLUMNS: Final[dict[Place, tuple[tuple[str, str], ...]]] = {
         ("detail", "string"),
         ("error", "string"),
         ("fingerprint", "string"),
+        ("traceback", "string"),
         ("failed_at", "timestamp"),
         ("buried_at", "timestamp"),
         ("source_id", "string"),
