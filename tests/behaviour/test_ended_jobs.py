@@ -66,7 +66,7 @@ async def test_a_dead_job_tells_all_that_is_known_however_results_are_kept(queue
     assert found.traceback.splitlines()[-1] == "ValueError: no such card"
     assert is_near_now(found.created_at_ms)
     assert found.created_at_ms <= found.ready_at_ms + 1_000
-    assert found.ready_at_ms <= found.finished_at_ms
+    assert found.ready_at_ms <= found.finished_at_ms + 100
     assert found.finished_at_ms == letter["failed_at_ms"]
     assert not found.has_result
 
@@ -94,7 +94,8 @@ async def test_the_history_knows_who_ran_a_job_when_and_for_how_long(queue, run)
         assert found.worker == "w1"
         assert 10_000 <= found.duration_us <= 60_000_000
         assert is_near_now(found.created_at_ms)
-        assert found.ready_at_ms <= found.started_at_ms <= found.finished_at_ms + 100
+        # A worker knows the server's clock to some milliseconds.
+        assert found.ready_at_ms - 100 <= found.started_at_ms <= found.finished_at_ms + 100
         assert found.started_at_ms + found.duration_us // 1000 <= found.finished_at_ms + 100
 
 

@@ -17,7 +17,7 @@ from chasquimq.telemetry.sink import DlqRouted, JobOutcome
 from chasquimq.telemetry.tally import NAMES_MAX
 from chasquimq.wire.event_fields import decode_event, encode_event, ended_job_id
 from chasquimq.wire.history import decode_history
-from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, decode_outcome, encode_dead
+from chasquimq.wire.outcome import decode_outcome, encode_completed, encode_dead
 from chasquimq.wire.stored_repeat import BadRecord, decode_record, encode_record
 from chasquimq.wire.stream_entry import decode_dlq, encode_dlq
 from fuzz.seeds import RUN_S_MAX, budget, envelopes, mutated
@@ -26,9 +26,13 @@ from wire.vectors import flat, load
 OUR_FIELDS = [
     b"e", b"id", b"ts", b"n", b"attempt", b"reason", b"detail", b"d", b"error", b"fp", b"failed_at",
     b"source_id", b"duration_us", b"backoff_ms", b"w", b"v", b"r", b"s", b"t", b"b", b"end", b"lost",
+    b"traceback",
 ]  # fmt: skip
 HISTORIES = [flat(entry["fields"]) for entry in load("history")["entries"]]
-OUTCOMES = [COMPLETED_WITH_RESULT, encode_dead("expired", "ValueError: no")]
+OUTCOMES = [
+    encode_completed("mail", 1, 5, has_result=True),
+    encode_dead("expired", "ValueError: no") + b"\xd9\x031-1",
+]
 RECORDS = [encode_record(BadRecord("why", b"\x90", 1))]
 
 noise = st.binary(max_size=30) | st.sampled_from([b"0", b"-1", b"99999999999999999999", b"1e3"])

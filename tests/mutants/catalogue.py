@@ -35,6 +35,7 @@ _LOGGING = "tests/behaviour/test_hostile_logging.py"
 _STALLS = "tests/behaviour/test_stalls.py"
 _DEADLINES = "tests/store/test_add_deadlines.py"
 _SUSPECTS = "tests/behaviour/test_suspects.py"
+_TRACEBACKS = "tests/behaviour/test_tracebacks.py"
 _EXTRAS = "tests/behaviour/test_extras.py"
 _FORGED = (
     "tests/store/test_upkeep.py::"
@@ -535,9 +536,28 @@ MUTANTS = (
     ),
     Mutant(
         "refusals of the server's state bury jobs", f"{_ENGINE}/door.py",
-        "            if keeps_refusals and _is_refusal(error):\n", "            if False:\n",
+        "            if keeps_refusals and is_refusal(error):\n", "            if False:\n",
         "tests/unit/test_door.py::"
         "test_what_the_server_refuses_for_every_move_is_kept_and_lines_up_behind",
+    ),
+    Mutant(
+        "a burial that is refused for its traceback is tried with it for ever",
+        f"{_ENGINE}/outcomes.py",
+        "            if len(moves) > 1 or not moves[0].traceback or not is_refusal(error):\n",
+        "            if True:\n",
+        f"{_TRACEBACKS}::test_a_burial_that_is_refused_for_its_traceback_goes_without_it[valkey]",
+    ),
+    Mutant(
+        "a traceback shows lines of source where words are redacted", f"{_ENGINE}/tracebacks.py",
+        "        if part.more and redact is None:\n", "        if part.more:\n",
+        f"{_TRACEBACKS}::test_what_is_redacted_is_in_no_traceback[valkey-literal]",
+    ),
+    Mutant(
+        "a dead job whose outcome was left behind is dead for ever", f"{_STORE}/finding.py",
+        "        return self._sighting.in_dlq(entries[0]) if entries else None\n",
+        "        return self._sighting.in_outcome(outcome)\n",
+        "tests/behaviour/test_ended_jobs.py::"
+        "test_a_job_that_the_other_implementation_sent_back_is_dead_no_more[valkey]",
     ),
     Mutant(
         "extras are as deep as they like", "src/chasquimq/wire/codec.py",

@@ -10,7 +10,7 @@ import pytest
 from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.queue_reading import HIGHEST, LOWEST, QueueReadStore
-from chasquimq.wire.outcome import COMPLETED_WITH_RESULT, encode_dead
+from chasquimq.wire.outcome import encode_completed, encode_dead
 from store.fake_server import NEW, FakeServer
 
 
@@ -126,11 +126,11 @@ async def test_a_delayed_set_that_is_not_there_is_empty(store):
 
 
 async def test_results_are_met_once_with_their_outcomes(store, raw, queue_name):
-    keys = raw.keys
+    keys, completed = raw.keys, encode_completed("mail", 1, 5, has_result=True)
     for at in range(300):
         await raw("SET", keys.result(f"j{at}"), f"r{at}", "PX", 60_000)
     for at in range(0, 300, 2):
-        await raw("SET", keys.outcome(f"j{at}"), COMPLETED_WITH_RESULT)
+        await raw("SET", keys.outcome(f"j{at}"), completed)
     await raw("SET", keys.outcome("dead"), encode_dead("why", "what"))
     await raw("SET", "{chasqui:" + queue_name + "x}:result:other", "r")
 
@@ -140,7 +140,7 @@ async def test_results_are_met_once_with_their_outcomes(store, raw, queue_name):
     assert len(kept) == len(found) == 301
     assert found["j7"].result == b"r7"
     assert found["j7"].outcome is None
-    assert found["j8"].outcome == COMPLETED_WITH_RESULT
+    assert found["j8"].outcome == completed
     assert 0 < found["j8"].ttl_ms <= 60_000
     assert found["dead"].result is None
 
