@@ -42,6 +42,9 @@ SQL_DLQ_WORDS = {"--where", "--lake", "outcome"}
 SQL_PIPELINE_COMMANDS = ("check", "compact", "sql", "status")
 # With these nothing of Spark is needed, which takes minutes to fetch.
 LIGHT_OPTIONS = ("--quick", "--no-spark", "--help", "-h")
+# These may stand before the command, too.
+SHARED_OPTIONS_WITH_VALUE = ("--redis-url", "--redis-url-file", "--log-level")
+SHARED_OPTIONS = (*SHARED_OPTIONS_WITH_VALUE, "--json")
 # What an earlier run left to look at again is not of this one.
 PARALLEL_TESTS = ("-n", "4", "--cache-clear")
 # Four tests share two cores: one that fails there gets a second look, alone. Not a heap of them.
@@ -58,7 +61,7 @@ GATE = (
 
 
 def main(argv: list[str]) -> int:
-    command, rest = (argv[0], argv[1:]) if argv else ("", [])
+    command, rest = command_of(argv)
     if command == "setup" and rest and (len(rest) > 1 or rest[0] not in (*PINS, RELEASE)):
         levels = ", ".join((*PINS, RELEASE))
         print(f"error: setup takes one of {levels}, got {' '.join(rest)}", file=sys.stderr)
@@ -81,6 +84,14 @@ def main(argv: list[str]) -> int:
     _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGINT})
     # Without -P a click.py in the caller's directory would be imported instead of the real one.
     return become(["-P", "-m", "chasquimq", *argv])
+
+
+def command_of(argv: list[str]) -> tuple[str, list[str]]:
+    """The name of the command, and what is behind it."""
+    at = 0
+    while at < len(argv) and argv[at].partition("=")[0] in SHARED_OPTIONS:
+        at += 2 if argv[at] in SHARED_OPTIONS_WITH_VALUE else 1
+    return (argv[at], argv[at + 1 :]) if at < len(argv) else ("", [])
 
 
 def level_of(command: str, rest: list[str]) -> str:

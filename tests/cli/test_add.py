@@ -65,7 +65,7 @@ async def test_in_a_new_directory_a_server_is_started(bare_chasqui):
 @pytest.mark.parametrize("data", ["{", "text", "", "@/no/such/file", "[" * 100_000])
 def test_data_that_is_no_json_is_wrong_usage(data, capsys):
     assert main(["add", "q", "n", data]) == 2
-    assert "Error: " in capsys.readouterr().err
+    assert "error: " in capsys.readouterr().err
 
 
 def test_data_that_is_no_utf_8_is_wrong_usage(capsys):

@@ -217,7 +217,7 @@ async def test_what_no_server_could_make_right_is_wrong_usage(chasqui, url, word
 
     assert (said.code, said.out) == (2, "")
     assert "Traceback" not in said.err
-    assert said.err.rstrip().splitlines()[-1].lower().startswith("error: ")
+    assert said.err.splitlines()[0].startswith("error: ")
 
 
 @pytest.fixture

@@ -162,6 +162,8 @@ def test_what_tests_need_holds_all_that_spark_needs(stamps: ModuleType):
         ("setup", "test"),
         ("setup sql", "sql"),
         ("spark worker", "spark"),
+        ("--json --redis-url redis://a pipeline once", "spark"),
+        ("--redis-url=redis://a inspect demo", "run"),
         ("inspect demo", "run"),
         ("--version", "run"),
         ("", "run"),
@@ -170,9 +172,7 @@ def test_what_tests_need_holds_all_that_spark_needs(stamps: ModuleType):
     ],
 )
 def test_a_command_asks_for_what_it_needs(bootstrap: ModuleType, words: str, level: str):
-    command, *rest = words.split() or [""]
-
-    assert bootstrap.level_of(command, rest) == level
+    assert bootstrap.level_of(*bootstrap.command_of(words.split())) == level
 
 
 def test_what_would_lead_pip_out_of_the_environment_is_left_out(

@@ -8,7 +8,7 @@ import pytest
 
 from chasquimq.cli import cells
 from chasquimq.cli.cells import cell_width, cut, terminal_columns, wrapped
-from chasquimq.cli.layout import Column, fit
+from chasquimq.cli.layout import Column, fit, records
 from chasquimq.cli.render import emit_table
 
 ID = Column("id", ["1794798054930-0"], is_text=False)
@@ -36,8 +36,16 @@ def test_lines_are_broken_at_spaces_and_hang_below_the_first():
     assert wrapped("one two three four", 9, indent="  ") == ["one two", "  three", "  four"]
 
 
-def test_a_word_that_is_wider_than_a_line_is_cut():
-    assert wrapped("see https://example.com now", 12) == ["see", "    https:/…", "    now"]
+def test_a_word_that_is_wider_than_a_line_has_one_of_its_own():
+    assert wrapped("see https://example.com now", 12) == [
+        "see", "    https://example.com", "    now",
+    ]  # fmt: skip
+
+
+def test_words_that_need_not_be_whole_are_cut():
+    lines = wrapped("id=0123456789 why=nobody-knows", 12, is_whole=lambda word: word[:3] == "id=")
+
+    assert lines == ["id=0123456789", "    why=nob…"]
 
 
 def test_nothing_to_say_is_one_empty_line():
@@ -65,16 +73,37 @@ def test_then_optional_columns_leave_in_their_order():
     assert [column.title for column in layout.columns] == ["id", "name", "why"]
 
 
-def test_then_texts_are_cut_and_at_last_ids_are_folded():
-    cutting, folding = fit([ID, WHY], [], 30), fit([Column("id", ["x" * 99], False), WHY], [], 40)
-
-    assert cutting.widths == [15, 8]
-    assert folding.widths is not None
-    assert sum(folding.widths) == 40 - 2 * 3 - 1
+def test_then_texts_are_cut():
+    assert fit([ID, WHY], [], 30).widths == [15, 8]
 
 
-def test_a_terminal_too_narrow_for_anything_leaves_the_choice_to_the_table():
-    assert fit([ID, NAME, WHY], [], 12).widths is None
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_an_id_is_never_broken_and_a_row_becomes_a_record_instead(columns):
+    long = Column("id", ["x" * 256], is_text=False)
+
+    layout = fit([long, WHY, SIZE], ["payload bytes"], columns)
+    lines = records(layout.columns, columns)
+
+    assert (layout.widths, layout.left_out) == (None, [])
+    assert [line.split()[-1] for line in lines if "x" in line] == ["x" * 256]
+    assert max(len(line) for line in lines if "x" not in line) <= columns
+
+
+def test_a_record_has_a_line_for_each_cell_and_a_blank_one_before_the_next():
+    two = [
+        Column("id", ["1-0", "2-0"], False),
+        Column("why", ["no answer from the whole bank", "-"], True),
+    ]
+
+    assert records(two, 28) == [
+        "id   1-0", "why  no answer from the", "     whole bank", "", "id   2-0", "why  -",
+    ]  # fmt: skip
+
+
+def test_rows_without_a_header_keep_their_names_before_them():
+    facts = [Column("", ["job id", "name"], False), Column("", ["1-0", "mail"], False)]
+
+    assert records(facts, 40) == ["job id  1-0", "name    mail"]
 
 
 def test_what_is_in_a_table_matters_more_than_its_titles():

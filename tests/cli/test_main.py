@@ -112,7 +112,7 @@ def test_an_unknown_command_is_wrong_usage_with_a_suggestion(capsys: pytest.Capt
 
 def test_an_unknown_option_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
     assert main(["server", "start", "--no-such-option"]) == 2
-    assert "No such option" in capsys.readouterr().err
+    assert "error: no such option" in capsys.readouterr().err
 
 
 def test_a_failure_is_one_line_and_code_1(environ: dict[str, str], tmp_path: Path):

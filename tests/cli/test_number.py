@@ -25,4 +25,4 @@ async def test_a_number_that_is_none_is_wrong_usage(bare_chasqui, words, said):
     answer = await bare_chasqui(*words)
 
     assert (answer.code, answer.out) == (2, "")
-    assert said in answer.err.splitlines()[-1]
+    assert said in answer.err.splitlines()[0]

@@ -21,7 +21,7 @@ QUEUE = ("spark", "enqueue", "--queue", "orders")
         ((*QUEUE, "--table", "t", "--name", "a", "--name-column", "b"), "not both"),
         (("spark", "enqueue", "--queue", "a b", "--table", "t"), "queue name must be free of"),
         ((*QUEUE, "--table", "t", "--run-id", " "), "runId must be a text of 1 to 128 bytes"),
-        (("spark", "enqueue", "--table", "t"), "Missing option '--queue'"),
+        (("spark", "enqueue", "--table", "t"), "missing option '--queue'"),
     ],
 )
 def test_a_line_that_cannot_be_meant_is_wrong_usage(capsys, args, words):

@@ -128,7 +128,7 @@ def test_an_empty_lake_is_one_sentence_with_a_remedy(pipeline, command):
         (["once", "--slo", "mail=-5"], "write milliseconds above 0"),
         (["once", "--slo", "mail=0"], "write milliseconds above 0"),
         (["once", "--slo", "mail=0s"], "write milliseconds above 0"),
-        (["backfill"], "Missing argument 'DAY'"),
+        (["backfill"], "missing argument 'DAY'"),
         (["run", "--conf", "shuffle=2"], "write spark.some.key=value"),
         (["run", "--channel", "both"], "'both' is not one of"),
         (["status", "--lake", "a[b]"], "a path without '[' ']' is needed"),

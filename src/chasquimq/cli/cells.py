@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from unicodedata import category, east_asian_width
 
@@ -50,8 +51,13 @@ def cut(text: str, columns: int) -> str:
     return kept + CUT_MARK
 
 
-def wrapped(text: str, columns: int, indent: str = INDENT) -> list[str]:
-    """Lines that are broken at spaces; a word that is wider than a line is cut."""
+def wrapped(
+    text: str, columns: int, indent: str = INDENT, *, is_whole: Callable[[str], bool] = bool
+) -> list[str]:
+    """Lines that are broken at spaces; a word that is wider than a line has one of its own.
+
+    Words that need not be whole are cut there.
+    """
     lines: list[str] = []
     line = ""
     for word in text.split():
@@ -59,7 +65,7 @@ def wrapped(text: str, columns: int, indent: str = INDENT) -> list[str]:
         if cell_width(joined) > columns and line.strip():
             lines.append(line)
             joined = indent + word
-        line = cut(joined, columns)
+        line = joined if is_whole(word) else cut(joined, columns)
     return [*lines, line]
 
 

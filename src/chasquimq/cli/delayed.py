@@ -9,6 +9,7 @@ import click
 
 from chasquimq.cli.asking import confirm
 from chasquimq.cli.listing import emit_list
+from chasquimq.cli.main import Group
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import (
     json_option,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from chasquimq.model.snapshot import DelayedJob
 
 
-@click.group()
+@click.group(cls=Group)
 def delayed() -> None:
     """List delayed jobs and retries, or cancel some of them."""
 

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from chasquimq.cli.dlq_patch import Patch, PatchType
 from chasquimq.cli.duration import DURATION
+from chasquimq.cli.main import Group
 from chasquimq.cli.number import AT_LEAST_0, AT_LEAST_1, RATE
 from chasquimq.cli.options import (
     Command,
@@ -39,7 +40,7 @@ def filter_options(command: Command) -> Command:
     return command
 
 
-@click.group()
+@click.group(cls=Group)
 def dlq() -> None:
     """Look at dead jobs, send them back, delete them or write them to a file."""
 

@@ -124,10 +124,15 @@ def _lines(words: list[str], columns: int) -> list[str]:
     """A line, and indented ones below it where the terminal is narrow."""
     moment, entry_id, event, *rest = words
     if columns < ALIGNED_COLUMNS_MIN:
-        return wrapped(" ".join(words), columns)
+        return wrapped(" ".join(words), columns, is_whole=_is_id)
     head = f"{moment} {padded(entry_id, ENTRY_ID_COLUMNS)} {padded(event, EVENT_COLUMNS)} "
-    first, *more = wrapped(" ".join(rest), columns - len(head), indent="")
+    first, *more = wrapped(" ".join(rest), columns - len(head), indent="", is_whole=_is_id)
     return [head + first, *(" " * len(head) + line for line in more)]
+
+
+def _is_id(word: str) -> bool:
+    """Whether a word is of no use without its end."""
+    return word.startswith("id=") or "=" not in word
 
 
 def _masked(value: Any) -> Any:

@@ -8,6 +8,7 @@ import click
 
 from chasquimq.cli.asking import confirm_name
 from chasquimq.cli.listing import emit_list
+from chasquimq.cli.main import Group
 from chasquimq.cli.options import json_option, queue_argument, redis_url_option, yes_option
 from chasquimq.cli.render import clean, emit_json
 from chasquimq.cli.server_choice import running_server
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from chasquimq.model.group_use import GroupUse
 
 
-@click.group()
+@click.group(cls=Group)
 def group() -> None:
     """List the consumer groups of a queue, or remove one that is used no more."""
 

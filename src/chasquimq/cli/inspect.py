@@ -13,7 +13,7 @@ from chasquimq.cli.options import (
     queue_argument,
     redis_url_option,
 )
-from chasquimq.cli.render import emit, emit_json
+from chasquimq.cli.render import emit_json, emit_table
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.visit import ask
 from chasquimq.errors import ServerRefused
@@ -36,7 +36,9 @@ def inspect(queue: str, group: str, redis_url: str | None, as_json: bool) -> Non
     if as_json:
         emit_json(snapshot_facts(snapshot) | {"workers": states})
     else:
-        emit([*snapshot_rows(snapshot), *_more_rows(snapshot, states)], as_json=False)
+        rows = [*snapshot_rows(snapshot), *_more_rows(snapshot, states)]
+        # What is counted may be wrapped, how much may not.
+        emit_table(rows, text=list(rows[0])[:1])
 
 
 async def _look(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
+from chasquimq.cli.main import Group
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import json_option, queue_argument, redis_url_option
 from chasquimq.cli.progress import behind_bar
@@ -32,7 +33,7 @@ class Found(NamedTuple):
     result: Any
 
 
-@click.group()
+@click.group(cls=Group)
 def job() -> None:
     """Show one job."""
 

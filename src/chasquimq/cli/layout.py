@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chasquimq.cli.cells import cell_width
+from chasquimq.cli.cells import cell_width, padded, wrapped
 
 # A frame has a line and a space on both sides of every column.
 _FRAME_PER_COLUMN = 3
@@ -13,6 +13,7 @@ _FRAME_PER_COLUMN = 3
 _TEXT_FLOOR = 20
 _TEXT_LEAST = 8
 _TITLE_FLOOR = 16
+_RECORD_GAP = 2
 
 
 class Column(NamedTuple):
@@ -43,11 +44,6 @@ class Column(NamedTuple):
         return min(self.floor, _TEXT_LEAST) if self.is_text else self.floor
 
     @property
-    def last_resort(self) -> int:
-        """What it gets where not even ids fit into one line."""
-        return min(self.least, _TITLE_FLOOR)
-
-    @property
     def _title_floor(self) -> int:
         return min(_longest_word([self.title]), _TITLE_FLOOR)
 
@@ -55,7 +51,7 @@ class Column(NamedTuple):
 class Layout(NamedTuple):
     """The columns to show, how wide each is, and the titles of those that are left out.
 
-    No widths: the terminal is too narrow for any good choice.
+    No widths: an id or a number would have to be broken, so each row becomes a record.
     """
 
     columns: list[Column]
@@ -75,8 +71,43 @@ def fit(columns: Sequence[Column], optional: Sequence[str], width: int) -> Layou
             return Layout(kept, widths, candidates[:count])
     widths = _share(kept, [column.least for column in kept], width)
     if widths is None:
-        widths = _share(kept, [column.last_resort for column in kept], width)
+        return Layout(list(columns), None, [])
     return Layout(kept, widths, candidates)
+
+
+def records(columns: Sequence[Column], width: int) -> list[str]:
+    """The rows one below the other, a line for each cell; what is no text is never broken."""
+    lines: list[str] = []
+    if not any(column.title for column in columns):
+        # Without a header the first cell of a row says what the others are.
+        titles, *others = columns
+        head = max(titles.widest_cell, 1)
+        for row, title in enumerate(titles.cells):
+            for column in others:
+                lines += _record_lines(title, column, row, head, width)
+        return lines
+    head = max(cell_width(column.title) for column in columns)
+    for row in range(len(columns[0].cells)):
+        lines += [""] if lines else []
+        for column in columns:
+            lines += _record_lines(column.title, column, row, head, width)
+    return lines
+
+
+def _record_lines(title: str, column: Column, row: int, head: int, width: int) -> list[str]:
+    # Where titles leave no room beside them, cells stand below them.
+    is_beside = width - head - _RECORD_GAP >= _TEXT_FLOOR
+    indent = head + _RECORD_GAP if is_beside else _RECORD_GAP
+    cell = column.cells[row]
+    parts = wrapped(cell, width - indent, "", is_whole=_never) if column.is_text else [cell]
+    below = [" " * indent + part for part in parts]
+    if not is_beside:
+        return [title, *below]
+    return [padded(title, indent) + parts[0], *below[1:]]
+
+
+def _never(_word: str) -> bool:
+    return False
 
 
 def _share(columns: Sequence[Column], floors: Sequence[int], width: int) -> list[int] | None:

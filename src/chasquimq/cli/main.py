@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TextIO
@@ -43,6 +42,13 @@ FOUND_WANTING = frozenset({
 
 # Of these a stream says no more than that; files are written by those who name them.
 _UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+# Options that nearly every command has, and whether a value follows them.
+_SERVER_OPTIONS = ("--redis-url", "--redis-url-file")
+_SHARED_OPTIONS: Mapping[str, bool] = {
+    **dict.fromkeys(_SERVER_OPTIONS, True), "--log-level": True, "--json": False,
+}  # fmt: skip
 
 
 class LazyCommand(NamedTuple):
@@ -89,7 +95,14 @@ COMMANDS: Mapping[str, LazyCommand] = {
 }
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group that takes the options of every command before the command's name, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, behind_the_name(args))
+
+
+class LazyGroup(Group):
     """A group whose commands are imported when they are called, not when they are listed."""
 
     lazy: Mapping[str, LazyCommand] = COMMANDS
@@ -112,6 +125,33 @@ class LazyGroup(click.Group):
         # Known names are enough for a suggestion; importing every command is not.
         self.commands = {name: click.Command(name) for name in self.lazy}
         return super().resolve_command(ctx, args)
+
+
+def behind_the_name(args: list[str]) -> list[str]:
+    """The words of a command line with shared options behind the name of the command.
+
+    What is given behind the name already is given last, and wins.
+    """
+    given: list[list[str]] = []
+    rest = list(args)
+    while rest and (option := rest[0].partition("=")[0]) in _SHARED_OPTIONS:
+        has_value_apart = _SHARED_OPTIONS[option] and "=" not in rest[0]
+        size = 2 if has_value_apart else 1
+        given.append(rest[:size])
+        rest = rest[size:]
+    if not given or not rest or rest[0].startswith("-"):
+        # Without a command nobody takes them; who asks for help gets it.
+        return rest
+    if _names_server(rest):
+        given = [one for one in given if not _names_server(one)]
+    elif (named := [one for one in given if _names_server(one)]) and len(named) > 1:
+        given = [one for one in given if not _names_server(one) or one is named[-1]]
+    return [rest[0], *(word for one in given for word in one), *rest[1:]]
+
+
+def _names_server(words: Sequence[str]) -> bool:
+    before_data = words[: words.index("--")] if "--" in words else words
+    return any(word.partition("=")[0] in _SERVER_OPTIONS for word in before_data)
 
 
 def load_command(target: str) -> click.Command:
@@ -141,7 +181,11 @@ def show_version(ctx: click.Context, _option: click.Parameter, is_wanted: bool) 
     PROGRAM,
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage.",
+    epilog=(
+        "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. --redis-url, "
+        "--redis-url-file, --json and --log-level may stand before or after the command's name; "
+        "the later one wins."
+    ),
 )
 @click.option(
     "--version",
@@ -217,12 +261,22 @@ def _run(args: list[str]) -> int:
 
 
 def _refuse(refused: click.ClickException) -> int:
-    said = StringIO()
-    refused.show(said)
-    # It quotes what was typed, which may drive a terminal or hold a password.
-    for line in said.getvalue().rstrip("\n").split("\n"):
-        click.echo(shown(line), err=True)
+    if type(refused).__name__ == "NoArgsIsHelpError":  # older versions of click have no such class
+        refused.show()
+        return refused.exit_code
+    # It quotes what was typed, which may drive a terminal or hold a password; `talk` sees to that.
+    talk(f"error: {refusal_text(refused)}")
+    ctx = refused.ctx if isinstance(refused, click.UsageError) else None
+    if ctx is not None:
+        talk(f"hint: {ctx.command_path} --help shows what it takes")
     return refused.exit_code
+
+
+def refusal_text(refused: click.ClickException) -> str:
+    """What click has to say, as all our refusals begin and end: in lower case, without a stop."""
+    said = " ".join(refused.format_message().split())
+    is_word = said[1:2].islower() or said[1:2] in ("", " ")
+    return (said[:1].lower() + said[1:] if is_word else said).removesuffix(".")
 
 
 def code_of(failed: ChasquiError) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from chasquimq.cli.main import Group
 from chasquimq.cli.pipeline_backfill import backfill
 from chasquimq.cli.pipeline_check import check
 from chasquimq.cli.pipeline_compact import compact
@@ -13,7 +14,7 @@ from chasquimq.cli.pipeline_sql import sql
 from chasquimq.cli.pipeline_status import status
 
 
-@click.group()
+@click.group(cls=Group)
 def pipeline() -> None:
     """Carry the history of queues into tables, and ask them.
 

@@ -10,6 +10,7 @@ import click
 from chasquimq.cli.asking import confirm, is_answered_by_a_person
 from chasquimq.cli.duration import duration_text, interval_text
 from chasquimq.cli.listing import emit_list
+from chasquimq.cli.main import Group
 from chasquimq.cli.moment import iso
 from chasquimq.cli.options import (
     json_option,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from chasquimq.repeat import QuarantinedRepeatable, RepeatableMeta
 
 
-@click.group()
+@click.group(cls=Group)
 def repeatable() -> None:
     """List, run or remove repeatable jobs, and see which cannot fire."""
 

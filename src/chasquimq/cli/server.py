@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chasquimq.cli.main import Group
 from chasquimq.cli.number import PORT
 from chasquimq.cli.render import emit
 from chasquimq.errors import ServerUnreachable
@@ -25,7 +26,7 @@ directory_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 
 
-@click.group()
+@click.group(cls=Group)
 def server() -> None:
     """Start, stop or show the server of a project directory.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from chasquimq.cli.main import Group
 from chasquimq.cli.spark_enqueue import enqueue
 from chasquimq.cli.spark_worker import stop, worker
 
 
-@click.group()
+@click.group(cls=Group)
 def spark() -> None:
     """Put Spark to work for queues; needs Spark and Java."""
 

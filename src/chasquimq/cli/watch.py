@@ -139,12 +139,13 @@ def _live(interval_ms: int) -> Generator[Show]:
     from rich.live import Live
     from rich.text import Text
 
-    from chasquimq.cli.table import make_table
+    from chasquimq.cli.table import Shape, make_table
 
     def draw(look: Look) -> None:
         moment = iso(look.snapshot.at_ms)
         head = f"{look.snapshot.queue}   every {interval_ms} ms   {moment}   Ctrl+C ends"
-        table, _ = make_table(*table_cells(watch_rows(look)), console.width)
+        names, cells = table_cells(watch_rows(look))
+        table, _ = make_table(names, cells, console.width, Shape(text=names[:1]))
         if not live.is_started:
             console.clear()
             live.start()
@@ -161,7 +162,8 @@ def _live(interval_ms: int) -> Generator[Show]:
 
 def _show_plain(look: Look) -> None:
     click.echo(f"{iso(look.snapshot.at_ms)}")
-    emit_table(watch_rows(look))
+    rows = watch_rows(look)
+    emit_table(rows, text=list(rows[0])[:1])
     click.echo(f"{_last_line(look)}\n")
 
 
