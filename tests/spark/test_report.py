@@ -195,9 +195,9 @@ def test_a_loss_with_two_witnesses_is_one_loss(tmp_path):
     (losses,) = section(report_of(tmp_path), "audit").grids
 
     assert [(row["cause"], row["lost"], row["unit"]) for row in losses.rows] == [
-        ("lost", 4, "attempts"), ("trimmed and sequence", 69, "entries"),
+        ("trimmed and sequence", 69, "entries"), ("lost", 4, "attempts"),
     ]  # fmt: skip
-    assert losses.rows[1]["evidence"] == {"sequence": 69, "trimmed": 69}
+    assert losses.rows[0]["evidence"] == {"sequence": 69, "trimmed": 69}
 
 
 def test_losses_of_two_days_are_two_losses(tmp_path):
@@ -313,6 +313,114 @@ def test_a_long_table_is_cut_and_says_what_is_left(tmp_path):
 
     assert len(grid.rows) == 25
     assert grid.note.startswith("and 15 more names")
+
+
+QUIET = ("alpha", "beta", "gamma", "delta", "epsilon")
+BUSY = "zeta"
+
+
+def lay(lake: Path, queue: str, *, attempts: int, ready: int = 0) -> None:
+    """Two minutes of a queue: its attempts, of which every tenth is retried, and its depth."""
+    for at in range(2):
+        append(lake, "gold_minute", {
+            "queue": queue, "name": f"{queue}-job", "window_start": minutes(at),
+            "started": attempts, "completed": attempts, "failed": 0, "retried": 0, "dead": 0,
+            "run_kll": sketch(1.0), "wait_kll": sketch(1.0),
+        })  # fmt: skip
+        append(lake, "gold_backlog", {
+            "queue": queue, "sampled_at": minutes(at), "ready": ready * at, "running": 0,
+            "delayed": 0, "dlq": 0,
+        })  # fmt: skip
+    for attempt in (1, 2):
+        append(lake, "gold_retries", {
+            "queue": queue, "name": f"{queue}-job", "attempt": attempt,
+            "runs": attempts // attempt, "completed": attempts // 2, "retried": attempts // 10,
+            "dead": 0, "run_us": 0,
+        })  # fmt: skip
+
+
+def lay_six(lake: Path, **busy: int) -> None:
+    for queue in QUIET:
+        lay(lake, queue, attempts=10)
+    lay(lake, BUSY, **busy)
+
+
+def test_the_busiest_queue_is_drawn_and_told_first_whatever_it_is_called(tmp_path):
+    lay_six(tmp_path, attempts=5_000)
+
+    made = report_of(tmp_path)
+
+    backlog = section(made, "backlog")
+    assert backlog.drawings[0].title == f"Backlog of {BUSY}"
+    assert backlog.sentences[0].startswith(f"{BUSY}: ")
+    assert backlog.grids[0].rows[0]["queue"] == BUSY
+    assert made.queues[0] == BUSY
+
+
+def test_queues_that_are_not_drawn_are_counted_and_the_reader_is_sent_to_them(tmp_path):
+    lay_six(tmp_path, attempts=5_000)
+
+    backlog = section(report_of(tmp_path), "backlog")
+
+    assert len(backlog.drawings) == 4
+    assert backlog.sentences[-1] == "And 2 more queues, in the table; they wait or run less."
+    assert len(backlog.grids[0].rows) == 6
+
+
+def test_a_queue_that_does_not_clear_comes_before_a_deeper_one_that_does(tmp_path):
+    lay_six(tmp_path, attempts=10, ready=5)
+    lay(tmp_path, "deep", attempts=10, ready=900)
+    append(tmp_path, "gold_forecast", {
+        "queue": BUSY, "made_at": minutes(1), "never_clears": True, "arrival_rate": 9.0,
+        "departure_rate": 1.0, "workers_needed": 3,
+    })  # fmt: skip
+
+    rows = section(report_of(tmp_path), "backlog").grids[0].rows
+
+    assert [row["queue"] for row in rows[:2]] == [BUSY, "deep"]
+
+
+def test_retries_of_the_name_with_most_of_them_come_first(tmp_path):
+    lay_six(tmp_path, attempts=5_000)
+
+    worth, attempts = section(report_of(tmp_path), "retries").grids
+
+    assert worth.rows[0]["name"] == f"{BUSY}-job"
+    assert [(row["name"], row["attempt"]) for row in attempts.rows[:2]] == [
+        (f"{BUSY}-job", 1), (f"{BUSY}-job", 2),
+    ]  # fmt: skip
+
+
+def test_a_drawing_of_the_first_few_says_how_many_there_are(tmp_path):
+    for number in range(14):
+        lay(tmp_path, "q", attempts=1)
+        append(tmp_path, "gold_minute", {
+            "queue": "q", "name": f"job-{number:02}", "window_start": minutes(0),
+            "started": number, "completed": number, "failed": 0, "retried": 0, "dead": 0,
+            "run_kll": sketch(1.0), "wait_kll": sketch(1.0),
+        })  # fmt: skip
+
+    wait, run = section(report_of(tmp_path), "speed").drawings
+
+    assert wait.title == "Wait before a start: median, 90 % and 99 % (the first 12 of 15)"
+    assert run.title == "Run time: median, 90 % and 99 % (the first 12 of 15)"
+    assert run.labels[:2] == ["q-job", "job-13"]
+
+
+def test_the_day_with_missing_rows_is_in_the_table_however_many_days_there_are(tmp_path):
+    for queue in (*(f"a{number:02}" for number in range(30)), "zz-lost"):
+        append(tmp_path, "gold_audit", {
+            "queue": queue, "channel": "history", "event_date": minutes(0).date(),
+            "audited_at": minutes(1), "server_finished": 10, "rows_finished": 10,
+            "missing_proven": 3 if queue == "zz-lost" else 0, "missing_maybe": 0, "surplus": 0,
+            "stale": 40 if queue == "zz-lost" else 1, "is_settled": True,
+        })  # fmt: skip
+
+    counts, odd = section(report_of(tmp_path), "audit").grids
+
+    assert counts.rows[0]["queue"] == "zz-lost"
+    assert odd.rows[0]["queue"] == "zz-lost"
+    assert counts.note.startswith("and 6 more rows")
 
 
 def test_seconds_are_drawn_where_minutes_would_say_nothing(tmp_path):

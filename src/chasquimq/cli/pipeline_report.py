@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PAGE_NAME = "report.html"
 STDOUT = Path("-")
+QUEUES_LISTED_MAX = 10
 
 
 @click.command()
@@ -127,8 +128,13 @@ def _refuse_unknown(answers: Answers, queues: tuple[str, ...]) -> None:
     known = known_queues(answers) if queues else []
     for queue in queues:
         if queue not in known:
-            there = ", ".join(known[:10]) or "none yet"
-            raise SettingsError("queue", queue, f"a queue of this lake ({there})")
+            raise SettingsError("queue", queue, f"a queue of this lake ({_listed(known)})")
+
+
+def _listed(known: list[str]) -> str:
+    left = len(known) - QUEUES_LISTED_MAX
+    more = [f"and {left:,} more, see `chasqui pipeline report`"] if left > 0 else []
+    return ", ".join([*known[:QUEUES_LISTED_MAX], *more]) or "none yet"
 
 
 def _put(path: Path, page: str) -> None:

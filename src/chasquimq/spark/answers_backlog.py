@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from chasquimq.spark.answers import Answers
-from chasquimq.spark.answers_scope import Scope
+from chasquimq.spark.answers_scope import Scope, traffic_sql
 
 SAMPLES_MAX: Final = 240
 DEPTHS: Final = ("ready", "running", "delayed", "dlq")
 
 
 def backlog_now(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
-    """The last sample of each queue, with the last forecast that was made of it."""
+    """The last sample of each queue with its last forecast: growing, deep and busy ones first."""
     return answers.ask(f"""
         with samples as (
             select * from gold_backlog where {scope.where("sampled_at")}
@@ -21,12 +21,14 @@ def backlog_now(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
         ), forecasts as (
             select * from gold_forecast where {scope.where("made_at")}
             qualify row_number() over (partition by queue order by made_at desc) = 1
-        )
+        ), traffic as ({traffic_sql(scope)})
         select samples.queue as queue, sampled_at, ready, running, delayed, dlq, oldest_ms,
                consumers, arrival_rate, departure_rate, clears_at, never_clears, breach_at,
                workers_needed
         from samples left join forecasts on forecasts.queue = samples.queue
-        order by ready + running desc, samples.queue
+             left join traffic on traffic.queue = samples.queue
+        order by coalesce(never_clears, false) desc, ready + running desc,
+                 coalesce(attempts, 0) desc, samples.queue
     """)
 
 

@@ -63,9 +63,20 @@ def scope_of(answers: Answers, queues: Sequence[str], last: timedelta | None) ->
 
 
 def known_queues(answers: Answers) -> list[str]:
-    """Every queue of which the lake has a row."""
-    sql = " union ".join(f"select queue from {table}" for table in MOMENTS | ROUNDED)  # noqa: S608
-    return [row["queue"] for row in answers.ask(f"{sql} order by queue")]
+    """Every queue of which the lake has a row, the busiest first."""
+    known = " union ".join(f"select queue from {table}" for table in MOMENTS | ROUNDED)  # noqa: S608
+    sql = f"""
+        select known.queue as queue from ({known}) as known
+        left join ({traffic_sql(Scope())}) as traffic on traffic.queue = known.queue
+        order by coalesce(attempts, 0) desc, known.queue
+    """  # noqa: S608
+    return [row["queue"] for row in answers.ask(sql)]
+
+
+def traffic_sql(scope: Scope) -> str:
+    """SQL for the attempts of each queue, by which a report puts the busiest first."""
+    where = scope.where("window_start")
+    return f"select queue, sum(started) as attempts from gold_minute where {where} group by queue"  # noqa: S608
 
 
 def _edges(answers: Answers, scope: Scope, which: str) -> list[datetime]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import partial
 from typing import Any, Final
 
@@ -59,7 +60,9 @@ _GAPS: Final = (
 
 def audit_section(answers: Answers, scope: Scope, whole: Completeness) -> Section:
     """Rows against the server's own counters, and the ledger of what was lost."""
-    rows, ledger = audits(answers, scope), gaps(answers, scope)
+    # What is missing and what is newest comes first: a table shows only so many rows.
+    rows = sorted(audits(answers, scope), key=_off_and_newest, reverse=True)
+    ledger = sorted(gaps(answers, scope), key=_loss, reverse=True)
     if not rows and not ledger:
         absence = (
             "No audit yet: a pipeline makes one when it ends, and twice a minute while it runs."
@@ -79,18 +82,29 @@ def audit_section(answers: Answers, scope: Scope, whole: Completeness) -> Sectio
     )
 
 
+def _off_and_newest(row: Mapping[str, Any]) -> tuple[int, date]:
+    off = ("missing_proven", "missing_maybe", "surplus")
+    return sum(row[name] or 0 for name in off), row["event_date"]
+
+
+def _loss(row: Mapping[str, Any]) -> tuple[int, int]:
+    """How bad a loss is: one of unknown size may be the worst."""
+    return row["unknown"] or 0, row["lost"] or 0
+
+
 def _settled_text(is_settled: bool | None) -> str | None:
     return None if is_settled is None else "yes" if is_settled else "no, jobs waited or ran"
 
 
 def _oddities(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each thing that was seen; what a channel cannot know is no row."""
-    return [
+    found = [
         {**row, "what": what, "count": row[name], "meaning": meaning}
         for row in rows
         for name, (what, meaning) in _ODD.items()
         if row[name]
     ]
+    return sorted(found, key=lambda one: one["count"], reverse=True)
 
 
 def _odd_sentence(oddities: Sequence[Mapping[str, Any]]) -> str:

@@ -18,7 +18,7 @@ from chasquimq.spark.report_format import (
     share_text,
     shown,
 )
-from chasquimq.spark.report_grid import NAME, QUEUE, grid, labels
+from chasquimq.spark.report_grid import NAME, QUEUE, first_of, grid, labels
 from chasquimq.spark.report_shape import Bars, Column, Lines, Section, Series, Tone
 
 # A drawing each; further queues are in the table.
@@ -66,7 +66,7 @@ def backlog_section(answers: Answers, scope: Scope) -> Section:
     return Section(
         "backlog",
         "Backlog and forecast",
-        sentences=[f"{shown(row['queue'])}: {row['outlook']}." for row in rows[:QUEUES_DRAWN_MAX]],
+        sentences=_outlooks(rows),
         grids=[grid(rows, *_BACKLOG, what="queues", is_queue_told=True)],
         drawings=_depth_lines(answers, scope, rows[:QUEUES_DRAWN_MAX]),
         completeness=f"samples of the server; the last one of {moment_text(last_at)} UTC",
@@ -84,9 +84,20 @@ def target_section(answers: Answers, scope: Scope, proof: str) -> Section:
         "Targets",
         sentences=[_target_sentence(rows)],
         grids=[grid(rows, *_TARGETS, what="targets")],
-        drawings=[_target_bars(rows[:BARS_MAX])],
+        drawings=[_target_bars(rows)],
         completeness=proof,
     )
+
+
+def _outlooks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each queue that is drawn, and one that says how many are not."""
+    told = [f"{shown(row['queue'])}: {row['outlook']}." for row in rows[:QUEUES_DRAWN_MAX]]
+    left = len(rows) - len(told)
+    if not left:
+        return told
+    more = "1 more queue" if left == 1 else f"{count_text(left)} more queues"
+    waits = "it waits or runs less" if left == 1 else "they wait or run less"
+    return [*told, f"And {more}, in the table; {waits}."]
 
 
 def _depth_lines(
@@ -125,11 +136,12 @@ def _burn_text(rate: float | None) -> str | None:
     return None if rate is None else f"{rate:.1f} times"
 
 
-def _target_bars(rows: Sequence[Mapping[str, Any]]) -> Bars:
+def _target_bars(every: Sequence[Mapping[str, Any]]) -> Bars:
+    rows = every[:BARS_MAX]
     kept = [100 * (row["kept_share"] or 0.0) for row in rows]
     return Bars(
         key="targets",
-        title="Share that kept its target",
+        title=first_of("Share that kept its target", every, BARS_MAX),
         labels=labels(rows, "name"),
         series=[
             Series("within", "good", kept),

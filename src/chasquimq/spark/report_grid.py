@@ -28,6 +28,13 @@ def grid(
     return Grid(picked, list(rows[:ROWS_MAX]), title, note if left > 0 else "")
 
 
+def first_of(title: str, rows: Sequence[Mapping[str, Any]], shown_max: int) -> str:
+    """The title of a drawing that has room for the first few; it says how many there are."""
+    if len(rows) <= shown_max:
+        return title
+    return f"{title} (the first {count_text(shown_max)} of {count_text(len(rows))})"
+
+
 def labels(rows: Sequence[Mapping[str, Any]], *names: str) -> list[str]:
     """What to write beside a bar: the names, and the queue where there is more than one."""
     are_many = len({row.get("queue") for row in rows}) > 1

@@ -9,7 +9,7 @@ from chasquimq.spark.answers import Answers
 from chasquimq.spark.answers_scope import Scope
 from chasquimq.spark.answers_traffic import Timeline, failed_share, timeline
 from chasquimq.spark.report_format import count_text, ms_text, name_text, rate_text
-from chasquimq.spark.report_grid import NAME, QUEUE, grid, labels
+from chasquimq.spark.report_grid import NAME, QUEUE, first_of, grid, labels
 from chasquimq.spark.report_shape import Column, Columns, Section, Series, Spans
 
 BARS_MAX: Final = 12
@@ -144,6 +144,8 @@ def _wait_sentences(timed: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _spans(what: str, title: str, timed: Sequence[Mapping[str, Any]]) -> Spans:
-    rows = [row for row in timed if row[f"{what}_p50_ms"] is not None][:BARS_MAX]
+    known = [row for row in timed if row[f"{what}_p50_ms"] is not None]
+    rows = known[:BARS_MAX]
     p50, p90, p99 = ([row[f"{what}_{rank}_ms"] for row in rows] for rank in ("p50", "p90", "p99"))
-    return Spans(what, f"{title}: median, 90 % and 99 %", labels(rows, "name"), p50, p90, p99)
+    title = first_of(f"{title}: median, 90 % and 99 %", known, BARS_MAX)
+    return Spans(what, title, labels(rows, "name"), p50, p90, p99)

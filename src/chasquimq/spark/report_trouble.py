@@ -19,7 +19,7 @@ from chasquimq.spark.report_format import (
     share_text,
     shown,
 )
-from chasquimq.spark.report_grid import NAME, QUEUE, grid, labels
+from chasquimq.spark.report_grid import NAME, QUEUE, first_of, grid, labels
 from chasquimq.spark.report_shape import Bars, Column, Section, Series
 
 BARS_MAX: Final = 12
@@ -63,7 +63,7 @@ def failures_section(answers: Answers, scope: Scope, proof: str) -> Section:
         "Failures",
         sentences=[_failures_sentence(rows)],
         grids=[grid(rows, *_FAILURES, what="kinds of failure")],
-        drawings=[_failure_bars(rows[:BARS_MAX])],
+        drawings=[_failure_bars(rows)],
         completeness=proof,
     )
 
@@ -74,16 +74,20 @@ def retries_section(answers: Answers, scope: Scope, proof: str) -> Section:
     if not attempts:
         return Section("retries", "Retries", absence="Nothing was retried.", completeness=proof)
     burnt_ms = _burnt_ms(by_fingerprint(answers, scope))
-    worth = [_worth(list(rows), burnt_ms[name]) for name, rows in groupby(attempts, key=_name_of)]
+    named = [(list(rows), burnt_ms[name]) for name, rows in groupby(attempts, key=_name_of)]
+    # What was retried most comes first: a table and a drawing show only so many.
+    named.sort(key=lambda one: _retried(one[0]), reverse=True)
+    worth = [_worth(rows, waste_ms) for rows, waste_ms in named]
+    ordered = [row for rows, _ in named for row in rows]
     return Section(
         "retries",
         "Retries: worth and waste",
         sentences=[_worth_sentence(worth), *_wave_sentences(answers, scope)],
         grids=[
             grid(worth, *_WORTH, title="What retries were worth", what="names"),
-            grid(attempts, *_ATTEMPTS, title="Attempt by attempt", what="attempts"),
+            grid(ordered, *_ATTEMPTS, title="Attempt by attempt", what="attempts"),
         ],
-        drawings=[_worth_bars(worth[:BARS_MAX])],
+        drawings=[_worth_bars(worth)],
         completeness=proof,
     )
 
@@ -101,10 +105,11 @@ def _failures_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _failure_bars(rows: Sequence[Mapping[str, Any]]) -> Bars:
+def _failure_bars(every: Sequence[Mapping[str, Any]]) -> Bars:
+    rows = every[:BARS_MAX]
     return Bars(
         key="failures",
-        title="Failed attempts by kind of failure",
+        title=first_of("Failed attempts by kind of failure", every, BARS_MAX),
         labels=[f"{at}. {label}" for at, label in enumerate(labels(rows, "name"), 1)],
         series=[
             Series("retried", "fair", [row["failed"] - row["dead"] for row in rows]),
@@ -123,6 +128,10 @@ def _burnt_ms(failures: Sequence[Mapping[str, Any]]) -> Counter[tuple[str, str]]
     for row in failures:
         burnt[_name_of(row)] += row["run_ms"] or 0
     return burnt
+
+
+def _retried(rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(row["retried"] for row in rows)
 
 
 def _worth(rows: Sequence[Mapping[str, Any]], waste_ms: float) -> dict[str, Any]:
@@ -159,10 +168,11 @@ def _wave_sentences(answers: Answers, scope: Scope) -> list[str]:
     return [f"The next wave: {_jobs(wave['jobs'])} come back at {clock_text(wave['wave_at'])}."]
 
 
-def _worth_bars(worth: Sequence[Mapping[str, Any]]) -> Bars:
+def _worth_bars(every: Sequence[Mapping[str, Any]]) -> Bars:
+    worth = every[:BARS_MAX]
     return Bars(
         key="retries",
-        title="Jobs that were retried: saved, or dead all the same",
+        title=first_of("Jobs that were retried: saved, or dead all the same", every, BARS_MAX),
         labels=labels(worth, "name"),
         series=[
             Series("saved by a retry", "good", [row["saved"] for row in worth]),
