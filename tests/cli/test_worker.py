@@ -15,6 +15,7 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.cli.worker_fleet import RESTART_MS_MAX, restart_ms
+from chasquimq.model.stop_signals import ECHO_S
 from support.waiting import eventually
 
 TASKS = """
@@ -272,6 +273,7 @@ async def test_the_second_signal_gives_running_jobs_back_at_once(running, queue,
 
     worker.process.send_signal(signal.SIGINT)
     await worker.until_said("stopping when")
+    await asyncio.sleep(ECHO_S)
     assert await worker.ended(signal.SIGINT) == 130
     assert [row[1] for row in await raw.pending()] == [b"returned"]
 
@@ -398,7 +400,7 @@ async def test_processes_leave_when_whoever_started_them_is_killed(running, queu
     fleet.kill()
 
     await eventually(lambda: not any(map(_is_alive, children)), within_s=10)
-    assert fleet.err.count("whoever started this worker is gone") == 2
+    assert fleet.err.count("the process that started this worker is gone") == 2
 
 
 async def test_a_target_that_cannot_run_is_told_once_for_all_processes(bare_chasqui):

@@ -33,6 +33,7 @@ from chasquimq.cli.pipeline_talk import BatchTeller, sum_up, working
 from chasquimq.cli.render import talk
 from chasquimq.cli.server_choice import running_server
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of, told_exit_code
+from chasquimq.model.stop_signals import StopSignals
 from chasquimq.spark.pipeline_settings import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
@@ -177,11 +178,14 @@ class _Stop(threading.Event):
 
 @contextmanager
 def _until_signal() -> Generator[_Stop]:
-    stop = _Stop()
+    stop, signals = _Stop(), StopSignals()
 
     def note(number: int, _frame: object) -> None:
-        if stop.is_set():
+        asked = signals.note(number)
+        if asked == "at_once":
             raise KeyboardInterrupt
+        if asked is None:
+            return
         stop.number = number
         stop.set()
 

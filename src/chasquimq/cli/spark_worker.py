@@ -31,6 +31,7 @@ from chasquimq.cli.worker_target import (
     tell_server,
 )
 from chasquimq.errors import SettingsError, StoreError
+from chasquimq.model.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from chasquimq.spark.workers.run import RunSummary, Stop
@@ -107,14 +108,14 @@ def worker(
         with (
             ended_like_an_interrupt(),
             spark_session(master, workers_conf(conf)) as session,
-            _until_signal() as (stop, heard),
+            _until_signal() as (stop, signals),
         ):
             done = _run(session.sparkContext, settings, stop, py_files, as_json=as_json)
     except Terminated:
         # Before the first task there is nothing to finish, and nothing to tell.
         return exit_code_of(signal.SIGTERM)
     tell_summary(done, queue, as_json=as_json)
-    return exit_code_of(heard[0] if heard else None) if done.is_drained else 1
+    return exit_code_of(signals.number) if done.is_drained else 1
 
 
 @click.command()
@@ -208,20 +209,19 @@ def _run(
 
 
 @contextmanager
-def _until_signal() -> Generator[tuple[Stop, list[int]]]:
+def _until_signal() -> Generator[tuple[Stop, StopSignals]]:
     """Spark hears Ctrl+C, too, and would cancel every task: whoever listens last is heard."""
     from chasquimq.spark.workers.run import Stop
 
-    stop, heard = Stop(), list[int]()
+    stop, signals = Stop(), StopSignals()
 
     def note(number: int, _frame: object) -> None:
-        stop.is_urgent = bool(heard)
-        heard.append(number)
+        stop.is_urgent |= signals.note(number) == "at_once"
         stop.set()
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop, heard
+        yield stop, signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

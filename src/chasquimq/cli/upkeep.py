@@ -13,6 +13,7 @@ from chasquimq.cli.server_choice import any_server
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
 from chasquimq.model.log import get_logger
+from chasquimq.model.stop_signals import StopSignals
 
 logger = get_logger(__name__)
 
@@ -44,19 +45,18 @@ async def _run(queues: Sequence[str], group: str, url: str, wait_ms: float) -> i
     from chasquimq.upkeep import Upkeep
 
     crews = [Upkeep(queue, redis_url=url, group=group) for queue in queues]
-    ended_by: int | None = None
+    signals = StopSignals()
 
     def stop(number: int) -> None:
-        nonlocal ended_by
-        ended_by = number
+        signals.note(number)
         for crew in crews:
             crew.request_stop()
 
     hear_signals(stop)
     # Queues of a cluster may be on different servers.
     if wait_ms and not all([await crew.wait_for_server(wait_ms) for crew in crews]):
-        return exit_code_of(ended_by)
+        return exit_code_of(signals.number)
     await refuse_wrong_types(queues, url)
     logger.info("keeping up", extra={"queues": ", ".join(queues)})
     await asyncio.gather(*(crew.run() for crew in crews))
-    return exit_code_of(ended_by)
+    return exit_code_of(signals.number)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from chasquimq.cli.interrupts import EXIT_INTERRUPTED
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.model.log import get_logger
+from chasquimq.model.stop_signals import ECHO_S, StopSignals
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -45,19 +46,21 @@ class WorkerFleet:
         self._environ = environ
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
-        self._signal: int | None = None
+        self._signals = StopSignals()
+        # What children are sent, those too that are still starting.
+        self._stop_signal: int | None = None
         self._exit_code = 0
         self._lifeline, self._held = os.pipe()
 
     async def run(self) -> int:
         """Run until every child has ended after a signal; the answer is the exit code."""
-        hear_signals(self._forward)
+        hear_signals(self._hear)
         async with asyncio.TaskGroup() as keeping:
             for number in range(self._size):
                 keeping.create_task(self._keep(number), name=f"chasqui-child-{number}")
         if self._exit_code:
             return self._exit_code
-        return exit_code_of(self._signal)
+        return exit_code_of(self._signals.number)
 
     async def _keep(self, number: int) -> None:
         loop, deaths = asyncio.get_running_loop(), 0
@@ -84,8 +87,8 @@ class WorkerFleet:
             )
             return EXIT_FAILED
         self._children[number] = child
-        if self._signal is not None:
-            _send(child, self._signal)
+        if self._stop_signal is not None:
+            _send(child, self._stop_signal)
         logger.info("worker process started", extra={"number": number, "pid": child.pid})
         exit_code = await child.wait()
         del self._children[number]
@@ -110,8 +113,15 @@ class WorkerFleet:
         except TimeoutError:
             return
 
+    def _hear(self, number: int) -> None:
+        # Echoes, too: each child tells them from a second signal by itself.
+        self._forward(number)
+        if self._signals.note(number) == "at_once":
+            # A child that heard the first one late takes this one for its echo.
+            asyncio.get_running_loop().call_later(ECHO_S, self._forward, number)
+
     def _forward(self, number: int) -> None:
-        self._signal = number
+        self._stop_signal = number
         self._stopping.set()
         for child in self._children.values():
             _send(child, number)

@@ -22,6 +22,7 @@ from chasquimq.cli.worker_target import (
 )
 from chasquimq.errors import SettingsError
 from chasquimq.model.log import get_logger
+from chasquimq.model.stop_signals import StopSignals
 from chasquimq.server.finder import URL_VARIABLES
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class WorkerRun:
         self._lifeline = lifeline
         self._wait_ms = wait_ms
         self._pages: WorkerPages | None = None
-        self._signal: int | None = None
+        self._signals = StopSignals()
 
     def check(self) -> int:
         """Refuse a target or options that cannot be run; needs no server."""
@@ -84,7 +85,7 @@ class WorkerRun:
         # Not closed: closing waits for handlers that ignore their cancellation, and the
         # process is about to leave without them.
         _runner().run(self._run(worker, url))
-        return exit_code_of(self._signal)
+        return exit_code_of(self._signals.number)
 
     def _worker(self, found: Any) -> Worker:
         if is_worker(found):
@@ -149,9 +150,18 @@ class WorkerRun:
             await server.stop()
 
     def _stop(self, worker: Worker, number: int) -> None:
-        is_first, self._signal = self._signal is None, number
-        logger.info("stopping when running jobs have ended" if is_first else "stopping at once")
-        worker.request_stop()
+        asked = self._signals.note(number)
+        if asked == "drain":
+            logger.info("stopping when running jobs have ended")
+            self._drain(worker)
+        elif asked == "at_once":
+            logger.warning("stopping at once: what still runs is given back")
+            worker.request_stop()
+
+    def _drain(self, worker: Worker) -> None:
+        # Whoever started this process may be gone and a signal come, too: that is one wish to stop.
+        if not worker.is_closed:
+            worker.request_stop()
 
     def _watch_lifeline(self, worker: Worker) -> None:
         if self._lifeline is None:
@@ -160,8 +170,8 @@ class WorkerRun:
 
         def end() -> None:
             loop.remove_reader(pipe)
-            logger.warning("whoever started this worker is gone, stopping")
-            worker.request_stop()
+            logger.warning("the process that started this worker is gone, stopping")
+            self._drain(worker)
 
         loop.add_reader(pipe, end)
 

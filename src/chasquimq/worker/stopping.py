@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from chasquimq.model.stop_signals import StopSignals
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -40,10 +42,15 @@ class Stopping:
 
 @contextmanager
 def signals_heard(stop: Callable[[], None]) -> Generator[None]:
-    """Let the running loop call `stop` for each signal that asks for the end."""
-    loop = asyncio.get_running_loop()
+    """Let the running loop call `stop` for each signal that asks for the end, but for echoes."""
+    loop, signals = asyncio.get_running_loop(), StopSignals()
+
+    def hear() -> None:
+        if signals.note():
+            stop()
+
     for number in _SIGNALS:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, hear)
     try:
         yield
     finally:
