@@ -14,7 +14,7 @@ QUEUE = "example-json-log"
 
 # region formatter
 class JsonLines(logging.Formatter):
-    KEYS = ("job_id", "job_name", "run_number", "fate", "untold", "loop", "error")
+    KEYS = ("job_id", "job_name", "run_number", "fate", "reason", "loop", "error")
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"level": record.levelname, "message": record.getMessage()}
@@ -38,7 +38,8 @@ async def main(url: str) -> None:
         await queue.add_unique("charge", {"amount": 5}, job_id="order-7")
     await Worker(QUEUE, charge, redis_url=url, max_attempts=1).run_until_idle()
     for line in map(json.loads, written.getvalue().splitlines()):
-        print(f"{line['job_id']} failed in run {line['run_number']}: {line['fate']}")
+        if "fate" in line:
+            print(f"{line['job_id']} failed in run {line['run_number']}: {line['fate']}")
 
 
 if __name__ == "__main__":

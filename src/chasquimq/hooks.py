@@ -56,8 +56,8 @@ class HookCalls:
             self._waiting_bytes += _held_bytes(job)
         elif self._pace.allows():
             logger.warning(
-                "hooks are slower than jobs, and calls are left out",
-                extra={"untold": self._pace.take_held_back()},
+                "hooks are slower than jobs, and calls are left out%s",
+                self._pace.held_back_text(),
             )
 
     async def settle(self, deadline_s: Callable[[], float]) -> None:
@@ -183,7 +183,7 @@ async def _call(hook: Callable[[Any], Awaitable[None] | None], subject: Any) -> 
     try:
         await _maybe(hook(subject))
     except Exception:  # a user's hook may raise anything, the job is done already
-        logger.exception("a hook raised")
+        logger.exception("the hook %s raised", getattr(hook, "__qualname__", type(hook).__name__))
 
 
 async def _maybe(value: Awaitable[None] | None) -> None:

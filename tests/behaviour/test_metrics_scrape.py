@@ -81,7 +81,7 @@ class Scraped:
         return Counter(line.replace("\\n", "\n") for line in text.splitlines())
 
     async def scrape(self) -> None:
-        port = re.search(r"port=(\d+)", self.command.err)[1]
+        port = re.search(r"http://[\d.]+:(\d+)", self.command.err)[1]
         self.page = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
 
     def totals(self, metric: str, label: str = "name") -> dict[str, float]:

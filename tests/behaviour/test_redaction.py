@@ -122,7 +122,7 @@ async def test_what_is_redacted_is_told_nowhere(queue, raw, running_worker, capl
 async def test_the_log_still_shows_where_it_happened(queue, running_worker, caplog):
     await fails_twice_and_dies(queue, running_worker, leak, redact=hide)
 
-    assert "a handler failed: ValueError: password *** refused" in caplog.text
+    assert "failed, it runs again in 0.0 s: ValueError: password *** refused" in caplog.text
     assert "in leak" in caplog.text
 
 

@@ -60,7 +60,9 @@ async def test_a_loop_that_fails_now_and_then_is_told_once(keep, caplog):
 
     await eventually(lambda: loop.runs >= 4)
 
-    assert told(caplog) == [("WARNING", "a loop had failed and is up again")]
+    assert told(caplog) == [
+        ("WARNING", "loop flapping had failed and is up again: WRONGTYPE no stream")
+    ]
     (line,) = [one for one in caplog.records if hasattr(one, "chasqui_loop")]
     assert (line.chasqui_loop, line.chasqui_error) == ("flapping", "WRONGTYPE no stream")
     assert supervisor.loops_down == {}
@@ -82,7 +84,7 @@ async def test_a_bug_in_a_loop_is_told_at_once_and_not_at_every_turn(keep, caplo
     with caplog.at_level(logging.WARNING, "chasquimq"):
         await eventually(lambda: loop.runs >= 5)
 
-    assert told(caplog) == [("ERROR", "a loop failed and is started again")]
+    assert told(caplog) == [("ERROR", "loop flapping failed and is started again")]
 
 
 class GivesUp(BaseException):
@@ -98,7 +100,7 @@ async def test_a_loop_that_ends_by_a_cancel_nobody_asked_for_is_started_again(ke
 
     assert loop.runs >= 5
     assert supervisor.loops_down == {"flapping": str(error) or "CancelledError"}
-    assert told(caplog)[0] == ("ERROR", "a loop failed and is started again")
+    assert told(caplog)[0] == ("ERROR", "loop flapping failed and is started again")
 
 
 async def test_a_loop_that_is_cancelled_ends(caplog):
@@ -124,5 +126,5 @@ async def test_a_loop_that_was_down_says_when_it_is_up(keep, caplog):
         await eventually(lambda: not supervisor.loops_down, within_s=4)
 
     (level, down), up = told(caplog)
-    assert (level, up) == ("ERROR", ("INFO", "a loop is up again"))
+    assert (level, up) == ("ERROR", ("INFO", "loop flapping is up again"))
     assert re.fullmatch("loop flapping has been failing for [56] s: READONLY a replica", down)

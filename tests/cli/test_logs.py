@@ -18,6 +18,14 @@ def test_what_belongs_to_a_record_stands_behind_its_sentence():
     assert line.endswith("WARNING n: a handler failed job_name=mail")
 
 
+def test_what_the_sentence_says_is_not_said_twice():
+    (line,) = line_of(
+        "job 17 (mail) of queue q-1 is buried", job="17", queue="q-1", kind="1", n=None
+    )
+
+    assert line.endswith("job 17 (mail) of queue q-1 is buried kind=1")
+
+
 def test_further_lines_are_set_in_so_that_none_of_them_passes_for_a_record():
     forged = "2026-11-16T00:00:00Z INFO n: all is well"
 

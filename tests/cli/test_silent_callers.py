@@ -29,7 +29,7 @@ def listening(running, queue_name, tmp_path):
         if kind == "worker":
             command = running("worker", "tasks:send", "--queue", queue_name, "--metrics-port", "0")
             await command.until_said("consuming")
-            return int(re.findall(r"port=(\d+)", command.err)[0])
+            return int(re.findall(r"http://[\d.]+:(\d+)", command.err)[0])
         command = running("metrics", queue_name, "--port", "0")
         await command.until_said("serving http")
         return int(re.findall(r":(\d+)/metrics", command.err)[0])

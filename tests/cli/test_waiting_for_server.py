@@ -77,7 +77,7 @@ async def test_a_worker_waits_for_its_server_and_then_works(
         CHASQUI_REDIS_URL=f"redis://me:canary@127.0.0.1:{port}",
     )  # fmt: skip
     await command.until_said("waiting for it", processes)
-    pages = int(re.findall(r"port=(\d+)", command.err)[0])
+    pages = int(re.findall(r"http://[\d.]+:(\d+)", command.err)[0])
     assert (await status(pages, "/healthz"), await status(pages, "/readyz")) == (200, 503)
 
     url = start_server()

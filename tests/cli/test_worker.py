@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,8 +17,10 @@ import pytest
 from chasquimq import Queue
 from chasquimq.cli.worker_fleet import RESTART_MS_MAX, restart_ms
 from chasquimq.model.stop_signals import ECHO_S
+from support.command import PROGRAM
 from support.waiting import eventually
 
+SOURCES = Path(__file__).parents[2] / "src"
 TASKS = """
 import asyncio
 import os
@@ -91,9 +94,26 @@ async def test_a_function_runs_the_jobs_of_its_queue(running, queue, queue_name)
     job = await queue.add("anything", 1)
 
     assert await job.wait_for_result(timeout=20) == worker.process.pid
-    await worker.until_said("consuming queue=")
+    await worker.until_said("consuming queue")
     assert await worker.ended(signal.SIGTERM) == 0
     assert worker.out == ""
+
+
+async def test_a_server_that_is_started_for_a_worker_is_a_warning(running, queue_name, tmp_path):
+    nowhere = {"CHASQUI_REDIS_URL": "", "XDG_RUNTIME_DIR": "/tmp", "CHASQUI_SERVER_BIN": ""}
+    (tmp_path / "plain.py").write_text("async def send(job): ...")
+    worker = running("worker", "plain:send", "--queue", queue_name, **nowhere)
+    await worker.until_said("consuming queue")
+    stop = (*PROGRAM, "server", "stop")
+
+    assert await worker.ended(signal.SIGTERM) == 0
+    environ = os.environ | {"PYTHONPATH": str(SOURCES)} | nowhere
+    folder = tmp_path / "running-0"
+    await asyncio.to_thread(subprocess.run, stop, env=environ, cwd=folder, check=True)
+    assert re.search(
+        r"WARNING \S+: no server was named, started one for this project at unix://\S+; set "
+        r"CHASQUI_REDIS_URL for production\n", worker.err,
+    )  # fmt: skip
 
 
 async def test_a_dict_and_an_attribute_of_an_object_are_handlers_too(running, queue, queue_name):
@@ -294,14 +314,20 @@ async def test_the_log_can_be_json_and_keeps_secrets(running, queue_name, enviro
     await worker.ended(signal.SIGTERM)
 
     lines = [json.loads(line) for line in worker.err.splitlines()]
-    assert (lines[0]["message"], lines[0]["queue"]) == ("consuming", queue_name)
+    first, *_, last = lines
+    assert first["message"].startswith(f"consuming queue {queue_name} of ")
+    assert "(CHASQUI_REDIS_URL is set): group default, concurrency 100, worker " in first["message"]
+    assert (first["queue"], first["concurrency"]) == (queue_name, 100)
+    assert last["message"].startswith(f"worker {first['worker']} of queue {queue_name} ended after")
+    assert (last["completed"], last["left_behind"], last["worker"]) == (0, 0, first["worker"])
+    assert sum("consuming" in line["message"] for line in lines) == 1
     assert {line["level"] for line in lines} == {"info"}
 
 
 async def test_metrics_and_health_are_served(running, queue, queue_name):
     worker = running("worker", "tasks:send", "--queue", queue_name, "--metrics-port", "0")
     await worker.until_said("consuming")
-    port = re.search(r"port=(\d+)", worker.err)[1]
+    port = re.search(r"http://[\d.]+:(\d+)", worker.err)[1]
     await queue.add("mail", 1)
     await eventually(lambda: _is_done(queue), within_s=10)
 
@@ -316,7 +342,7 @@ async def test_metrics_and_health_are_served(running, queue, queue_name):
 async def test_a_metrics_port_that_is_taken_is_code_1(chasqui, running, queue_name):
     worker = running("worker", "tasks:send", "--queue", queue_name, "--metrics-port", "0")
     await worker.until_said("consuming")
-    port = re.search(r"port=(\d+)", worker.err)[1]
+    port = re.search(r"http://[\d.]+:(\d+)", worker.err)[1]
 
     said = await chasqui("worker", "tasks:send", "--queue", queue_name, "--metrics-port", port)
 
@@ -328,7 +354,7 @@ async def test_pages_are_served_on_the_address_that_is_named_and_nowhere_else(ru
     words = ("--metrics-port", "0", "--metrics-host", "127.0.0.2")
     worker = running("worker", "tasks:send", "--queue", queue_name, *words)
     await worker.until_said("consuming")
-    port = re.search(r"host=127\.0\.0\.2 port=(\d+)", worker.err)[1]
+    port = re.search(r"http://127\.0\.0\.2:(\d+)", worker.err)[1]
 
     assert await _get(port, "/healthz", "127.0.0.2") == "ok\n"
     with pytest.raises(urllib.error.URLError):
@@ -339,7 +365,7 @@ async def test_every_process_listens_on_the_address_and_has_a_port_of_its_own(ru
     words = ("--metrics-port", "0", "--metrics-host", "127.0.0.2", "--processes", "2")
     fleet = running("worker", "tasks:send", "--queue", queue_name, *words)
     await fleet.until_said("consuming", 2)
-    ports = re.findall(r"host=127\.0\.0\.2 port=(\d+)", fleet.err)
+    ports = re.findall(r"http://127\.0\.0\.2:(\d+)", fleet.err)
 
     assert [await _get(port, "/healthz", "127.0.0.2") for port in set(ports)] == ["ok\n"] * 2
 
@@ -387,7 +413,7 @@ async def test_a_process_that_dies_is_started_again(running, queue, queue_name):
     os.kill(first, signal.SIGKILL)
     await fleet.until_said("consuming", 3)
 
-    assert "a worker process died, starting another number=0 exit_code=-9" in fleet.err
+    assert "worker process 0 died with exit code -9, starting another in" in fleet.err
     assert second in _children(fleet.process.pid)
     assert await fleet.ended(signal.SIGINT) == 130
 

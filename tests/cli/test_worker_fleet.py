@@ -109,7 +109,7 @@ async def test_a_child_that_cannot_be_started_is_tried_again_and_the_others_stay
         assert await running == 0
 
     assert tries.count(0) == 3
-    assert "a worker process could not be started" in caplog.text
+    assert "worker process 0 could not be started" in caplog.text
 
 
 def children(word: str = "signal.pause") -> list[int]:

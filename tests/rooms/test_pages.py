@@ -81,7 +81,7 @@ def test_the_attributes_of_log_records_are_on_the_page_about_the_log():
 
     given = {key for file in files for key in keys_of_records(file.read_text())}
 
-    assert {"job_id", "untold", "loop"} <= given
+    assert {"job_id", "reason", "loop"} <= given
     assert given - set(CODE.findall(section)) == set()
 
 

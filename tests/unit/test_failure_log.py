@@ -1,55 +1,81 @@
-"""The log of failures: every kind once in a while, and no more memory than a bound."""
+"""The log of failures: every kind once in a while, sums of the others, and bounded memory."""
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+import re
 
 import pytest
 
 from chasquimq.engine import failure_log
 from chasquimq.engine.failure_log import FailureLog
-from chasquimq.model.verdict import Failure
+from chasquimq.model.delivery import Delivery
+from chasquimq.model.verdict import Failure, Retry
 
 FAILURE = Failure("ValueError", "no")
 
 
-class Failed(NamedTuple):
-    """What the log asks a delivery for."""
-
-    name: str
-    job_id: str = "job-1"
-    run_number: int = 1
+def failed(name: str) -> Delivery:
+    return Delivery(b"1-0", "job-1", name, b"", 0, 0, 0, None, None, None, b"")
 
 
 @pytest.fixture
-def log(caplog):
+async def log(caplog):
     caplog.set_level(logging.WARNING, "chasquimq")
-    return FailureLog()
+    log = FailureLog("mails")
+    yield log
+    log.flush()
 
 
 def note(log: FailureLog, name: str, times: int = 1) -> None:
     for _ in range(times):
-        log.note(Failed(name), ValueError("no"), FAILURE, "retried")
+        log.failed(failed(name), ValueError("no"), FAILURE, Retry(1, 1))
 
 
-def test_a_kind_is_told_once_and_what_was_not_told_is_counted(log, caplog, monkeypatch):
+def lines(caplog) -> list[str]:
+    return [record.getMessage().split("\n")[0] for record in caplog.records]
+
+
+async def test_a_kind_is_logged_once_and_the_others_are_in_the_sum(log, caplog):
     note(log, "mail", times=3)
-    monkeypatch.setattr(failure_log, "_AGAIN_S", 0.0)
+    note(log, "charge", times=2)
+    log.flush()
+
+    *full, rest = lines(caplog)
+    assert [line.split(" (")[1][:5] for line in full] == ["mail)", "charg"]
+    assert rest == (
+        "3 more runs of queue mails failed in the last 1 s, without tracebacks here: "
+        "2 mail (ValueError), 1 charge (ValueError)"
+    )
+    log.flush()
+    assert len(lines(caplog)) == 3
+
+
+async def test_a_kind_is_logged_again_after_a_minute(log, caplog, monkeypatch):
+    note(log, "mail", times=2)
+    monkeypatch.setattr(failure_log, "_MINUTE_S", 0.0)
     note(log, "mail")
 
-    assert [line.chasqui_untold for line in caplog.records] == [0, 2]
+    assert len(lines(caplog)) == 2
 
 
-def test_names_that_are_made_up_do_not_fill_the_memory(log, caplog):
+async def test_names_that_are_made_up_do_not_fill_the_memory(log, caplog):
     for at in range(3_000):
         note(log, f"name-{at}", times=2)
+    log.flush()
 
-    assert log.kind_count == 1_000
-    assert len(caplog.records) == 3_000
+    *full, rest = lines(caplog)
+    assert log.failed_kinds.kind_count == 1_000
+    assert len(full) == 3_000
+    counts = [
+        int(one.replace(",", "")) for one in re.findall(r"([\d,]+) (?:name|other|of other)", rest)
+    ]
+    assert rest.startswith("3,000 more runs")
+    assert sum(counts) == 3_000
+    assert len(rest) < 500
 
 
-def test_one_kind_too_many_makes_only_the_oldest_forgotten(log, caplog):
+async def test_one_kind_too_many_makes_only_the_oldest_forgotten(log, caplog):
     for at in range(1_001):
         note(log, f"name-{at}")
     caplog.clear()

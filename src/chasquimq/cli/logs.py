@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import select
 from typing import Any, TextIO
 
@@ -80,17 +81,24 @@ def _has_room(descriptor: int, wait_ms: int) -> bool:
 
 
 class Lines(logging.Formatter):
-    """Time, level, logger, sentence, and what belongs to it; no raw control byte, no password."""
+    """Time, level, logger, sentence, and what it leaves out; no raw control byte, no password."""
 
     def format(self, record: logging.LogRecord) -> str:
-        more = "".join(f" {key}={value}" for key, value in _extra(record).items())
         sentence, *rest = record.getMessage().split("\n")
+        facts = [(key, value) for key, value in _extra(record).items() if value is not None]
+        more = "".join(f" {key}={value}" for key, value in facts if not _is_said(value, sentence))
         line = f"{_moment(record)} {record.levelname} {record.name}: {sentence}{more}"
         if record.exc_info:
             rest += self.formatException(record.exc_info).split("\n")
         # Set in, so that no words of a stranger pass for a line of the log.
         lines = [line, *(f"  {one}" for one in rest if one)]
         return "\n".join(shown(one) for one in lines)
+
+
+def _is_said(value: object, sentence: str) -> bool:
+    """Whether the sentence has it as a word already."""
+    text = re.escape(str(value))
+    return bool(text) and re.search(rf"(?<![\w-]){text}(?![\w-])", sentence) is not None
 
 
 class JsonLines(logging.Formatter):

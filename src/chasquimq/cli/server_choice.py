@@ -6,9 +6,11 @@ import sys
 
 from chasquimq.cli.render import mask_url, talk
 from chasquimq.errors import ServerUnreachable
+from chasquimq.model.log import get_logger
 from chasquimq.server.finder import DEFAULT_URL, Found, find_or_start, find_server
 
-# Why the command took the server that it took last, for an error that it does not answer.
+logger = get_logger(__name__)
+# Why the command took the server that it took last, for the log and for an error.
 chosen: list[Found] = []
 
 
@@ -28,7 +30,18 @@ def any_server(redis_url: str | None, *, is_told: bool = True) -> str:
     """The URL of a server; the project's own is started where there is none."""
     found = find_or_start(redis_url)
     assert found.url is not None, "a server that was started has a URL"
+    if found.binary is not None:
+        logger.warning(
+            "no server was named, started one for this project at %s; set CHASQUI_REDIS_URL for "
+            "production",
+            mask_url(found.url),
+        )
     return _checked(found, found.url, is_told=is_told)
+
+
+def reason_of_choice() -> str:
+    """Why the command took the server that it took last; empty where it took none."""
+    return chosen[0].reason if chosen else ""
 
 
 def _checked(found: Found, url: str, *, is_told: bool) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 
 import click
 
 from chasquimq.cli.logs import LEVELS, start_logging
 from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option, wait_for_server_option
-from chasquimq.cli.server_choice import any_server
+from chasquimq.cli.render import mask_url
+from chasquimq.cli.server_choice import any_server, reason_of_choice
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
 from chasquimq.model.log import get_logger
@@ -57,6 +60,12 @@ async def _run(queues: Sequence[str], group: str, url: str, wait_ms: float) -> i
     if wait_ms and not all([await crew.wait_for_server(wait_ms) for crew in crews]):
         return exit_code_of(signals.number)
     await refuse_wrong_types(queues, url)
-    logger.info("keeping up", extra={"queues": ", ".join(queues)})
+    names, began_s = ", ".join(queues), time.monotonic()
+    logger.info(
+        "keeping up queues %s of %s (%s), group %s", names, mask_url(url), reason_of_choice(), group,
+        extra={"queues": names},
+    )  # fmt: skip
     await asyncio.gather(*(crew.run() for crew in crews))
+    uptime = timedelta(seconds=round(time.monotonic() - began_s))
+    logger.info("upkeep of queues %s ended after %s", names, uptime, extra={"queues": names})
     return exit_code_of(signals.number)

@@ -20,14 +20,16 @@ from chasquimq.cli.logs import LEVELS, start_logging
 from chasquimq.cli.main import EXIT_FAILED, tell_failure
 from chasquimq.cli.number import AT_LEAST_1, PORT_OR_ANY, WholeNumber
 from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option, wait_for_server_option
-from chasquimq.cli.render import talk
-from chasquimq.cli.server_choice import any_server
+from chasquimq.cli.render import mask_url, talk
+from chasquimq.cli.server_choice import any_server, reason_of_choice
 from chasquimq.cli.visit import refuse_other_groups, refuse_wrong_types, run
 from chasquimq.cli.worker_fleet import EXIT_GROUP_CONFLICT
 from chasquimq.cli.worker_target import failure_text
 from chasquimq.errors import ChasquiError, ConnectionLost, GroupConflict
+from chasquimq.model.log import get_logger
 from chasquimq.telemetry.tracing import flush_spans
 
+logger = get_logger(__name__)
 PROCESSES_MAX = 256
 FLUSH_SPANS_S = 5.0
 # Child processes are told the server by environment: a command line can be read by everyone.
@@ -185,6 +187,9 @@ def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None)
         run(refuse_wrong_types([queue] if queue else [], url))
         if queue:
             run(refuse_other_groups(queue, given["group"] or DEFAULT_GROUP, url))
+    logger.info(
+        "starting %d worker processes on %s (%s)", processes, mask_url(url), reason_of_choice()
+    )
     environ = os.environ | {URL_VARIABLE: url}
     return asyncio.run(_keep_fleet(processes, command, endpoint, environ))
 

@@ -83,13 +83,17 @@ class WorkerFleet:
         except OSError as error:
             # No memory, or no process more: that passes, and the other children go on.
             logger.warning(
-                "a worker process could not be started: %s", error, extra={"number": number}
-            )
+                "worker process %d could not be started: %s", number, error,
+                extra={"number": number},
+            )  # fmt: skip
             return EXIT_FAILED
         self._children[number] = child
         if self._stop_signal is not None:
             _send(child, self._stop_signal)
-        logger.info("worker process started", extra={"number": number, "pid": child.pid})
+        logger.info(
+            "worker process %d started (pid %d)", number, child.pid,
+            extra={"number": number, "pid": child.pid},
+        )  # fmt: skip
         exit_code = await child.wait()
         del self._children[number]
         return exit_code
@@ -104,9 +108,10 @@ class WorkerFleet:
 
     async def _pause(self, number: int, exit_code: int, pause_ms: float) -> None:
         logger.warning(
-            "a worker process died, starting another",
+            "worker process %d died with exit code %d, starting another in %.1f s",
+            number, exit_code, pause_ms / 1000,
             extra={"number": number, "exit_code": exit_code, "in_ms": int(pause_ms)},
-        )
+        )  # fmt: skip
         try:
             async with asyncio.timeout(pause_ms / 1000):
                 await self._stopping.wait()
@@ -135,7 +140,10 @@ class WorkerFleet:
         # A child that was still starting knows no signals yet, and held nothing.
         well = (0, EXIT_INTERRUPTED, EXIT_GROUP_CONFLICT, -signal.SIGTERM, -signal.SIGINT)
         if exit_code not in well:
-            logger.error("a worker process did not end well", extra={"exit_code": exit_code})
+            logger.error(
+                "a worker process did not end well: exit code %d", exit_code,
+                extra={"exit_code": exit_code},
+            )  # fmt: skip
             self._exit_code = self._exit_code or EXIT_FAILED
 
 

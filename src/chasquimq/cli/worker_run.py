@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chasquimq.cli.server_choice import reason_of_choice
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.cli.visit import refuse_wrong_types, run
 from chasquimq.cli.worker_target import (
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from chasquimq.cli.endpoint import Endpoint
     from chasquimq.cli.worker_pages import WorkerPages
     from chasquimq.worker import Worker
-
-READY_POLL_S = 0.02
 
 logger = get_logger(__name__)
 
@@ -79,7 +78,8 @@ class WorkerRun:
         url = None
         if worker.named_url is None:
             url = find_server()
-            tell_server(worker, url)
+            # A process of several was told by the one that watches it, which knows the reason.
+            tell_server(worker, url, "" if self._lifeline is not None else reason_of_choice())
             if not self._wait_ms:
                 run(refuse_wrong_types([worker.name], url))
         # Not closed: closing waits for handlers that ignore their cancellation, and the
@@ -123,11 +123,7 @@ class WorkerRun:
             # Probes are answered meanwhile: alive, and not ready.
             if self._wait_ms and not await self._has_waited(worker, url):
                 return
-            telling = asyncio.create_task(_tell_when_ready(worker), name="chasqui-ready")
-            try:
-                await worker.run()
-            finally:
-                telling.cancel()
+            await worker.run()
 
     async def _has_waited(self, worker: Worker, url: str | None) -> bool:
         if not await worker.wait_for_server(self._wait_ms):
@@ -142,8 +138,11 @@ class WorkerRun:
             yield
             return
         server = await self._pages.open(worker, self._endpoint)
-        place = {"host": self._endpoint.host, "port": server.port}
-        logger.info("serving /metrics, /healthz and /readyz", extra=place)
+        logger.info(
+            "serving /metrics, /healthz and /readyz at http://%s:%d",
+            self._endpoint.shown_host, server.port,
+            extra={"host": self._endpoint.host, "port": server.port},
+        )  # fmt: skip
         try:
             yield
         finally:
@@ -180,12 +179,6 @@ def _new_pages(queue: str) -> WorkerPages:
     from chasquimq.cli.worker_pages import WorkerPages
 
     return WorkerPages(queue)
-
-
-async def _tell_when_ready(worker: Worker) -> None:
-    while not worker.health().is_consuming:  # noqa: ASYNC110  a worker tells nobody
-        await asyncio.sleep(READY_POLL_S)
-    logger.info("consuming", extra={"queue": worker.name, "worker": worker.consumer_id})
 
 
 def _runner() -> asyncio.Runner:

@@ -57,10 +57,10 @@ def is_worker(found: object) -> bool:
     return isinstance(found, Worker)
 
 
-def tell_server(worker: Worker, redis_url: str) -> None:
+def tell_server(worker: Worker, redis_url: str, reason: str = "its URL was given") -> None:
     """Let a Worker dial what `--redis-url` says; one that names another server is wrong usage."""
     try:
-        worker.use_server(redis_url)
+        worker.use_server(redis_url, reason=reason)
     except SettingsError as refused:
         raise refusal(str(refused), of="--redis-url") from None
 

@@ -40,6 +40,8 @@ class DlqAlarm:
         was_ringing, self.is_ringing = self.is_ringing, dead > self._len_max
         if self.is_ringing and not was_ringing:
             logger.warning(
-                "the DLQ is longer than dlq_max_stream_len",
+                "%d jobs are in the DLQ, more than dlq_max_stream_len (%d)",
+                dead,
+                self._len_max,
                 extra={"dead": dead, "dlq_max_stream_len": self._len_max},
             )

@@ -1,101 +1,256 @@
-"""Tells the log why handlers fail: each kind of failure with its traceback, then once a minute."""
+"""Logs what goes wrong with the jobs of a worker; what comes in floods is summed up, never dropped."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 import traceback
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.log import get_logger
 from chasquimq.model.pace import Pace
 from chasquimq.model.reason import DlqReason
-from chasquimq.model.verdict import unknown_since_ms
+from chasquimq.model.verdict import Retry, unknown_since_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from chasquimq.model.delivery import Delivery
-    from chasquimq.model.verdict import Failure, RetryPolicy
+    from chasquimq.model.delivery import TakenOver
+    from chasquimq.model.outcome import Burying
+    from chasquimq.model.verdict import Bury, Failure, RetryPolicy
 
 logger = get_logger(__name__)
-_AGAIN_S = 60.0
+_MINUTE_S = 60.0
+# So many burials, and so many lost leases, have a line of their own in each minute.
+_LINES_MAX = 10
+_SUM_AFTER_S = 10.0
 _KINDS_MAX = 1_000
-# Names may be made up by whoever adds jobs: neither memory nor the log may grow with them.
+_KINDS_SHOWN_MAX = 5
+# Names may be made up by producers: neither memory nor the log may grow with them.
 _NAMES_MAX = 1_000
 _HANDLERS_SHOWN_MAX = 10
-_NAME_CHARS_MAX = 60
+_OTHER_KINDS = "other kinds"
+_TEXT_CHARS_MAX = 300
+_NAME_CHARS_MAX = 80
+_WORKERS_SHOWN_MAX = 3
+# What to look for, where the error does not say it.
+_HINTS = {
+    DlqReason.CRASH_LOOP: (
+        "look for what ended the workers: a lack of memory, a crash in native code, or a kill"
+    ),
+    DlqReason.RETRIES_EXHAUSTED: "its attempts were spent before it came here",
+    DlqReason.EXPIRED: "it waited for longer than its expires_ms allows",
+}
+
+Gate = Callable[[str], bool]
+# Takes how many lines were held back, in how many seconds, and what they were about.
+LogSum = Callable[[int, str, str], None]
 
 
-@dataclass(slots=True)
-class _Told:
-    """When a kind was told, and how often it was not since."""
+class LineLimit:
+    """Lets those lines through that its gate lets through, and sums up the others by their kind.
 
-    at_s: float
-    untold_count: int = 0
-
-
-class FailureLog:
-    """A kind of failure is a job name and an error type.
-
-    Without messages a traceback shows where it happened, and none of the words of the error.
+    A kind is a name and what happened to it, as in `send (SmtpError)`.
     """
 
-    def __init__(self, *, tells_messages: bool = True) -> None:
-        self._format = traceback.format_exception if tells_messages else _frames
-        # Those told longest ago come first.
-        self._told: dict[tuple[str, str], _Told] = {}
+    def __init__(self, gate: Gate, log_sum: LogSum, sum_after_s: float) -> None:
+        self._gate = gate
+        self._log_sum = log_sum
+        self._sum_after_s = sum_after_s
+        self._counts: Counter[str] = Counter()
+        self._since_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def allows(self, kind: str, count: int = 1) -> bool:
+        """Whether this gets a line; if not, the next sum counts it."""
+        if self._gate(kind):
+            return True
+        if not self._counts:
+            self._since_s = time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(self._sum_after_s, self.flush)
+        is_known = kind in self._counts or len(self._counts) < _KINDS_MAX
+        self._counts[kind if is_known else _OTHER_KINDS] += count
+        return False
+
+    def flush(self) -> None:
+        """Log the sum of what was held back, if there is any."""
+        if self._timer is not None:
+            self._timer.cancel()
+        counts, self._counts = self._counts, Counter()
+        if counts:
+            seconds = max(1, round(time.monotonic() - self._since_s))
+            self._log_sum(counts.total(), f"in the last {seconds:,} s", _kinds_text(counts))
+
+
+class FirstOfMinute:
+    """Lets so many lines of each minute through."""
+
+    def __init__(self, lines_max: int) -> None:
+        self._lines_max = lines_max
+        self._count = 0
+        self._since_s = float("-inf")
+
+    def __call__(self, _kind: str) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._since_s >= _MINUTE_S:
+            self._count, self._since_s = 0, now_s
+        self._count += 1
+        return self._count <= self._lines_max
+
+
+class FirstOfKind:
+    """Lets one line of each kind through a minute; of a thousand kinds the oldest is forgotten."""
+
+    def __init__(self) -> None:
+        # Those let through longest ago come first.
+        self._at_s: dict[str, float] = {}
 
     @property
     def kind_count(self) -> int:
         """How many kinds are remembered, a thousand at most."""
-        return len(self._told)
+        return len(self._at_s)
 
-    def note(self, delivery: Delivery, error: BaseException, failure: Failure, fate: str) -> None:
-        """Log a failure, unless one of its kind was logged a moment ago."""
-        untold = self._untold((delivery.name, failure.error_type))
-        if untold is None:
-            return
-        logger.warning(
-            "a handler failed: %s\n%s", failure.text, self._trace(error),
-            extra={
-                "job_name": delivery.name, "job_id": delivery.job_id, "fate": fate,
-                "run_number": delivery.run_number, "untold": untold,
-            },
-        )  # fmt: skip
+    def __call__(self, kind: str) -> bool:
+        now_s = time.monotonic()
+        at_s = self._at_s.get(kind)
+        if at_s is not None and now_s - at_s < _MINUTE_S:
+            return False
+        self._at_s.pop(kind, None)
+        # Names may be made up by producers.
+        if len(self._at_s) >= _KINDS_MAX:
+            del self._at_s[next(iter(self._at_s))]
+        self._at_s[kind] = now_s
+        return True
 
-    def note_crash_loop(self, delivery: Delivery, detail: str | None) -> None:
-        """Log that a job went to the DLQ because its workers died, unless one of its name just did."""
-        untold = self._untold((delivery.name, DlqReason.CRASH_LOOP))
-        if untold is None:
+
+class FailureLog:
+    """Logs failed runs, burials, take-overs and lost leases of one worker.
+
+    Without messages a traceback shows where it happened, and none of the words of the error.
+    """
+
+    def __init__(self, queue: str, *, tells_messages: bool = True) -> None:
+        self._queue = queue
+        self._format = traceback.format_exception if tells_messages else _frames
+        self.failed_kinds = FirstOfKind()
+        self._failures = LineLimit(self.failed_kinds, self._sum_failures, _MINUTE_S)
+        self._burials = LineLimit(FirstOfMinute(_LINES_MAX), self._sum_burials, _SUM_AFTER_S)
+        self._take_overs = LineLimit(FirstOfKind(), self._sum_take_overs, _SUM_AFTER_S)
+        self._lost = LineLimit(FirstOfMinute(_LINES_MAX), self._sum_lost, _SUM_AFTER_S)
+
+    def flush(self) -> None:
+        """Log what is still to be summed up; the worker ends."""
+        for limit in (self._failures, self._burials, self._take_overs, self._lost):
+            limit.flush()
+
+    def failed(
+        self, delivery: Delivery, error: BaseException, failure: Failure, verdict: Retry | Bury
+    ) -> None:
+        """Log a run that raised, with its traceback: each kind of failure once a minute."""
+        if not self._failures.allows(_kind(delivery.name, failure.error_type)):
             return
+        is_retried = isinstance(verdict, Retry)
+        fate = f"it runs again {_after(verdict.after_ms)}" if is_retried else "it was its last"
         logger.warning(
-            "job %s (%s) is buried as crash_loop: %s; look for what ended the workers: a lack of "
-            "memory, a crash in native code, or a kill",
-            delivery.job_id, delivery.name or "no name", detail,
+            "run %d of %s failed, %s: %s\n%s",
+            delivery.run_number, _job_text(delivery), fate, failure.text, self._trace(error),
             extra={
                 "job_name": delivery.name, "job_id": delivery.job_id,
-                "run_number": delivery.run_number - 1, "untold": untold,
+                "fate": "retried" if is_retried else verdict.reason,
+                "run_number": delivery.run_number,
             },
         )  # fmt: skip
 
-    def _untold(self, kind: tuple[str, str]) -> int | None:
-        """How many of the kind were not logged since the last one; None: nor is this one."""
-        now_s = time.monotonic()
-        told = self._told.get(kind)
-        if told is not None and now_s - told.at_s < _AGAIN_S:
-            told.untold_count += 1
-            return None
-        self._remember(kind, now_s)
-        return told.untold_count if told else 0
+    def buried(self, move: Burying) -> None:
+        """Log that a job is in the DLQ: the first ten of a minute, and sums of the others."""
+        entry, failure = move.entry, move.failure
+        if not self._burials.allows(_kind(entry.name, _what(move))):
+            return
+        error = one_line(failure.text if failure else move.detail or "", _TEXT_CHARS_MAX)
+        why = "; ".join(filter(None, (error, "" if failure else _HINTS.get(move.reason, ""))))
+        logger.warning(
+            "%s of queue %s is buried as %s %s: %s; `chasqui dlq peek %s` shows it",
+            _job_text(entry), self._queue, move.reason, _when(move), why, self._queue,
+            extra={
+                "job_id": entry.job_id if isinstance(entry, Delivery) else None,
+                "job_name": entry.name, "queue": self._queue, "reason": str(move.reason),
+                "run_number": move.attempt, "error": error,
+            },
+        )  # fmt: skip
 
-    def _remember(self, kind: tuple[str, str], now_s: float) -> None:
-        self._told.pop(kind, None)
-        # Names may be made up by whoever adds jobs.
-        if len(self._told) >= _KINDS_MAX:
-            del self._told[next(iter(self._told))]
-        self._told[kind] = _Told(now_s)
+    def unproven(self, moves: Sequence[Burying]) -> None:
+        """Log burials whose answer was lost, and which found their jobs gone at the second try."""
+        shown = ", ".join(_job_text(move.entry) for move in moves[:_KINDS_SHOWN_MAX])
+        logger.warning(
+            "the connection broke while %s of queue %s went to the DLQ, most likely they are "
+            "there; look with `chasqui dlq peek %s`: %s",
+            _many(len(moves), "job"), self._queue, self._queue, shown,
+            extra={"queue": self._queue, "count": len(moves)},
+        )  # fmt: skip
+
+    def taken_over(self, entries: Sequence[TakenOver], silent_workers: Sequence[str]) -> None:
+        """Log jobs of workers that stopped renewing them; where the server says whose they were,
+
+        that counts, and else whichever workers are silent.
+        """
+        owners = sorted({one.owner for one in entries if one.owner}) or list(silent_workers)
+        whose = _workers_text(owners)
+        if not self._take_overs.allows(whose, len(entries)):
+            return
+        silent_s = max(one.silent_ms for one in entries) / 1000
+        logger.warning(
+            "took over %s of queue %s from %s, not renewed for %.1f s: it died, stood still or "
+            "lost the server",
+            _many(len(entries), "job"), self._queue, whose, silent_s,
+            extra={
+                "queue": self._queue, "count": len(entries), "workers": owners,
+                "silent_ms": int(silent_s * 1000),
+            },
+        )  # fmt: skip
+
+    def lease_lost(self, delivery: Delivery) -> None:
+        """Log that another worker may run a job that is held here, too."""
+        if not self._lost.allows(one_line(delivery.name, _NAME_CHARS_MAX) or "no name"):
+            return
+        when = f"in run {delivery.run_number}" if delivery.started_ns else "before its start"
+        logger.warning(
+            "%s of queue %s lost its lease %s: it was not renewed in time, and another worker may "
+            "run it, too", _job_text(delivery), self._queue, when,
+            extra={
+                "job_id": delivery.job_id, "job_name": delivery.name, "queue": self._queue,
+                "run_number": delivery.run_number,
+            },
+        )  # fmt: skip
+
+    def _sum_failures(self, count: int, when: str, kinds: str) -> None:
+        logger.warning(
+            "%s of queue %s failed %s, without tracebacks here: %s",
+            _more(count, "run"), self._queue, when, kinds,
+            extra={"queue": self._queue, "count": count},
+        )  # fmt: skip
+
+    def _sum_burials(self, count: int, when: str, kinds: str) -> None:
+        logger.warning(
+            "%s of queue %s %s buried %s: %s; `chasqui dlq triage %s` shows them by kind",
+            _more(count, "job"), self._queue, _were(count), when, kinds, self._queue,
+            extra={"queue": self._queue, "count": count},
+        )  # fmt: skip
+
+    def _sum_take_overs(self, count: int, when: str, kinds: str) -> None:
+        logger.warning(
+            "%s of queue %s %s taken over %s: %s",
+            _more(count, "job"), self._queue, _were(count), when, kinds,
+            extra={"queue": self._queue, "count": count},
+        )  # fmt: skip
+
+    def _sum_lost(self, count: int, when: str, kinds: str) -> None:
+        logger.warning(
+            "%s of queue %s lost %s lease %s: %s",
+            _more(count, "job"), self._queue, "its" if count == 1 else "their", when, kinds,
+            extra={"queue": self._queue, "count": count},
+        )  # fmt: skip
 
     def _trace(self, error: BaseException) -> str:
         """The traceback in characters that any log can carry, whatever the error is made of."""
@@ -161,7 +316,64 @@ def _utc(at_ms: float) -> str:
         return "a time beyond all calendars"  # an extra of somebody else's may be any number
 
 
+def one_line(text: str, chars_max: int) -> str:
+    """A producer's or an error's words as a part of one line, without a character that moves it."""
+    shown = "".join(one if one.isprintable() else " " for one in text[:chars_max])
+    return f"{shown}…" if len(text) > chars_max else shown
+
+
 def _frames(error: BaseException) -> list[str]:
     # Not the lines themselves: a `raise` holds its words as they were written.
     frames = traceback.extract_tb(error.__traceback__)
     return [f'  File "{one.filename}", line {one.lineno}, in {one.name}\n' for one in frames]
+
+
+def _job_text(entry: Delivery | Arrival) -> str:
+    name = one_line(entry.name, _NAME_CHARS_MAX) or "no name"
+    if isinstance(entry, Delivery):
+        return f"job {one_line(entry.job_id, _TEXT_CHARS_MAX)} ({name})"
+    return f"entry {entry.entry_id.decode()} ({name})"
+
+
+def _kind(name: str, what: str) -> str:
+    return f"{one_line(name, _NAME_CHARS_MAX) or 'no name'} ({what})"
+
+
+def _what(move: Burying) -> str:
+    """What ended a job: its error, or the reason of its burial where it never failed."""
+    return move.failure.error_type if move.failure else str(move.reason)
+
+
+def _when(move: Burying) -> str:
+    return f"after run {move.attempt}" if move.attempt else "before its first run"
+
+
+def _after(after_ms: int) -> str:
+    return f"in {after_ms / 1000:,.1f} s" if after_ms else "at once"
+
+
+def _workers_text(workers: Sequence[str]) -> str:
+    if not workers:
+        return "a worker that is gone"
+    left_out = len(workers) - _WORKERS_SHOWN_MAX
+    shown = " or ".join(one_line(one, _NAME_CHARS_MAX) for one in workers[:_WORKERS_SHOWN_MAX])
+    return f"worker {shown}{f' or {left_out:,} more' if left_out > 0 else ''}"
+
+
+def _kinds_text(counts: Counter[str]) -> str:
+    shown = counts.most_common(_KINDS_SHOWN_MAX)
+    text = ", ".join(f"{count:,} {kind}" for kind, count in shown)
+    left_out = counts.total() - sum(count for _, count in shown)
+    return f"{text} and {left_out:,} of other kinds" if left_out else text
+
+
+def _more(count: int, noun: str) -> str:
+    return f"{count:,} more {noun}{'' if count == 1 else 's'}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"

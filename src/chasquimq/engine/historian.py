@@ -94,5 +94,7 @@ class Historian(Listener):
 
     def _tell(self, error: StoreError) -> None:
         if not self._is_failing:
-            logger.warning("the history cannot be written now", extra={"error": str(error)})
+            logger.warning(
+                "the history cannot be written now: %s", error, extra={"error": str(error)}
+            )
         self._is_failing = True

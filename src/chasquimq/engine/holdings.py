@@ -115,6 +115,14 @@ class Holdings:
     def get(self, entry_id: bytes) -> Delivery | None:
         return self._held.get(entry_id)
 
+    def has(self, entry_id: bytes) -> bool:
+        """Whether it is held here, to be run or to be buried."""
+        return entry_id in self._held or entry_id in self._refused
+
+    def deliveries(self) -> list[Delivery]:
+        """A copy of all that is held to be run, or was run and is not confirmed."""
+        return list(self._held.values())
+
     def ids(self) -> list[bytes]:
         """A copy of every held id; safe to call from the lease thread."""
         return list(self._held) + list(self._refused)

@@ -40,6 +40,8 @@ class Janitor:
         ghosts = await self._store.sweep_ghosts()
         if ghosts:
             self.ghost_count += ghosts
-            logger.warning("pending jobs had been deleted by somebody", extra={"count": ghosts})
+            logger.warning(
+                "%d pending jobs had been deleted by somebody", ghosts, extra={"count": ghosts}
+            )
         self.reaped_count += await self._store.reap_consumers(_IDLE_MS_MIN)
         await self._store.sweep_index()

@@ -133,8 +133,11 @@ class Lease:
             return False
         with self._deciding:
             # A lease runs from when the server was asked, not from when it answered.
+            is_back, silent_s = not self.is_trusted, asked_s - self._renewed_s
             self._renewed_s = asked_s
             self._trust(True)
+        if is_back:
+            logger.warning("leases are renewed again after %.1f s, and jobs start again", silent_s)
         if lost:
             self._on_lost(lost)
         return True

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from chasquimq.engine.counters import Counters
+    from chasquimq.engine.failure_log import FailureLog
     from chasquimq.engine.holdings import Holdings
     from chasquimq.engine.listening import Listener
     from chasquimq.model.delivery import Delivery
@@ -26,12 +27,14 @@ class LeaseAlarm:
         loop: AbstractEventLoop,
         holdings: Holdings,
         counters: Counters,
+        failure_log: FailureLog,
         listener: Listener | None,
         on_lost: Callable[[Delivery], None] | None,
     ) -> None:
         self._loop = loop
         self._holdings = holdings
         self._counters = counters
+        self._failure_log = failure_log
         self._listener = listener
         self._on_lost = on_lost
 
@@ -47,6 +50,7 @@ class LeaseAlarm:
         if delivery.is_finished or self._holdings.get(delivery.entry_id) is None:
             return  # its ack was on the way
         self._counters.leases_lost += 1
+        self._failure_log.lease_lost(delivery)
         if self._listener is not None:
             self._listener.lease_lost()
         if self._on_lost is not None and delivery.started_ns:

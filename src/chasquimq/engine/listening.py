@@ -95,8 +95,8 @@ class Chorus(Listener):
         pace = self._paces[name, describe(error).error_type]
         if pace.allows():
             logger.error(
-                "a listener raised, and has not heard of some jobs", exc_info=error,
-                extra={"listener": name, "untold": pace.take_held_back()},
+                "the listener %s raised, and has not heard of some jobs%s",
+                name, pace.held_back_text(), exc_info=error, extra={"listener": name},
             )  # fmt: skip
 
 

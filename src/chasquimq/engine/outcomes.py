@@ -74,7 +74,7 @@ class Outcomes:
         self._unknown_names = UnknownNameLog(policy)
         self._redact = Redaction(settings.redact) if settings.redact is not None else None
         self._keeps_tracebacks = settings.keep_tracebacks
-        self._failure_log = FailureLog(tells_messages=self._redact is None)
+        self.failure_log = FailureLog(store.keys.queue, tells_messages=self._redact is None)
 
     @property
     def doors(self) -> tuple[DoorLoop[Any], ...]:
@@ -118,14 +118,17 @@ class Outcomes:
             # Not the error's words, which the redact hook has not seen.
             failure = Failure(describe(error).error_type, "its attempt could not be settled")
             logger.error(
-                "job %s is buried: %s", delivery.job_id, failure.text,
+                "the end of job %s (%s) could not be settled, burying it: %s",
+                delivery.job_id, delivery.name or "no name", failure.text,
                 extra={"job_id": delivery.job_id, "job_name": delivery.name},
             )  # fmt: skip
             self.burier.put(
                 Burying(delivery, DlqReason.UNRECOVERABLE, delivery.run_number, failure)
             )
         except Exception:  # nothing else is left to try
-            logger.exception("a job could not be buried, its lease is left to lapse")
+            logger.exception(
+                "job %s could not be buried, its lease is left to lapse", delivery.job_id
+            )
             self._holdings.release([delivery.entry_id])
 
     def _judge(self, delivery: Delivery, error: BaseException) -> None:
@@ -134,16 +137,15 @@ class Outcomes:
         try:
             verdict = judge(delivery, error, self._policy, random, now_ms)
         except Exception:  # an error object may be anything, and must not end the runner
-            message = "an error could not be judged, its job is buried"
-            logger.exception(message, exc_info=self._redact is None)
+            message = "the error of job %s could not be judged, burying it"
+            logger.exception(message, delivery.job_id, exc_info=self._redact is None)
             verdict = Bury(DlqReason.UNRECOVERABLE)
         if isinstance(error, UnknownName):
             delivery.started_ns = delivery.duration_us = 0  # it was looked at, but nothing ran
             if isinstance(verdict, Retry):
                 self._unknown_names.note(delivery, error.handlers, failure, now_ms)
         elif not isinstance(error, RetryLater):
-            fate = "retried" if isinstance(verdict, Retry) else verdict.reason
-            self._failure_log.note(delivery, error, failure, fate)
+            self.failure_log.failed(delivery, error, failure, verdict)
         if isinstance(verdict, Retry):
             changes = self._changes(delivery, error, now_ms)
             self._retry(delivery, verdict, changes, failure)
@@ -246,8 +248,7 @@ class Outcomes:
         self.counters.buried += len(done)
         self.counters.failed += sum([move.was_run for move in done])
         for move in done:
-            if move.is_crash_loop and isinstance(move.entry, Delivery):
-                self._failure_log.note_crash_loop(move.entry, move.detail)
+            self.failure_log.buried(move)
         if self._listener is not None and done:
             self._listener.buried(done)
 
@@ -268,6 +269,8 @@ class Outcomes:
     def _dispute(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
         if is_unproven:
             self.counters.unproven_outcomes += len(moves)
+            if moves and isinstance(moves[0], Burying):
+                self.failure_log.unproven(moves)
         else:
             self.counters.stale_outcomes += len(moves)
         if self._listener is not None and moves:

@@ -70,6 +70,9 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_reading = False
+        # What it still held when it ended: handlers that could not be stopped, unconfirmed ends.
+        self.left_behind: list[Delivery] = []
+        self.left_behind_count = 0
         # Loops that others cancel start again: all of them until the stop, the doors to the end.
         self._kept_names: set[str] | None = None
         self._settings = settings
@@ -193,11 +196,14 @@ class Pipeline:
 
     async def _end(self) -> None:
         self._kept_names = set()
+        self.left_behind = self.holdings.deliveries()
+        self.left_behind_count = self.holdings.held_count
         self.lease.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=_LAST_WAIT_S)
+        self.outcomes.failure_log.flush()
         if self._historian is not None:
             self._historian.give_up()
         await self.upkeep.close()
@@ -250,8 +256,9 @@ class Pipeline:
 
     def _new_lease(self, store: LeaseStore, on_lost: Callable[[Delivery], None] | None) -> Lease:
         alarm = LeaseAlarm(
-            self._loop, self.holdings, self.outcomes.counters, self._listener, on_lost
-        )
+            self._loop, self.holdings, self.outcomes.counters, self.outcomes.failure_log,
+            self._listener, on_lost,
+        )  # fmt: skip
         return Lease(
             store, self.holdings, self._settings.lease, alarm.ring, self._leases_trusted,
             lambda: self.store.is_up,
@@ -266,7 +273,8 @@ class Pipeline:
         return Reader(
             self.store, self.holdings, intake, claimer, self._pulse,
             give_back_unseen=self._hand_back.give_unseen, on_woken=self.upkeep.nudge,
-            block_ms=self._idle_block_ms, listener=self._listener,
+            failure_log=self.outcomes.failure_log, block_ms=self._idle_block_ms,
+            listener=self._listener,
         )  # fmt: skip
 
     def _on_beat(self) -> None:

@@ -78,9 +78,9 @@ class Pulse:
             return
         jobs = self._ran_through(beat_ns)
         logger.warning(
-            "the event loop was blocked for %.1f s while %s ran; %s",
+            "the event loop was blocked for %.1f s while %s ran; %s%s",
             blocked_ns / 1e9, _named(jobs), _ADVICE if jobs else _OTHER_ADVICE,
-            extra={"untold": self._pace.take_held_back()},
+            self._pace.held_back_text(),
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from chasquimq.model.verdict import RetryPolicy, judge_arrival
 if TYPE_CHECKING:
     from chasquimq.engine.charger import Charger
     from chasquimq.engine.claimer import Claimer
+    from chasquimq.engine.failure_log import FailureLog
     from chasquimq.engine.holdings import Holdings
     from chasquimq.engine.listening import Listener
     from chasquimq.engine.pulse import Pulse
@@ -88,6 +89,7 @@ class Reader:
         *,
         give_back_unseen: Callable[[], Awaitable[None]],
         on_woken: Callable[[], None],
+        failure_log: FailureLog,
         block_ms: int,
         listener: Listener | None = None,
     ) -> None:
@@ -98,6 +100,7 @@ class Reader:
         self._pulse = pulse
         self._give_back_unseen = give_back_unseen
         self._on_woken = on_woken
+        self._failure_log = failure_log
         self._block_ms = block_ms
         self._listener = listener
         self._was_empty = True
@@ -132,11 +135,24 @@ class Reader:
         self.last_read_s = time.monotonic()
         if batch.size:
             self._date(batch, asked_ns)
-            self._intake.take(batch)
+            if batch.taken_over:
+                await self._take_over(batch)
+            else:
+                self._intake.take(batch)
         if self._listener is not None:
             self._tell(self._listener, batch)
         if self._store.was_woken:
             await self._heed_call()
+
+    async def _take_over(self, batch: Batch) -> None:
+        # What is held here already was our own: we stood still for a lease.
+        others = [one for one in batch.taken_over if not self._holdings.has(one.entry_id)]
+        self._intake.take(batch)
+        others = [one for one in others if one.owner != self._store.consumer]
+        if others:
+            are_named = all(one.owner for one in others)
+            silent = [] if are_named else await self._store.silent_workers()
+            self._failure_log.taken_over(others, silent)
 
     async def _read(self, room: int) -> Batch:
         is_idle = self.can_be_woken

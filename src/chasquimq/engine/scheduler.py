@@ -103,7 +103,8 @@ class Scheduler:
             bad += found_bad
         if self.missed_count > missed_before:
             logger.warning(
-                "windows of repeatable jobs passed without a scheduler and were let go",
+                "%d fires of repeatable jobs were missed while no scheduler ran, and are let go",
+                self.missed_count - missed_before,
                 extra={"missed": self.missed_count - missed_before},
             )
         # Last, so that trouble with the bad ones holds up none of the good.
@@ -132,9 +133,10 @@ class Scheduler:
             return
         self.quarantined_count += 1
         logger.error(
-            "a repeatable job cannot fire and was put aside",
+            "the repeatable job %s cannot fire and was put aside: %s",
+            bad.shown_key, bad.reason,
             extra={"spec_key": bad.shown_key, "reason": bad.reason},
-        )
+        )  # fmt: skip
 
 
 def _plan_late(spec: DueSpec, now_ms: int, grace_ms: int) -> tuple[Plan, int]:

@@ -93,16 +93,21 @@ class Supervisor:
     def _tell_bug(self, name: str, error: BaseException) -> None:
         self._troubles[name].is_told = True
         if self._paces[name, describe(error).error_type].allows():
-            logger.error("a loop failed and is started again", exc_info=error, extra={"loop": name})
+            logger.error(
+                "loop %s failed and is started again", name, exc_info=error, extra={"loop": name}
+            )
 
     def _recovered(self, name: str) -> None:
         trouble = self._troubles.pop(name, None)
         if trouble is None:
             return
         if trouble.is_told_down:
-            logger.info("a loop is up again", extra=_about(name, trouble))
+            logger.info("loop %s is up again", name, extra=_about(name, trouble))
         elif not trouble.is_told and self._paces[name, ""].allows():
-            logger.warning("a loop had failed and is up again", extra=_about(name, trouble))
+            logger.warning(
+                "loop %s had failed and is up again: %s", name, trouble.error,
+                extra=_about(name, trouble),
+            )  # fmt: skip
 
 
 def _is_asked_for(error: BaseException) -> bool:

@@ -75,6 +75,14 @@ def ready_times_ms(batch: Sequence[Delivery]) -> list[int]:
 _read_numbers = msgspec.json.Decoder(list[int]).decode
 
 
+class TakenOver(msgspec.Struct, frozen=True, gc=False):
+    """An entry that another worker had stopped renewing; `owner` is empty where nobody says who."""
+
+    entry_id: bytes
+    silent_ms: int
+    owner: str
+
+
 class Arrival(msgspec.Struct, frozen=True, gc=False):
     """An entry that cannot become a delivery, kept with its bytes."""
 

@@ -30,6 +30,7 @@ __all__ = [
     "connection_settings",
     "dialled_url",
     "looked_up",
+    "lookup_reason",
     "new_async_connection",
     "new_blocking_connection",
     "normal_url",
@@ -187,8 +188,13 @@ def naming(variable: str) -> Generator[None]:
 
 def shown_server(settings: ConnectionSettings) -> str:
     """The address without secrets, and why this server where it was looked up."""
-    address = redact(url_of(settings))
-    return address if settings.lookup is None else f"{address} ({settings.lookup.found.reason})"
+    address, reason = redact(url_of(settings)), lookup_reason(settings)
+    return f"{address} ({reason})" if reason else address
+
+
+def lookup_reason(settings: ConnectionSettings) -> str:
+    """Why this server, where it was looked up; empty where it was named."""
+    return "" if settings.lookup is None else settings.lookup.found.reason
 
 
 def check_listener(settings: ConnectionSettings, link: Any) -> None:

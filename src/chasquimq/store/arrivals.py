@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.delivery import Arrival, Delivery
+from chasquimq.model.delivery import Arrival, Delivery, TakenOver
 from chasquimq.model.reason import DlqReason
 from chasquimq.wire.codec import split_envelope
-from chasquimq.wire.stream_entry import read_fields, read_uint
+from chasquimq.wire.stream_entry import read_fields, read_text, read_uint
 
+# Longer than any lease: whatever was handed back is parked as if it had been silent for so long.
+PARKED_IDLE_MS = 365 * 24 * 3_600_000
 _NAMES_MAX = 1_024
 
 
 class Batch(msgspec.Struct, frozen=True):
     """What one read brought.
 
-    `is_plain`: every delivery is a first one that nothing forbids to start.
+    `is_plain`: every delivery is a first one that nothing forbids to start. `taken_over` are those
+    that another consumer had stopped renewing, and did not hand back.
     """
 
     deliveries: list[Delivery]
     arrivals: list[Arrival]
     is_plain: bool = True
+    taken_over: Sequence[TakenOver] = ()
 
     @property
     def size(self) -> int:
@@ -44,7 +49,7 @@ class ArrivalReader:
         self._due_ms: int | None = None
 
     def read(self, entries: list[list[Any]], held_since_ns: int) -> Batch:
-        """Sort entries of `[id, fields]` or `[id, fields, idle_ms, earlier]`."""
+        """Sort entries of `[id, fields]` or `[id, fields, idle_ms, earlier]`, perhaps with an owner."""
         deliveries: list[Delivery] = []
         arrivals: list[Arrival] = []
         is_plain = True
@@ -59,7 +64,9 @@ class ArrivalReader:
             has_no_attempts = retry is not None and retry.max_attempts == 0
             if delivery.earlier or delivery.spent or delivery.extras or has_no_attempts:
                 is_plain = False
-        return Batch(deliveries, arrivals, is_plain)
+        # A read brings what it claims before what is new.
+        has_claimed = bool(entries) and len(entries[0]) > 3 and entries[0][2] > 0
+        return Batch(deliveries, arrivals, is_plain, _taken_over(entries) if has_claimed else ())
 
     def _deliver(self, entry: list[Any], held_since_ns: int) -> Delivery:
         fields: list[bytes] = entry[1] or []
@@ -120,6 +127,14 @@ class ArrivalReader:
         if len(self._names) < _NAMES_MAX:
             self._names[raw] = name
         return name
+
+
+def _taken_over(entries: Sequence[list[Any]]) -> list[TakenOver]:
+    return [
+        TakenOver(entry[0], entry[2], read_text(entry[4]) if len(entry) > 4 else "")
+        for entry in entries
+        if 0 < entry[2] < PARKED_IDLE_MS
+    ]
 
 
 class _Broken(Exception):

@@ -14,7 +14,7 @@ from chasquimq.model.log import get_logger
 from chasquimq.model.outcome import Burying, Completing, Door, Retrying
 from chasquimq.store import script
 from chasquimq.store.abilities import Abilities, has_many_set, many_set_question, probe
-from chasquimq.store.arrivals import EMPTY, ArrivalReader, Batch
+from chasquimq.store.arrivals import EMPTY, PARKED_IDLE_MS, ArrivalReader, Batch
 from chasquimq.store.connection import pack
 from chasquimq.store.link import Link
 from chasquimq.store.moves import MoveSpeller, flat
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 PARKING = "returned"
-# Longer than any lease, so that whatever is parked can be claimed at once.
-_PARKED_IDLE_MS = 365 * 24 * 3_600_000
 _IDS_PER_CALL_MAX = 1_000
 # The stream of calls is out of reach, or is none.
 _UNWAKEABLE = ("NOPERM", "WRONGTYPE")
@@ -151,6 +149,18 @@ class ConsumerStore:
         batch = self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
         return batch, wait_ms
 
+    async def silent_workers(self) -> list[str]:
+        """Whom the server has not heard of for a lease; empty where it may not be asked.
+
+        A read that takes jobs over does not say from whom.
+        """
+        with suppress(StoreError):
+            rows = await self._writes.call("XINFO", "CONSUMERS", self.keys.stream, self.group)
+            facts = [dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
+            silent = [read_text(one[b"name"]) for one in facts if one[b"idle"] >= self._lease_ms]
+            return [name for name in silent if name not in (PARKING, self.consumer)]
+        return []
+
     async def wake_another(self) -> None:
         """Pass a call on that this worker has no room for."""
         entry = ("NOMKSTREAM", "MAXLEN", 16, "*", "for", "claim")
@@ -211,7 +221,7 @@ class ConsumerStore:
     async def hand_back(self, counts: Sequence[tuple[bytes, int]]) -> int:
         """Park entries that did not start: claimable at once, charged with the given counts."""
         done = 0
-        head = (self.group, self.consumer, PARKING, _PARKED_IDLE_MS, *self._calling_keys)
+        head = (self.group, self.consumer, PARKING, PARKED_IDLE_MS, *self._calling_keys)
         for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
             done += await self._run("hand_back", *head, *flat(chunk))
         return done

@@ -63,8 +63,11 @@ class DelayEvents:
     def _tell_drop(self, count: int) -> None:
         # A producer has no sink that could show the count.
         if self._pace.allows():
-            about = {"queue": self._queue, "count": count, "untold": self._pace.take_held_back()}
-            logger.warning("events of delayed adds were dropped; the jobs were added", extra=about)
+            logger.warning(
+                "%d events of delayed adds to queue %s were dropped; the jobs were added%s",
+                count, self._queue, self._pace.held_back_text(),
+                extra={"queue": self._queue, "count": count},
+            )  # fmt: skip
 
 
 def _is_ahead(wait: Wait, now_ms: int) -> bool:

@@ -377,7 +377,7 @@ class Link:
             return
         level = logging.WARNING if tries in (1, 10) else logging.DEBUG
         logger.log(
-            level, "the server at %s does not answer, dialling again", self._route,
+            level, "the server at %s does not answer, dialling again: %s", self._route, error,
             extra={"error": str(error)},
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chasquimq.errors import StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.store import script
 from chasquimq.wire.keys import QueueKeys
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from chasquimq.store.connection import Connection, Part, Reply
     from chasquimq.store.link import Link
 
+logger = get_logger(__name__)
 _BYTES_PER_PAGE_MAX = 1024 * 1024
 _NO_TTL_MS = 1_000
 
@@ -122,6 +124,8 @@ class UpkeepStore:
             self._waiting_events_max,
         )
         self.dropped_count += untold
+        if bad:
+            self._log_bad(bad)
         # Made of bytes, because a stranger's id need not be text.
         prefix = keys.didx("").encode()
         indexes = [prefix + job_id for job_id in job_ids if job_id]
@@ -129,6 +133,15 @@ class UpkeepStore:
             # The original indexes delayed jobs by key; a promoted one must not be cancelled.
             await self._run("unindex", [keys.delayed, *indexes])
         return Promoted(moved, depth, lag_ms, bad, now_ms, _due_ms(due_ms))
+
+    def _log_bad(self, count: int) -> None:
+        queue = self._keys.queue
+        logger.warning(
+            "%d delayed entries of queue %s cannot be read and are buried as malformed_delayed; "
+            "`chasqui dlq peek %s` shows them, look for what else writes to the key %s",
+            count, queue, queue, self._keys.delayed,
+            extra={"queue": queue, "reason": "malformed_delayed", "count": count},
+        )  # fmt: skip
 
     async def dlq_len(self) -> int:
         """How many jobs were given up and lie in the DLQ."""

@@ -94,8 +94,8 @@ class _ServerWait:
             raise error
         if not self._failures:
             logger.warning(
-                "the server at %s is not there, waiting for it",
-                self._route, extra={"error": str(error)},
+                "the server at %s is not there, waiting for it: %s",
+                self._route, error, extra={"error": str(error)},
             )  # fmt: skip
         self._failures, self._last = self._failures + 1, error
         return False

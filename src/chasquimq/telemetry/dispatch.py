@@ -82,24 +82,25 @@ class SafeSink(MetricsSink):
     def _note_error(self, happening: str, error: BaseException) -> None:
         if self._raise_pace.allows():
             logger.warning(
-                "a metrics sink raised, and its record was dropped",
-                exc_info=error,
-                extra=self._about(happening, self._raise_pace),
-            )
+                "the metrics sink %s raised in %s, and its record was dropped%s",
+                self._sink_name, happening, self._raise_pace.held_back_text(),
+                exc_info=error, extra=self._about(happening),
+            )  # fmt: skip
 
     def _note_slowness(self, happening: str) -> None:
         if self._slow_pace.allows():
             logger.warning(
-                "a metrics sink takes more than a fifth of the worker's time",
-                extra=self._about(happening, self._slow_pace),
-            )
+                "the metrics sink %s takes more than a fifth of the worker's time in %s%s",
+                self._sink_name, happening, self._slow_pace.held_back_text(),
+                extra=self._about(happening),
+            )  # fmt: skip
 
-    def _about(self, happening: str, pace: Pace) -> dict[str, Any]:
-        return {
-            "sink": type(self._sink).__name__,
-            "happening": happening,
-            "untold": pace.take_held_back(),
-        }
+    @property
+    def _sink_name(self) -> str:
+        return type(self._sink).__name__
+
+    def _about(self, happening: str) -> dict[str, Any]:
+        return {"sink": self._sink_name, "happening": happening}
 
 
 def _for_each(tell: Tell) -> Tell:

@@ -173,7 +173,7 @@ class MetricsServer:
             return await self._route(method, path)
         except Exception:  # a page of somebody else's numbers may raise anything
             if self._pace.allows():
-                logger.exception("a page could not be drawn", extra={"path": path})
+                logger.exception("the page %s could not be drawn", path, extra={"path": path})
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _route(self, method: str, path: str) -> Answer:

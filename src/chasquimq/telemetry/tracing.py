@@ -132,8 +132,7 @@ class Tracing:
             raise
         except BaseException:  # a tracer's error, even a cancel, is never the job's
             if self._pace.allows():
-                untold = self._pace.take_held_back()
-                logger.warning("a tracer raised", exc_info=True, extra={"untold": untold})
+                logger.warning("the tracer raised%s", self._pace.held_back_text(), exc_info=True)
             return otherwise
 
 

@@ -130,6 +130,8 @@ class Worker:
         self._connect: Callable[[str | None], ConnectionSettings] = connect
         self._connection = connect(redis_url)
         self._named_url = self._connection.url
+        # Why this one, where a command chose it.
+        self._server_reason = ""
         self._settings = WorkerSettings(
             concurrency=concurrency, pool=pool, pool_size=pool_size, timeout_ms=timeout_ms,
             redact=redact, keep_tracebacks=keep_tracebacks,
@@ -177,16 +179,18 @@ class Worker:
         """The server that it was made with, password and all; None: no URL was given."""
         return self._named_url
 
-    def use_server(self, redis_url: str) -> None:
+    def use_server(self, redis_url: str, *, reason: str = "") -> None:
         """Dial this server where none was named; to be said before `run`.
+
+        The log gives the `reason` beside the address.
 
         Raises:
             SettingsError: the worker names another one.
         """
-        told = self._connect(redis_url)
+        chosen = self._connect(redis_url)
         if self._named_url is not None:
-            refuse_other_server(self._connection, told)
-        self._connection = told
+            refuse_other_server(self._connection, chosen)
+        self._connection, self._server_reason = chosen, reason
 
     async def __aenter__(self) -> Self:
         return self
@@ -212,7 +216,10 @@ class Worker:
             with signals_heard(self.request_stop) if handle_signals else nullcontext():
                 if wait_for_server_ms and not await self.wait_for_server(wait_for_server_ms):
                     return
-                self._shift = Shift(self._assembly(), self._handlers, self._stopping)
+                self._shift = Shift(
+                    self._assembly(), self._handlers, self._stopping,
+                    server_reason=self._server_reason,
+                )  # fmt: skip
                 await self._shift.run(self)
         finally:
             self._finished.set_result(None)

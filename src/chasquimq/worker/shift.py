@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from chasquimq.assembly import Assembly
 from chasquimq.engine.pipeline import Pipeline
 from chasquimq.errors import StoreError
 from chasquimq.handlers import HandlerSet
 from chasquimq.health import Health, health_of
+from chasquimq.model.log import get_logger
+from chasquimq.store.address import lookup_reason, url_of
 from chasquimq.store.inspecting import InspectorStore
+from chasquimq.store.redact import redact
 from chasquimq.worker.stopping import Stopping
 
+if TYPE_CHECKING:
+    from chasquimq.model.delivery import Delivery
+
+logger = get_logger(__name__)
+# How many of the jobs that it leaves behind a worker names.
+_LEFT_SHOWN_MAX = 5
 # What hooks of the last jobs have when the deadline has passed.
 _HOOKS_S_MIN = 0.1
 
@@ -20,8 +32,18 @@ _HOOKS_S_MIN = 0.1
 class Shift:
     """From the first connection to the last goodbye."""
 
-    def __init__(self, assembly: Assembly, handlers: HandlerSet, stopping: Stopping) -> None:
+    def __init__(
+        self,
+        assembly: Assembly,
+        handlers: HandlerSet,
+        stopping: Stopping,
+        *,
+        server_reason: str = "",
+    ) -> None:
+        """`server_reason` says why the worker dials this server."""
         self._assembly = assembly
+        self._server_reason = server_reason
+        self._began_s = time.monotonic()
         self._hooks = assembly.hooks
         self._handlers = handlers
         self._stopping = stopping
@@ -34,9 +56,12 @@ class Shift:
         try:
             await self._hooks.startup(worker)
             pipeline.read()
+            self._log_start(pipeline)
             await self._stopping.wait()
         finally:
             await self._end(pipeline, worker)
+            if pipeline.is_reading:
+                self._log_end(pipeline)
             self._last_health = replace(self.health(), is_running=False, is_consuming=False)
             self.pipeline = None
             if pipeline.reporter is not None:
@@ -60,6 +85,43 @@ class Shift:
             return await _is_idle(inspector, delayed_within_ms)
         except StoreError:
             return False  # who cannot look cannot tell
+
+    def _log_start(self, pipeline: Pipeline) -> None:
+        assembly = self._assembly
+        server = redact(url_of(assembly.connection))
+        reason = self._server_reason or lookup_reason(assembly.connection)
+        why = f" ({reason})" if reason else ""
+        concurrency = pipeline.holdings.running_max
+        logger.info(
+            "consuming queue %s of %s%s: group %s, concurrency %d, worker %s",
+            assembly.queue, server, why, assembly.group, concurrency, assembly.consumer,
+            extra={
+                "queue": assembly.queue, "server": server, "group": assembly.group,
+                "concurrency": concurrency, "worker": assembly.consumer,
+            },
+        )  # fmt: skip
+
+    def _log_end(self, pipeline: Pipeline) -> None:
+        """The sums of all that `run` did; what was left behind is a warning."""
+        counters, assembly = pipeline.outcomes.counters, self._assembly
+        left = pipeline.left_behind_count
+        uptime_s = time.monotonic() - self._began_s
+        (logger.warning if left else logger.info)(
+            "worker %s of queue %s ended after %s: %d jobs completed, %d runs failed, %d jobs will "
+            "be retried, %d are dead, %d were given back, %d left behind%s%s",
+            assembly.consumer, assembly.queue, timedelta(seconds=round(uptime_s)),
+            counters.completed, counters.failed, counters.retried, counters.buried,
+            counters.handed_back, left, _left_text(pipeline.left_behind, left, self._lease_ms),
+            _doubt_text(counters.unproven_outcomes + counters.stale_outcomes),
+            extra={
+                "queue": assembly.queue, "worker": assembly.consumer,
+                **asdict(counters), "left_behind": left, "uptime_s": round(uptime_s, 3),
+            },
+        )  # fmt: skip
+
+    @property
+    def _lease_ms(self) -> int:
+        return self._assembly.settings.lease.lease_ms
 
     async def _begin(self) -> Pipeline:
         try:
@@ -96,3 +158,16 @@ async def _is_idle(inspector: InspectorStore, delayed_within_ms: int) -> bool:
     counts = await inspector.counts()
     is_empty = not counts.ready and not counts.running
     return is_empty and not await inspector.delayed_due_within(delayed_within_ms)
+
+
+def _left_text(left: Sequence[Delivery], count: int, lease_ms: int) -> str:
+    if not count:
+        return ""
+    names = [f"job {one.job_id} ({one.name or 'no name'})" for one in left[:_LEFT_SHOWN_MAX]]
+    more = count - len(names)
+    shown = ", ".join([*names, *([f"{more:,} more"] if more > 0 else [])])
+    return f" and run elsewhere after the lease of {lease_ms / 1000:g} s: {shown}"
+
+
+def _doubt_text(count: int) -> str:
+    return f"; {count:,} more outcomes are in doubt" if count else ""

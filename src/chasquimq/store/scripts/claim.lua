@@ -3,8 +3,8 @@
 -- ARGV     1 group   2 consumer   3 lease_ms   4 count
 --          then, optional: 5 look_ms (the shortest pause)   6 quiet_ms (the longest; 0: look anyway)
 --          7 gate (string: lease of the last look, until the next is due)   8 wake (stream)
--- RETURNS  {{entry id, fields, idle_ms, earlier deliveries}, ...} as a claiming read would; with a
---          gate {those, ms until the next look is due}
+-- RETURNS  {{entry id, fields, idle_ms, earlier deliveries, owner}, ...} as a claiming read would,
+--          which does not name the owner; with a gate {those, ms until the next look is due}
 -- SETTLES  two claimers: the idle time is compared and reset in one step. A fleet: a look walks the
 --          whole pending list, so one look serves all whose lease is not shorter. A claimer that
 --          dies before it starts anything: what was delivered before is charged by its next start,
@@ -39,7 +39,7 @@ local function claim(idle)
       if held[4] > 0 then
         call('XCLAIM', stream, group, consumer, 0, entry[1], 'RETRYCOUNT', held[4], 'JUSTID')
       end
-      answer[#answer + 1] = {entry[1], entry[2], held[3], held[4]}
+      answer[#answer + 1] = {entry[1], entry[2], held[3], held[4], held[2]}
     end
   end
   return answer
