@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -27,6 +28,7 @@ import os
 import time
 
 from chasquimq import Queue, Worker
+from chasquimq.telemetry.memory import InMemorySink
 
 
 async def send(job):
@@ -58,6 +60,14 @@ class Mails:
 
 mails = Mails()
 ready_made = Worker(os.environ.get("QUEUE", "q"), send, redis_url=os.environ["CHASQUI_REDIS_URL"])
+counted = InMemorySink()
+
+
+def show_counts(worker):
+    print("counted", counted.jobs_completed(), flush=True)
+
+
+own_sink = Worker(os.environ.get("QUEUE", "q"), handlers, metrics=counted, on_shutdown=show_counts)
 unnamed = Worker(os.environ.get("QUEUE", "q"), send, store_results=True)
 next_step = Queue(os.environ.get("QUEUE", "q") + "-next")
 
@@ -223,11 +233,11 @@ async def _is_done(queue) -> bool:
         ("broken:x", "importing broken failed: JSONDecodeError"),
         ("unfinished:x", "unfinished.py:1"),
         ("needy:x", "No module named 'no_such_thing'"),
-        ("tasks:ready_made", "is a Worker with settings of its own"),
+        ("tasks:ready_made", "is a Worker with settings of its own, so --queue other cannot"),
     ],
 )
 async def test_a_target_that_cannot_run_is_wrong_usage_in_one_line(bare_chasqui, target, words):
-    said = await bare_chasqui("worker", target, "--queue", "q")
+    said = await bare_chasqui("worker", target, "--queue", "other")
 
     assert (said.code, said.out) == (2, "")
     assert words in said.err
@@ -337,6 +347,108 @@ async def test_metrics_and_health_are_served(running, queue, queue_name):
     assert f'chasquimq_jobs_completed_total{{name="mail",queue="{queue_name}"}} 1' in page
     assert f'chasquimq_worker_consuming{{queue="{queue_name}"}} 1' in page
     assert (health, ready) == ("ok\n", "ok\n")
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_worker_object_is_served_and_its_own_sink_counts_on(
+    running, queue, queue_name, processes
+):
+    words = ("--metrics-port", "0", "--processes", processes)
+    worker = running("worker", "tasks:own_sink", *words, QUEUE=queue_name)
+    await worker.until_said("consuming queue", int(processes))
+    ports = re.findall(r"http://[\d.]+:(\d+)", worker.err)
+    await queue.add_bulk([{"name": "send", "data": 1}] * 3)
+    await eventually(lambda: _is_done(queue), within_s=10)
+
+    pages = [await _get(port, "/metrics") for port in ports]
+    ready = [await _get(port, "/readyz") for port in ports]
+    await worker.ended(signal.SIGTERM)
+
+    assert ready == ["ok\n"] * int(processes)
+    line = rf'chasquimq_jobs_completed_total{{name="send",queue="{queue_name}"}} (\d)'
+    assert sum(int(count) for page in pages for count in re.findall(line, page)) == 3
+    assert sum(int(count) for count in re.findall(r"counted (\d)", worker.out)) == 3
+
+
+async def test_a_worker_object_with_a_prometheus_sink_of_its_own_is_served_once(
+    running, queue, queue_name, tmp_path
+):
+    (tmp_path / "shown.py").write_text(
+        "from chasquimq import Worker\n"
+        "from chasquimq.telemetry.prometheus import PrometheusSink\n"
+        "from prometheus_client import Counter\n"
+        "from tasks import send\n"
+        "Counter('mine', 'A number of the application.').inc()\n"
+        f"worker = Worker({queue_name!r}, send, metrics=PrometheusSink())\n"
+    )
+    worker = running("worker", "shown:worker", "--metrics-port", "0")
+    await worker.until_said("consuming queue")
+    await queue.add("send", 1)
+    await eventually(lambda: _is_done(queue), within_s=10)
+
+    page = await _get(re.search(r"http://[\d.]+:(\d+)", worker.err)[1], "/metrics")
+
+    samples = [line for line in page.splitlines() if not line.startswith("#")]
+    done = [line for line in samples if line.startswith("chasquimq_jobs_completed_total")]
+    assert done == [f'chasquimq_jobs_completed_total{{name="send",queue="{queue_name}"}} 1.0']
+    assert "mine_total 1.0" in samples
+    assert len(samples) == len(set(samples))
+
+
+async def test_the_deadline_of_a_worker_object_may_be_given(running, queue, queue_name, raw):
+    words = ("--deadline", "100ms")
+    worker = running("worker", "tasks:own_sink", *words, QUEUE=queue_name)
+    await worker.until_said("consuming queue")
+    await queue.add("stuck", 1)
+    await eventually(raw.pending, within_s=10)
+
+    began_s = time.monotonic()
+    assert await worker.ended(signal.SIGTERM) == 0
+    assert time.monotonic() - began_s < 15
+    assert "1 left behind" in worker.err
+
+
+@pytest.mark.parametrize("own", ["", ", tracing=True"], ids=["off", "on already"])
+async def test_runs_of_a_worker_object_have_one_span_each(
+    running, queue, queue_name, tmp_path, own
+):
+    (tmp_path / "traced.py").write_text(
+        f"{TRACED}\n\nfrom chasquimq import Worker\nworker = Worker({queue_name!r}, send{own})\n"
+    )
+    worker = running("worker", "traced:worker", "--tracing")
+    await worker.until_said("consuming queue")
+    await queue.add("mail", 1)
+    await eventually(lambda: _is_done(queue), within_s=10)
+
+    assert await worker.ended(signal.SIGTERM) == 0
+    assert json.loads(worker.out)["name"] == f"execute {queue_name}"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--queue", "other"), "--queue other"),
+        (("--concurrency", "5"), "--concurrency"),
+        (("--max-attempts", "5", "--lease", "3s"), "--max-attempts and --lease"),
+        (("--pool", "process", "--store-results"), "--pool and --store-results"),
+        (("--group", "g"), "--group"),
+    ],
+)
+async def test_options_about_jobs_are_refused_for_a_worker_object_by_name(
+    bare_chasqui, words, named
+):
+    said = await bare_chasqui("worker", "tasks:unnamed", *words, "--check")
+
+    assert (said.code, said.out) == (2, "")
+    assert f"so {named} cannot be given here; " in said.err
+    assert "where the Worker is made" in said.err
+    assert said.err.count("\n") == 1
+
+
+async def test_a_worker_object_may_be_told_the_queue_that_it_names(bare_chasqui):
+    said = await bare_chasqui("worker", "tasks:unnamed", "--queue", "q", "--check")
+
+    assert (said.code, said.err) == (0, "")
 
 
 async def test_a_metrics_port_that_is_taken_is_code_1(chasqui, running, queue_name):

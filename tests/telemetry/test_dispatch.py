@@ -8,8 +8,9 @@ import pytest
 
 from chasquimq.model.pace import Pace
 from chasquimq.telemetry.burden import Burden
-from chasquimq.telemetry.dispatch import SafeSink
-from chasquimq.telemetry.sink import JobOutcome, MetricsSink, ReaderBatch
+from chasquimq.telemetry.dispatch import SafeSink, both_sinks, safe_sink
+from chasquimq.telemetry.memory import InMemorySink
+from chasquimq.telemetry.sink import JobOutcome, MetricsSink, NoopSink, ReaderBatch
 
 OK = JobOutcome("ok", 1, 5, "mail")
 BATCH = ReaderBatch(1, 0)
@@ -109,6 +110,24 @@ def test_a_sink_that_goes_on_raising_is_logged_at_a_slower_pace(caplog):
             for count in (120, 240, 480, 960, 1_920, 3_600, 3_600)
         ),
     ]
+
+
+def test_two_sinks_hear_everything_and_one_that_raises_keeps_nothing_from_the_other(caplog):
+    first, second = InMemorySink(), InMemorySink()
+    both = both_sinks(both_sinks(safe_sink(first), Raising()), second)
+
+    both.job_outcomes([OK] * 3)
+    both.reader_batch(BATCH)
+
+    assert (first.jobs_completed(), second.jobs_completed()) == (3, 3)
+    assert first.entries_read() == second.entries_read() > 0
+    assert len(caplog.records) == 1
+
+
+def test_a_sink_beside_one_that_listens_to_nothing_is_alone():
+    assert both_sinks(None, NoopSink()) is None
+    alone = safe_sink(InMemorySink())
+    assert both_sinks(alone, NoopSink()) is alone
 
 
 class Slow(MetricsSink):

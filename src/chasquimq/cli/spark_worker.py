@@ -28,6 +28,7 @@ from chasquimq.cli.worker_target import (
     load_target,
     refusal,
     setting_refusal,
+    take_process_options,
     tell_server,
 )
 from chasquimq.errors import SettingsError, StoreError
@@ -67,8 +68,9 @@ def _no_connect(_ctx: click.Context, _param: click.Parameter, value: str) -> str
 @click.option("--lease", "claim_min_idle_ms", type=DURATION,
               help="How long a silent worker keeps its jobs.  [default: 30s]")  # fmt: skip
 @click.option("--store-results", is_flag=True, default=None, help="Keep what handlers return.")
-@click.option("--stop-deadline", "stop_deadline_ms", type=DURATION, default="30s",
-              show_default=True, help="How long running jobs may go on after a signal.")  # fmt: skip
+@click.option("--stop-deadline", "stop_deadline_ms", type=DURATION,
+              help="How long running jobs may go on after a signal.  [default: 30s, or what a "
+              "Worker says]")  # fmt: skip
 @click.option("--py-files", multiple=True, metavar="PATH",
               help="Python files or archives for executors; may be given twice.")  # fmt: skip
 @click.option("--master", default=DEFAULT_MASTER, show_default=True, callback=_no_connect,
@@ -81,7 +83,7 @@ def worker(
     queue: str,
     target: str,
     tasks: int,
-    stop_deadline_ms: int,
+    stop_deadline_ms: int | None,
     py_files: tuple[str, ...],
     master: str,
     conf: Mapping[str, str],
@@ -103,7 +105,9 @@ def worker(
     master = workers_master(master, tasks)
     _refuse_missing(py_files)
     host = _host(queue, target, options, stop_deadline_ms, redis_url)
-    settings = RunSettings(host=host, tasks=tasks, stop_deadline_ms=stop_deadline_ms)
+    settings = RunSettings(
+        host=host, tasks=tasks, stop_deadline_ms=host.options["shutdown_deadline_ms"]
+    )
     try:
         with (
             ended_like_an_interrupt(),
@@ -145,12 +149,14 @@ def _refuse_missing(files: tuple[str, ...]) -> None:
 
 
 def _host(
-    queue: str, target: str, options: dict[str, Any], deadline_ms: int, redis_url: str | None
+    queue: str, target: str, options: dict[str, Any], deadline_ms: int | None, redis_url: str | None
 ) -> HostSettings:
     """What tasks are told; what cannot be run is refused before Spark starts."""
-    from chasquimq.spark.workers.settings import HostSettings
+    from chasquimq.spark.workers.settings import STOP_DEADLINE_MS, HostSettings
 
     made = _ready_made(queue, target, options)
+    if deadline_ms is None:
+        deadline_ms = STOP_DEADLINE_MS if made is None else made.shutdown_deadline_ms
     if made is not None and redis_url is not None:
         tell_server(made, redis_url)
     url = (made and made.named_url) or any_server(redis_url)
@@ -159,7 +165,7 @@ def _host(
         queue=queue,
         target=target,
         url=url,
-        options={} if made else {**options, "shutdown_deadline_ms": deadline_ms},
+        options={**options, "shutdown_deadline_ms": deadline_ms},
         folder=os.getcwd(),  # noqa: PTH109  as text, for other processes
     )
 
@@ -178,11 +184,7 @@ def _ready_made(queue: str, target: str, options: dict[str, Any]) -> Worker | No
         except SettingsError as refused:
             raise setting_refusal(refused, target="--handler") from None
         return None
-    if options:
-        raise _refusal(
-            f"{target} is a Worker with settings of its own, so {', '.join(options)} cannot be "
-            "given; set them where it is made"
-        )
+    take_process_options(found, target, options, of="--handler")
     if found.name != queue:
         raise _refusal(f"{target} is a Worker of the queue {found.name!r}, --queue says {queue!r}")
     return found

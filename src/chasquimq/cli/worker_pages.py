@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WorkerPages:
-    """The numbers of one process; a Worker that was built elsewhere counts in its own sink."""
+    """The numbers of one process; a Worker that has a sink of its own tells both."""
 
     def __init__(self, queue: str) -> None:
         self._prometheus = _new_prometheus_sink()
@@ -52,10 +52,10 @@ class WorkerPages:
 
 def _new_prometheus_sink() -> PrometheusSink:
     try:
-        from chasquimq.telemetry.prometheus import PrometheusSink
+        from chasquimq.telemetry.prometheus import PrometheusSink, process_registry
     except ModuleNotFoundError as missing:
         raise NotSupportedError(
             f"--metrics-port needs the module {missing.name}, which is not installed; "
             "install it with pip install 'chasquimq-py[prometheus]'"
         ) from missing
-    return PrometheusSink()
+    return PrometheusSink(registry=process_registry())

@@ -17,8 +17,8 @@ from chasquimq.cli.visit import refuse_wrong_types, run
 from chasquimq.cli.worker_target import (
     is_worker,
     load_target,
-    refusal,
     setting_refusal,
+    take_process_options,
     tell_server,
 )
 from chasquimq.errors import SettingsError
@@ -95,11 +95,11 @@ class WorkerRun:
         return self._made(found)
 
     def _ready_made(self, worker: Worker) -> Worker:
-        if self._options or self._endpoint is not None:
-            raise refusal(
-                f"{self._target} is a Worker with settings of its own, so options of workers "
-                "cannot be given; set them where it is made"
-            )
+        metrics = None
+        if self._endpoint is not None:
+            self._pages = _new_pages(worker.name)
+            metrics = self._pages.sink
+        take_process_options(worker, self._target, self._options, metrics=metrics)
         if self._redis_url is not None:
             tell_server(worker, self._redis_url)
         return worker

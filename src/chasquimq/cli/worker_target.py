@@ -19,15 +19,22 @@ from chasquimq.errors import SettingsError
 if TYPE_CHECKING:
     from chasquimq.worker import Worker
 
-# By the name that an error has for it.
+# By the name that an error, or Worker, has for it.
 OPTIONS = {
     "queue name": "--queue",
+    "queue_name": "--queue",
     "group name": "--group",
+    "group": "--group",
     "claim_min_idle_ms": "--lease",
     "shutdown_deadline_ms": "--deadline",
     "concurrency": "--concurrency",
     "max_attempts": "--max-attempts",
+    "pool": "--pool",
+    "store_results": "--store-results",
+    "tracing": "--tracing",
 }
+# What is about the process and not about jobs, so that a Worker takes it, too.
+PROCESS_OPTIONS = ("shutdown_deadline_ms", "tracing")
 PACKAGE = Path(__file__).parents[1]
 PLACES_MAX = 3
 RULE = "a function, a dict of functions by job name, or a Worker"
@@ -63,6 +70,41 @@ def tell_server(worker: Worker, redis_url: str, reason: str = "its URL was given
         worker.use_server(redis_url, reason=reason)
     except SettingsError as refused:
         raise refusal(str(refused), of="--redis-url") from None
+
+
+def take_process_options(
+    worker: Worker,
+    target: str,
+    options: Mapping[str, Any],
+    *,
+    of: str = "MODULE:ATTRIBUTE",
+    **more: Any,
+) -> None:
+    """Give a Worker what is about the process; an option about jobs is wrong usage."""
+    given = dict(options)
+    process = {name: given.pop(name) for name in PROCESS_OPTIONS if name in given}
+    if given.get("queue_name") == worker.name:
+        del given["queue_name"]
+    if given:
+        raise refusal(
+            f"{target} is a Worker with settings of its own, so {_flags(given)} cannot be given "
+            f"here; leave {'it' if len(given) == 1 else 'them'} out, or set "
+            f"{'it' if len(given) == 1 else 'them'} where the Worker is made",
+            of=of,
+        )
+    try:
+        worker.use_process_options(**process, **more)
+    except SettingsError as refused:
+        raise setting_refusal(refused, target=of) from None
+
+
+def _flags(given: Mapping[str, Any]) -> str:
+    """The options as they are typed; a queue with its name, as it may be the wrong one."""
+    flags = [
+        f"--queue {value}" if name == "queue_name" else OPTIONS[name]
+        for name, value in given.items()
+    ]
+    return " and ".join([", ".join(flags[:-1]), flags[-1]] if len(flags) > 1 else flags)
 
 
 def refusal(why: str, *, of: str = "MODULE:ATTRIBUTE") -> click.BadParameter:

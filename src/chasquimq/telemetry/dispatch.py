@@ -23,10 +23,32 @@ logger = get_logger(__name__)
 Tell = Callable[[Any], None]
 
 
+def both_sinks(sink: MetricsSink | None, other: MetricsSink) -> MetricsSink | None:
+    """One sink for what `sink`, which is safe, and another one are to hear; None: nobody listens."""
+    safe = safe_sink(other)
+    if sink is None or safe is None:
+        return safe or sink
+    return CompositeSink([sink, safe])
+
+
 def safe_sink(sink: MetricsSink | None) -> SafeSink | None:
     """The sink behind a guard; None for one that listens to nothing, which so costs nothing."""
     guarded = None if sink is None else SafeSink(sink)
     return None if is_noop(sink) else guarded
+
+
+class CompositeSink(MetricsSink):
+    """Passes every record to each of several sinks that listens to it, one after the other.
+
+    Make each of them safe: what one raises keeps the record from those behind it.
+    """
+
+    def __init__(self, sinks: Sequence[MetricsSink]) -> None:
+        for happening in HAPPENINGS:
+            methods = [getattr(one, happening) for one in sinks if listens(one, happening)]
+            if methods:
+                # On the instance, so that what nobody listens to stays a no-op.
+                setattr(self, happening, methods[0] if len(methods) == 1 else _to_all(methods))
 
 
 class SafeSink(MetricsSink):
@@ -101,6 +123,14 @@ class SafeSink(MetricsSink):
 
     def _about(self, happening: str) -> dict[str, Any]:
         return {"sink": self._sink_name, "happening": happening}
+
+
+def _to_all(methods: Sequence[Tell]) -> Tell:
+    def tell_all(record: Any) -> None:
+        for method in methods:
+            method(record)
+
+    return tell_all
 
 
 def _for_each(tell: Tell) -> Tell:

@@ -54,6 +54,24 @@ class PrometheusSink(TallySink[Histogram]):
         self._registry.unregister(self._collector)
 
 
+def process_registry() -> CollectorRegistry:
+    """A registry for the numbers of one process: shows what the default one does, too.
+
+    A Worker may have a sink of its own in the default registry, which would show its numbers twice.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Others())
+    return registry
+
+
+class _Others(Collector):
+    """What the default registry has of others."""
+
+    def collect(self) -> Iterator[Metric]:
+        own = {_metric(family).name for family in FAMILIES}
+        return (metric for metric in REGISTRY.collect() if metric.name not in own)
+
+
 class _Copy(NamedTuple):
     """The numbers of one label set at one moment."""
 

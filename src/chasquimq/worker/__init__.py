@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -34,7 +35,7 @@ from chasquimq.settings import (
 from chasquimq.store.address import connection_settings
 from chasquimq.store.payloads import encode_result
 from chasquimq.store.waiting import wait_for_server
-from chasquimq.telemetry.dispatch import safe_sink
+from chasquimq.telemetry.dispatch import both_sinks, safe_sink
 from chasquimq.telemetry.sink import MetricsSink
 from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.names import check_group_name, check_queue_name
@@ -158,9 +159,8 @@ class Worker:
             on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
             on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,
         )  # fmt: skip
-        self._sink = safe_sink(metrics)
-        traced = tracing_of(tracing)
-        self._spans = traced and RunSpans(traced, self.name, self.group, self.consumer_id)
+        self._sink: MetricsSink | None = safe_sink(metrics)
+        self._tracing = tracing_of(tracing)
         self._stopping = Stopping(shutdown_deadline_ms)
         self._shift: Shift | None = None
         self._finished: asyncio.Future[None] | None = None
@@ -191,6 +191,34 @@ class Worker:
         if self._named_url is not None:
             refuse_other_server(self._connection, chosen)
         self._connection, self._server_reason = chosen, reason
+
+    @property
+    def shutdown_deadline_ms(self) -> int:
+        """How long running jobs may go on once it is asked to stop."""
+        return self._settings.shutdown_deadline_ms
+
+    def use_process_options(
+        self,
+        *,
+        metrics: MetricsSink | None = None,
+        tracing: bool | Tracing = False,
+        shutdown_deadline_ms: int | None = None,
+    ) -> None:
+        """Take what belongs to the process around it; to be said before `run`.
+
+        The sink is told of everything beside the worker's own. A worker that opens spans already
+        keeps its tracer. The deadline replaces its own.
+
+        Raises:
+            SettingsError: one of them cannot be had.
+        """
+        if metrics is not None:
+            self._sink = both_sinks(self._sink, metrics)
+        if self._tracing is None:
+            self._tracing = tracing_of(tracing)
+        if shutdown_deadline_ms is not None:
+            self._settings = replace(self._settings, shutdown_deadline_ms=shutdown_deadline_ms)
+            self._stopping.set_deadline(shutdown_deadline_ms)
 
     async def __aenter__(self) -> Self:
         return self
@@ -267,6 +295,11 @@ class Worker:
     async def _is_idle(self, delayed_within_ms: int) -> bool:
         return self._shift is not None and await self._shift.is_idle(delayed_within_ms)
 
+    def _run_spans(self) -> RunSpans | None:
+        if self._tracing is None:
+            return None
+        return RunSpans(self._tracing, self.name, self.group, self.consumer_id)
+
     def _assembly(self) -> Assembly:
         return Assembly(
             queue=self.name,
@@ -276,7 +309,7 @@ class Worker:
             settings=self._settings,
             hooks=self._hooks,
             sink=self._sink,
-            spans=self._spans,
+            spans=self._run_spans(),
             health=lambda: self.health().record,
             state=self.state,
             encode=self._encode,

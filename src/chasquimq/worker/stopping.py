@@ -21,6 +21,10 @@ class Stopping:
         self._deadline_s: float | None = None
         self._asked = asyncio.Event()
 
+    def set_deadline(self, deadline_ms: int) -> None:
+        """How long running jobs may go on; for those who have not been asked yet."""
+        self._deadline_ms = deadline_ms
+
     @property
     def is_asked(self) -> bool:
         return self._asked.is_set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.cli.main import main
+from chasquimq.cli.spark_worker import _host
 from chasquimq.errors import SettingsError
 from chasquimq.spark.workers.board import Board, Record, stop_runs
 from chasquimq.spark.workers.hosting import RESTART_MS_MAX, restart_ms
@@ -157,6 +158,7 @@ async def note(job):
 
 unnamed = Worker("{queue}", note)
 named = Worker("{queue}", note, redis_url="redis://me:canary@127.0.0.1:2")
+patient = Worker("{queue}", note, shutdown_deadline_ms=90_000)
 """
 
 
@@ -183,6 +185,26 @@ def test_a_worker_that_names_its_server_keeps_it_in_tasks(ready_made, url, queue
     worker = new_worker(host(url, queue_name, f"{ready_made}:named"), "c")
 
     assert worker.named_url == "redis://me:canary@127.0.0.1:2"
+
+
+@pytest.mark.parametrize(("given_ms", "deadline_ms"), [(None, 90_000), (5_000, 5_000)])
+def test_a_run_waits_as_long_as_its_worker_unless_it_is_told_how_long(
+    ready_made, url, queue_name, given_ms, deadline_ms
+):
+    made = f"{ready_made}:patient"
+
+    settings = _host(queue_name, made, {}, given_ms, url)
+
+    assert settings.options == {"shutdown_deadline_ms": deadline_ms}
+    assert new_worker(settings, "c").shutdown_deadline_ms == deadline_ms
+
+
+def test_an_option_about_jobs_is_refused_for_a_worker_by_its_name(capsys, ready_made, queue_name):
+    words = ["--queue", queue_name, "--handler", f"{ready_made}:unnamed", "--max-attempts", "3"]
+
+    assert main(["spark", "worker", *words]) == 2
+
+    assert "so --max-attempts cannot be given here; leave it out" in capsys.readouterr().err
 
 
 def test_a_worker_that_names_its_server_is_not_told_another(capsys, ready_made, url, queue_name):

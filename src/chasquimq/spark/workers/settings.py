@@ -29,7 +29,8 @@ _CONF: Final = {
 class HostSettings:
     """What every task is told; travels to executors.
 
-    `options` are a Worker's, by name; a `target` that is a Worker has its own. `folder` is where
+    `options` are a Worker's, by name; a `target` that is a Worker has its own, and takes only those
+    that are about the process. `folder` is where
     the handler's module was found, for tasks on this machine.
     """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def new_worker(settings: HostSettings, consumer_id: str) -> Worker:
-    """The worker of a task; a target that is a Worker keeps its settings, but for its name.
+    """The worker of a task; a target that is a Worker keeps its settings about jobs.
 
     One that names no server dials the one that the run was told.
     """
@@ -34,6 +34,7 @@ def new_worker(settings: HostSettings, consumer_id: str) -> Worker:
         )  # fmt: skip
     if found.named_url is None:
         found.use_server(settings.url)
+    found.use_process_options(**settings.options)
     found.consumer_id = consumer_id
     return found
 
