@@ -120,7 +120,9 @@ async def test_the_end_of_an_outage_is_reported_once_for_all_connections(link_to
     await proxy.accept()
     await asyncio.wait_for(asyncio.gather(*calls), 10)
 
+    (gone,) = [said for said in messages(caplog) if "does not answer, dialling again: " in said]
     (line,) = [said for said in messages(caplog) if "connected to" in said]
+    assert gone.startswith(f"the server at {proxy.url} does not answer")
     found = re.fullmatch(rf"connected to {re.escape(proxy.url)} again after (.+) s", line)
     assert found
     assert away_s <= float(found[1]) < 30

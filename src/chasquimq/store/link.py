@@ -39,6 +39,7 @@ _HANG_UP_S = 1.0
 _HANG_UP_ROUNDS = 3
 # All connections of a process that one address refuses share one line of the log.
 _refusals_logged: defaultdict[str, Pace] = defaultdict(Pace)
+_outages_logged: defaultdict[str, Pace] = defaultdict(Pace)
 # Since when an address could not be dialled; the first connection that is back reports the end.
 _away_since_s: dict[str, float] = {}
 
@@ -78,7 +79,6 @@ class Link:
         self._caller_count = 0
         self._refused: asyncio.Future[None] | None = None
         self._refusal: StoreError | None = None
-        self._tries = 0
         self._opened_s = float("-inf")
         self._was_open = False
         self._is_closed = False
@@ -334,9 +334,8 @@ class Link:
         if not self._may_dial_on(error):
             self._login.note(error, was_open=self._was_open)
             raise error
-        self._tries += 1
         self._schedule.failed(asyncio.get_running_loop().time())
-        self._report(error, self._tries)
+        self._report(error)
         if self._refused is not None:
             self._refused.set_result(None)
             self._refused = None
@@ -355,7 +354,7 @@ class Link:
             connection.abort("preparing the connection failed")
             raise
         self._connection, self._was_open = connection, True
-        self._refusal, self._tries = None, 0
+        self._refusal = None
         self._login.clear()
         self._report_back()
         self._opened_s = asyncio.get_running_loop().time()
@@ -364,18 +363,19 @@ class Link:
     def _report_back(self) -> None:
         address = str(self._route)
         _refusals_logged.pop(address, None)
+        _outages_logged.pop(address, None)
         since_s = _away_since_s.pop(address, None)
         if since_s is not None:
             away_s = time.monotonic() - since_s
             logger.warning("connected to %s again after %.1f s", address, away_s)
 
-    def _report(self, error: StoreError, tries: int) -> None:
+    def _report(self, error: StoreError) -> None:
         _away_since_s.setdefault(str(self._route), time.monotonic())
         if is_login_refused(error):
             if _refusals_logged[str(self._route)].allows():
                 logger.warning("a login is refused and tried again: %s", error)
             return
-        level = logging.WARNING if tries in (1, 10) else logging.DEBUG
+        level = logging.WARNING if _outages_logged[str(self._route)].allows() else logging.DEBUG
         logger.log(
             level, "the server at %s does not answer, dialling again: %s", self._route, error,
             extra={"error": str(error)},
