@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from chasquimq.inspector import Inspector
     from chasquimq.job import Job, current_job
     from chasquimq.model.job_state import JobState
+    from chasquimq.model.json_value import json_value
     from chasquimq.model.snapshot import Snapshot
     from chasquimq.producer import Producer
     from chasquimq.queue import Queue
@@ -188,6 +189,7 @@ _HOMES = {
     "WorkerSettings": "settings",
     "WriteFailed": "errors",
     "current_job": "job",
+    "json_value": "model.json_value",
 }
 # Callers of the original reach these through the package, without an import of their own.
 _MODULES = {"_native", "blocking", "errors", "job", "queue", "queue_events", "repeat", "worker"}
@@ -228,6 +230,7 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "JobOutcome",
     "JobState",
     "JobTimeout",
+    "json_value",
     "KindRefused",
     "LeaseSettings",
     "LimitExceeded",

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chasquimq.job import DeliveredJob, Job
+from chasquimq.model.json_value import ToDict
 from chasquimq.settings import CredentialProvider
 from chasquimq.worker import Worker
 from chasquimq.worker.options import one_for_zero
 
 
 @dataclass(frozen=True, slots=True)
-class BytesJob:
+class BytesJob(ToDict):
     """A job as a Consumer's handler sees it; `attempt` counts the runs before this one."""
 
     id: str

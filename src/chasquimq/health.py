@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from chasquimq.model.json_value import ToDict
 from chasquimq.telemetry.sink import WorkerHealth
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class Health(ToDict):
     """Totals count since the worker started; `loops_down` names loops failing for over 5 s.
 
     `is_stalled`: jobs wait here, room to run them is free, and for `stall_after_ms` none started.
@@ -62,6 +63,10 @@ class Health:
         return found + [
             f"loop {name} keeps failing: {why}" for name, why in self.loops_down.items()
         ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, with the verdict and the problems in front."""
+        return {"is_ok": self.is_ok, "problems": self.problems, **ToDict.to_dict(self)}
 
     @property
     def record(self) -> WorkerHealth:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Self
-
-import msgspec
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.finding import Finding
@@ -244,14 +243,14 @@ async def _look_at(
 
 
 def _about(queue: str, findings: list[Finding]) -> list[Finding]:
-    return [msgspec.structs.replace(finding, queue=queue) for finding in findings]
+    return [replace(finding, queue=queue) for finding in findings]
 
 
 async def _diagnose(master: Master) -> list[Finding]:
     """The findings of one node, each with its address."""
     facts = await DiagnosingStore(master.link, _reads(master.link)).server(master.holds)
     return [
-        msgspec.structs.replace(finding, found=f"{master.address}: {finding.found}")
+        replace(finding, found=f"{master.address}: {finding.found}")
         for finding in check_server(facts)
     ]
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from chasquimq.model.json_value import ToDict
+
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
 
 _current: ContextVar[Job | None] = ContextVar("chasquimq_current_job", default=None)
 
 
-@dataclass
-class Job:
+@dataclass(init=False)
+class Job(ToDict):
     """What was added; handlers get one with the same fields.
 
     `attempt` counts the runs before this one, crashes included; `run_number` counts from 1.
@@ -26,12 +28,30 @@ class Job:
     data: Any
     attempt: int = 0
     created_at_ms: int = 0
-    _queue: Any = field(default=None, repr=False, compare=False)
     is_duplicate: bool = field(default=False, repr=False, compare=False)
 
     # Set for the hooks on_failed and on_dead: what was raised, and why it was given up.
     error: str = field(default="", init=False, repr=False, compare=False)
     reason: str = field(default="", init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        data: Any,
+        attempt: int = 0,
+        created_at_ms: int = 0,
+        _queue: Any = None,
+        is_duplicate: bool = False,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.data = data
+        self.attempt = attempt
+        self.created_at_ms = created_at_ms
+        # No field: what turns a job into JSON reads the fields, and a queue is none of it.
+        self._queue = _queue
+        self.is_duplicate = is_duplicate
 
     @property
     def attempts_made(self) -> int:

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import Any, Self
 
 from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
+from chasquimq.model.json_value import ToDict
 from chasquimq.settings import CredentialProvider, at_least
 from chasquimq.store.address import connection_settings
 from chasquimq.store.tailing import EventTail, TailedEntry
@@ -25,7 +26,7 @@ Callback = Callable[["QueueEvent"], Awaitable[None] | None]
 
 
 @dataclass(frozen=True)
-class QueueEvent:
+class QueueEvent(ToDict):
     """One event: its name, whose it is, and everything else it says.
 
     `fields` holds the rest as the stream has it, numbers as int. `entry_id` is where to

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from chasquimq.errors import KindRefused, SettingsError
+from chasquimq.model.json_value import ToDict
 
 _PATTERN_KEYS = {"cron": ("expression", "tz"), "every": ("interval_ms",)}
 _POLICY_KEYS: dict[str, tuple[str, ...]] = {
@@ -17,7 +18,7 @@ _POLICY_KEYS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class RepeatPattern:
+class RepeatPattern(ToDict):
     """When a job repeats: by a wall clock, or again and again after an interval."""
 
     kind: str
@@ -47,7 +48,7 @@ class RepeatPattern:
 
 
 @dataclass(frozen=True)
-class MissedFiresPolicy:
+class MissedFiresPolicy(ToDict):
     """What becomes of the windows that passed while no scheduler was running."""
 
     kind: str
@@ -86,7 +87,7 @@ class MissedFiresPolicy:
 
 
 @dataclass(frozen=True)
-class RepeatableMeta:
+class RepeatableMeta(ToDict):
     """A repeatable job as listed; `missed_fires` None means that missed windows are skipped."""
 
     key: str
@@ -108,7 +109,7 @@ class RepeatableMeta:
 
 
 @dataclass(frozen=True)
-class QuarantinedRepeatable:
+class QuarantinedRepeatable(ToDict):
     """A spec that could not fire and was put aside; `spec` is what was stored, byte for byte."""
 
     key: str
@@ -116,13 +117,9 @@ class QuarantinedRepeatable:
     spec: bytes
     quarantined_at_ms: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """The dict form."""
-        return _set_only(self)
-
 
 @dataclass(frozen=True)
-class BackoffSpec:
+class BackoffSpec(ToDict):
     """How long a failed job waits; None leaves a value to the worker."""
 
     kind: str

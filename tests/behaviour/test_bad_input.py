@@ -8,6 +8,7 @@ import enum
 import uuid
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from chasquimq import BackoffSpec, Producer, Queue
@@ -32,6 +33,17 @@ async def untouched(raw):
 @dataclass
 class Point:
     x: int
+
+
+class Mail(msgspec.Struct):
+    to: str
+
+
+class Model:
+    """Says what it is as a model of pydantic does."""
+
+    def model_dump(self, mode):
+        return {}
 
 
 class Colour(enum.Enum):
@@ -114,7 +126,15 @@ BAD_DATA = {
     ),
     "decimal": ({"price": decimal.Decimal(1)}, "data.price is a Decimal; convert it first"),
     "uuid": (uuid.UUID(int=1), "data is a UUID; convert it first, for example with str()"),
-    "dataclass": ({"a": [Point(1)]}, "data.a[0] is a Point; convert it first"),
+    "dataclass": (
+        {"a": [Point(1)]},
+        "data.a[0] is a Point; convert it first, with dataclasses.asdict(data.a[0])",
+    ),
+    "struct": (Mail("ada"), "data is a Mail; convert it first, with msgspec.to_builtins(data)"),
+    "pydantic model": (
+        {"mail": Model()},
+        'data.mail is a Model; convert it first, with data.mail.model_dump(mode="json")',
+    ),
     "enum": ({"c": Colour.RED}, "data.c is a Colour; convert it first"),
     "object": (object(), "data is an object; convert it first"),
     "huge int": ({"n": 2**64}, "data.n must be an int of at most 64 bits; send it as a str"),
@@ -294,7 +314,6 @@ BAD_QUEUE_OPTIONS = {
 BAD_URLS = {
     "empty": "",
     "blank": "  ",
-    "none": None,
     "bytes": b"redis://host",
     "scheme": "http://host",
     "no host": "redis://",

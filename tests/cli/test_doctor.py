@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -108,7 +110,7 @@ def test_every_trouble_of_a_queue_is_found_with_a_remedy(change, check, words):
     ids=lambda value: str(value)[:40],
 )
 def test_every_trouble_of_the_depths_is_found_with_a_remedy(change, more, check, words):
-    snapshot = msgspec.structs.replace(SNAPSHOT, **change)
+    snapshot = dataclasses.replace(SNAPSHOT, **change)
     facts = msgspec.structs.replace(QUEUE, snapshot=snapshot, **more)
 
     (trouble,) = [finding for finding in check_queue(facts, LEASE_MS) if finding.is_trouble]
@@ -126,7 +128,7 @@ def test_every_trouble_of_the_depths_is_found_with_a_remedy(change, more, check,
     ],
 )
 def test_a_small_lag_is_no_trouble_and_told_as_inspect_tells_it(lag_ms, promoter, words):
-    snapshot = msgspec.structs.replace(SNAPSHOT, oldest_delayed_lag_ms=lag_ms)
+    snapshot = dataclasses.replace(SNAPSHOT, oldest_delayed_lag_ms=lag_ms)
     facts = msgspec.structs.replace(QUEUE, snapshot=snapshot, promoter=promoter)
 
     (found,) = [one for one in check_queue(facts, LEASE_MS) if one.check == "promotion"]

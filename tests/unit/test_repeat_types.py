@@ -109,7 +109,7 @@ def test_a_plan_put_aside_has_a_dict_form():
     aside = QuarantinedRepeatable("k", "because", b"\xff", 1_000)
 
     assert aside.to_dict() == {
-        "key": "k", "reason": "because", "spec": b"\xff", "quarantined_at_ms": 1_000,
+        "key": "k", "reason": "because", "spec": {"$base64": "/w=="}, "quarantined_at_ms": 1_000,
     }  # fmt: skip
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from chasquimq.cli.options import group_option, json_option, lease_option, redis_url_option
 from chasquimq.cli.progress import behind_bar, progress_bar
@@ -73,7 +73,7 @@ async def _permitted(work: Coroutine[Any, Any, list[Finding]], queue: str = "") 
         if refused.code != "NOPERM":
             raise
         found, _, remedy = str(refused).rpartition("; ")
-        return [msgspec.structs.replace(error("rights", found, remedy), queue=queue or None)]
+        return [replace(error("rights", found, remedy), queue=queue or None)]
 
 
 async def _diagnose_queues(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-import msgspec
 
 from chasquimq.cli.main import Group
 from chasquimq.cli.moment import iso
@@ -68,7 +68,7 @@ async def _find(queue: str, job_id: str, url: str) -> Found:
 
 def _facts(found: Found) -> dict[str, Any]:
     state = found.state
-    known = {key: value for key, value in msgspec.structs.asdict(state).items()
+    known = {key: value for key, value in asdict(state).items()
              if value is not None and key not in _TOLD_ELSEWHERE}  # fmt: skip
     if state.state == "unknown":
         known["scanned_all"] = state.scanned_all

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from chasquimq.cli.options import json_option, redis_url_option
 from chasquimq.cli.pipeline_needs import READING, need, refuse_unknown_queues
@@ -78,9 +78,9 @@ def _about_queue(look: RetentionLook, queue: str, trigger_s: float) -> list[Find
     kept = {one.channel: one for one in look.at(queue)}
     if not kept:
         missing = warning("channels", "neither a history nor events", "let a worker run a job")
-        return [msgspec.structs.replace(missing, queue=queue)]
+        return [replace(missing, queue=queue)]
     read = kept.get("history") or kept["events"]
-    return [msgspec.structs.replace(advise(read, trigger_s), queue=queue)]
+    return [replace(advise(read, trigger_s), queue=queue)]
 
 
 def _about_unread(url: str, queues: tuple[str, ...], lake: Path) -> list[Finding]:
@@ -91,7 +91,7 @@ def _about_unread(url: str, queues: tuple[str, ...], lake: Path) -> list[Finding
 
     remedy = "let the pipeline run all the time, or keep more"
     return [
-        msgspec.structs.replace(
+        replace(
             error(one.channel, f"{_entries(one.gone)} gone before they were read", remedy),
             queue=one.queue,
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
+from chasquimq.model.json_value import ToDict
 
 Level = Literal["ok", "note", "warning", "error"]
 
 
-class Finding(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Finding(ToDict):
     """One check: `found` says what is so, `remedy` what to do; trouble always has a remedy."""
 
     check: str

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-
-import msgspec
+from dataclasses import dataclass
 
 from chasquimq.errors import GroupConflict, StoreError
+from chasquimq.model.json_value import ToDict
 
 # A live worker asks for jobs at least every 5 s. One that has been silent for longer than this
 # is dead, and keeps its group in use only by the jobs that it holds.
 SILENT_MS_MAX = 60_000
 
 
-class GroupUse(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class GroupUse(ToDict):
     """A consumer group: its consumers that the server heard of lately, and the jobs they hold."""
 
     name: str

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
+from chasquimq.model.json_value import ToDict
 
 State = Literal["ready", "running", "delayed", "dead", "completed", "unknown"]
 Source = Literal["stream", "delayed", "dlq", "outcome", "result", "history"]
 
 
-class JobState(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState(ToDict):
     """What is known of one job; None stands for what is not known.
 
     `ready` waits for a worker, `running` is held by one, `delayed` waits for its time (retries

@@ -1,18 +1,32 @@
-"""A user's value as JSON can say it: bytes, moments and odd keys get a readable form."""
+"""Values as JSON can say them: bytes, moments and odd keys get a readable form."""
 
 from __future__ import annotations
 
 import math
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, cast
 
 BYTES_KEY = "$base64"
 
 
+class ToDict:
+    """A dataclass that answers a caller, and that web frameworks can return."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, made of what JSON has; bytes become {"$base64": …}."""
+        own: Any = self
+        return {one.name: json_value(getattr(self, one.name)) for one in fields(own)}
+
+
 def json_value(value: Any) -> Any:
-    """The same value made of what JSON has; bytes become {"$base64": …}."""
+    """The same value made of what JSON has; bytes become {"$base64": …}, and answers dicts."""
+    if isinstance(value, ToDict):
+        return json_value(value.to_dict())
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {_key(key): json_value(one) for key, one in items}

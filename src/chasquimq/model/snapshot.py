@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-import msgspec
-
+from chasquimq.model.json_value import ToDict
 from chasquimq.model.worker_record import WorkerRecord, WorkerState, state_after
 
 _RUST_NAME = re.compile("c-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(ToDict):
     """How much is where.
 
     `stream_depth` counts what waits and what runs, `pending` what workers hold of it; `parked` is
@@ -45,7 +46,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.added_total is None else self.added_total - self.stream_depth
 
 
-class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSnapshot(ToDict):
     """A consumer of the group; `idle_ms` is how long ago it last sent a command for its jobs.
 
     `record` is what it says of itself, and `record_age_ms` how long ago it last said so; workers
@@ -86,7 +88,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, self.lease_ms(lease_ms) - self.silent_ms)
 
 
-class DelayedJob(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedJob(ToDict):
     """A member of the delayed set; `job_id` and `attempt` are None where it cannot be read.
 
     `due_ms` is None where the score is no instant. `waits_for` is set where no worker that met the
@@ -103,7 +106,8 @@ class DelayedJob(msgspec.Struct, frozen=True, kw_only=True):
     waits_until_ms: int | None = None
 
 
-class WrongType(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WrongType(ToDict):
     """A key of a queue that somebody put another kind of value into."""
 
     key: str

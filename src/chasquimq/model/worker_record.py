@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
+from chasquimq.model.json_value import ToDict
 
 WorkerState = Literal["alive", "silent", "dead", "parking"]
 # A worker says nothing more often than this, however short its lease is.
@@ -16,7 +17,8 @@ _HANDLERS_MAX = 200
 _HANDLERS_BYTES_MAX = 16 * 1024
 
 
-class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord(ToDict):
     """One worker of one group; every field has a default, so that older and newer ones are read.
 
     `handlers` are the names that it has handlers for, the first of them where there are many:

@@ -6,6 +6,7 @@ What is known of a job that ended is put together from its outcome, its DLQ entr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -114,7 +115,7 @@ class _Search:
         found = await self._with_history(found)
         is_whole = self._is_whole or found.state != "unknown"
         has_result = bool(glance.has_result)
-        return msgspec.structs.replace(found, has_result=has_result, scanned_all=is_whole)
+        return replace(found, has_result=has_result, scanned_all=is_whole)
 
     async def _glance(self) -> _Glance:
         keys, job_id = self._keys, self._job_id
@@ -342,9 +343,9 @@ def _held(ready: JobState, pending: Reply, time: Reply) -> JobState:
     _, worker, idle_ms, delivery_count = pending
     spent = ready.attempt or 0
     if worker == PARKING.encode():
-        return msgspec.structs.replace(ready, attempt=spent + delivery_count)
+        return replace(ready, attempt=spent + delivery_count)
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-    return msgspec.structs.replace(
+    return replace(
         ready,
         state="running",
         worker=read_text(worker),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
-
-import msgspec
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.model.json_value import ToDict
 from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
 from chasquimq.store.connection import Connection, Part, Reply, pack
 from chasquimq.store.consuming import PARKING
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _RECORDS_PER_CALL_MAX = 500
 
 
-class Counts(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Counts(ToDict):
     """How many jobs are where.
 
     `ready` wait in the stream, those included that a worker gave back; `running` are held by
@@ -40,6 +41,10 @@ class Counts(msgspec.Struct, frozen=True):
     def backlog(self) -> int:
         """What still has to be done, now or later."""
         return self.ready + self.running + self.delayed
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts and the backlog."""
+        return {**ToDict.to_dict(self), "backlog": self.backlog}
 
 
 class InspectorStore:
@@ -183,7 +188,7 @@ def _with_record(
     # A record that never runs out says nothing about its age.
     left_ms = ttl_ms if isinstance(ttl_ms, int) else -1
     age_ms = max(0, record.ttl_ms - left_ms) if left_ms >= 0 else None
-    return msgspec.structs.replace(worker, record=record, record_age_ms=age_ms)
+    return replace(worker, record=record, record_age_ms=age_ms)
 
 
 def _held_and_parked(reply: Reply) -> tuple[int, int]:

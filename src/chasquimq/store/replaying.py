@@ -11,6 +11,7 @@ import msgspec
 
 from chasquimq.errors import DecodeError, EditRefused
 from chasquimq.model.backoff import U32_MAX
+from chasquimq.model.json_value import ToDict
 from chasquimq.model.verdict import UNKNOWN_SINCE, UNKNOWN_UNTIL
 from chasquimq.store.producing import ProducerStore
 from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras, split_envelope
@@ -27,7 +28,7 @@ _BYTES_PER_CALL_MAX = 1024 * 1024
 _BURST_S = 0.1
 
 
-class Replayed(int):
+class Replayed(int, ToDict):
     """How many jobs were replayed, and what else a replay met on its way.
 
     `matched` entries met the filters; `skipped` of them stay in the DLQ: they cannot be decoded,
@@ -62,6 +63,10 @@ class Replayed(int):
     @property
     def replayed(self) -> int:
         return int(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures and the ids; as a number it is only how many were replayed."""
+        return {"replayed": int(self), **vars(self)}
 
 
 class Replay:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.attempt_row import AttemptOutcome, AttemptRow
@@ -154,10 +153,10 @@ class Sighting:
 
 def joined(state: JobState, past: JobState) -> JobState:
     """The state with what only the history knows of the attempt that it ended with."""
-    known = msgspec.structs.asdict(state)
-    more = {key: value for key, value in msgspec.structs.asdict(past).items() if value is not None}
+    known = asdict(state)
+    more = {key: value for key, value in asdict(past).items() if value is not None}
     missing = {key: value for key, value in more.items() if known[key] is None}
-    return msgspec.structs.replace(state, **missing)
+    return replace(state, **missing)
 
 
 def _attempted(row: AttemptRow, worker: str) -> JobState | None:

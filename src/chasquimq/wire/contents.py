@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from chasquimq.errors import DecodeError
+from chasquimq.model.json_value import ToDict
 from chasquimq.wire.codec import decode_payload, split_envelope
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents(ToDict):
     """What is inside an envelope; `data` means nothing where `is_decoded` is False.
 
     Native producers may add any bytes: then `payload` is all that there is.

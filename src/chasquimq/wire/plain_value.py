@@ -13,6 +13,13 @@ NESTING_MAX = 511
 _INT_MIN = -(2**63)
 _INT_MAX = 2**64 - 1
 _SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray})
+# Asked in this order, and by what a class has: no package is imported to know its classes.
+_MODELS = (
+    ("model_dump", '{}.model_dump(mode="json")'),
+    ("__attrs_attrs__", "attrs.asdict({})"),
+    ("__dataclass_fields__", "dataclasses.asdict({})"),
+    ("__struct_fields__", "msgspec.to_builtins({})"),
+)
 _HINTS = {
     "datetime": "convert it first, for example with .isoformat()",
     "date": "convert it first, for example with .isoformat()",
@@ -144,10 +151,17 @@ def _too_deep(root: object) -> EncodeError:
 
 def _refusal(value: object, path: Path) -> EncodeError:
     kind = type(value).__name__
+    hint = _HINTS.get(kind) or _model_hint(type(value), _spell(path)) or "convert it first"
     article = "an" if kind[0] in "AEIOUaeiou" and not kind.startswith("U") else "a"
-    return EncodeError(
-        f"{_spell(path)} is {article} {kind}; {_HINTS.get(kind, 'convert it first')}"
-    )
+    return EncodeError(f"{_spell(path)} is {article} {kind}; {hint}")
+
+
+def _model_hint(kind: type, place: str) -> str | None:
+    """How a class that describes its fields becomes a dict."""
+    found = next((call for mark, call in _MODELS if hasattr(kind, mark)), None)
+    # What cannot be written down as code is only called by what it is.
+    own_name = place if " " not in place else "value"
+    return found and f"convert it first, with {found.format(own_name)}"
 
 
 def _spell(path: Path) -> str:
