@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.model.delivery import Arrival
+from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.outcome import Burying, Completing, Retrying
 from chasquimq.store.passing import Call
 from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras
@@ -63,10 +63,12 @@ class MoveSpeller:
     def _complete_call(
         self, head: Sequence[Part], moves: Sequence[Completing], finished_ms: int
     ) -> Call:
-        job_ids = [move.delivery.job_id for move in moves]
-        entry_ids = [move.delivery.entry_id for move in moves]
-        kept = [move.result or b"" for move in moves]
-        outcomes = _completed(moves, finished_ms)
+        deliveries = [move.delivery for move in moves]
+        results = [move.result for move in moves]
+        job_ids = [one.job_id for one in deliveries]
+        entry_ids = [one.entry_id for one in deliveries]
+        kept = [result or b"" for result in results]
+        outcomes = _completed(deliveries, results, finished_ms)
         keys = self._keys
         return Call(
             [keys.stream, *map(keys.result, job_ids), *map(keys.outcome, job_ids)],
@@ -89,17 +91,25 @@ def flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
     return [part for row in rows for part in row]
 
 
-def _completed(moves: Sequence[Completing], finished_ms: int) -> list[bytes]:
-    """The outcomes of jobs that end together; most are alike, and spelled once."""
+def _completed(
+    deliveries: Sequence[Delivery], results: Sequence[bytes | None], finished_ms: int
+) -> list[bytes]:
+    """The outcomes of jobs that end together; alike ones are spelled once, and mostly all are."""
+    names = {one.name for one in deliveries}
+    spent = {one.spent + one.earlier for one in deliveries}
+    nothing = {result is None for result in results}
+    if len(names) == len(spent) == len(nothing) == 1:
+        return [_completed_as(names.pop(), spent.pop(), nothing.pop(), finished_ms)] * len(results)
     kinds = [
-        ((one := move.delivery).name, one.spent + one.earlier, move.result is None)
-        for move in moves
+        (one.name, one.spent + one.earlier, result is None)
+        for one, result in zip(deliveries, results, strict=True)
     ]
-    spelled = {
-        kind: encode_completed(kind[0], kind[1] + 1, finished_ms, has_result=not kind[2])
-        for kind in set(kinds)
-    }
+    spelled = {kind: _completed_as(*kind, finished_ms) for kind in set(kinds)}
     return [spelled[kind] for kind in kinds]
+
+
+def _completed_as(name: str, spent: int, is_none: bool, finished_ms: int) -> bytes:
+    return encode_completed(name, spent + 1, finished_ms, has_result=not is_none)
 
 
 def _spell_retry(move: Retrying) -> list[Part]:
