@@ -92,6 +92,7 @@ async def test_dead_jobs_are_rows_with_their_reasons(table, queue, url, queue_na
     assert row.error == "UnrecoverableError: no 7"
     assert row.attempt == 1
     assert row.fingerprint
+    assert "in refuse" in row.traceback
     assert row.failed_at is not None
     assert row.buried_at is not None
 
