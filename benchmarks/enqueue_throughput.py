@@ -69,7 +69,7 @@ def one_round(
     with Peak(every_s=2.0) as peak:
         began_s = time.perf_counter()
         done = enqueue(
-            frame, queue, redis_url=url, payload_column="payload",
+            frame, queue, redis_url=url, payload_column="payload", name="bench",
             id_column="id" if options.ids == "own" else "",
         )  # fmt: skip
         seconds = time.perf_counter() - began_s

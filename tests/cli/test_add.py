@@ -136,3 +136,11 @@ def test_a_duration_is_told_in_two_units(ms, text):
 )
 def test_an_interval_is_told_in_as_many_units_as_it_has(ms, text):
     assert interval_text(ms) == text
+
+
+async def test_a_job_without_a_name_is_added_and_said_to_have_none(chasqui, queue_name, raw):
+    said = await chasqui("add", queue_name, "")
+
+    assert said.code == 0
+    assert said.err.startswith("the job has no name: only a worker with one handler for every name")
+    assert len(await raw.entries(raw.keys.stream)) == 1

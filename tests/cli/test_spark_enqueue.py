@@ -19,6 +19,8 @@ QUEUE = ("spark", "enqueue", "--queue", "orders")
         ((*QUEUE, "--table", "t", "--max-rate", "0"), "must be a number above 0"),
         ((*QUEUE, "--table", "t", "--on-error", "stop"), "'stop' is not one of"),
         ((*QUEUE, "--table", "t", "--name", "a", "--name-column", "b"), "not both"),
+        ((*QUEUE, "--table", "t"), "give --name-column or --name; a job without a name runs only"),
+        ((*QUEUE, "--table", "t", "--name", " "), "and --allow-unnamed adds such jobs"),
         (("spark", "enqueue", "--queue", "a b", "--table", "t"), "queue name must be free of"),
         ((*QUEUE, "--table", "t", "--run-id", " "), "runId must be a text of 1 to 128 bytes"),
         (("spark", "enqueue", "--table", "t"), "missing option '--queue'"),

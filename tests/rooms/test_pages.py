@@ -252,6 +252,7 @@ def test_the_keys_page_lists_every_key():
     per_job = (keys.result, keys.outcome, keys.dlid, keys.didx, keys.uniq)
     named = {key("<job id>") for key in per_job} | {
         keys.token("<text>"), keys.repeat_spec("<key>"), keys.claim_gate("<group>"),
+        keys.worker("<consumer>"),
     }  # fmt: skip
 
     assert {code for code in CODE.findall(KEYS_PAGE.read_text()) if code.startswith("{")} == {

@@ -12,7 +12,7 @@ import click
 from chasquimq.cli.duration import DURATION
 from chasquimq.cli.number import AT_LEAST_1
 from chasquimq.cli.options import json_option, queue_argument, redis_url_option
-from chasquimq.cli.render import clean, emit_json
+from chasquimq.cli.render import clean, emit_json, talk
 from chasquimq.cli.server_choice import any_server
 from chasquimq.cli.visit import run, visit
 
@@ -47,6 +47,10 @@ def add(
     value = read_json(data)
     options = {"delay_ms": delay_ms, "job_id": job_id, "attempts": attempts}
     added = run(_add(queue, any_server(redis_url), name, value, options))
+    if not name.strip():
+        talk(
+            "the job has no name: only a worker with one handler for every name, or for '', runs it"
+        )
     if added.is_duplicate:
         click.echo("a job of this id was added before and is kept", err=True)
     if as_json:

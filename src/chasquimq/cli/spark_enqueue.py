@@ -30,6 +30,7 @@ _SOURCES = ("table", "parquet", "csv", "json", "sql")
 _VIEW = "input"
 _OUR_WORDS = {
     "onError=skip": "--on-error skip",
+    "allowUnnamed=true": "--allow-unnamed",
     "runId=": "--run-id ",
     **{
         f"{what}Column": f"--{what}-column"
@@ -51,6 +52,10 @@ _OUR_WORDS = {
 @click.option("--id-column", help="Job ids: a row that is written twice is one job.")
 @click.option("--name-column", help="Job names.")
 @click.option("--name", help="One name for all jobs.")
+@click.option(
+    "--allow-unnamed", is_flag=True,
+    help="Add jobs without a name: only one handler for every name runs them.",
+)  # fmt: skip
 @click.option(
     "--payload-column", help="Payloads; bytes go as they are.  [default: all other columns]"
 )
@@ -133,6 +138,12 @@ def _check_options(queue: str, given: Mapping[str, Any]) -> None:
         raise click.UsageError("give --name or --name-column, not both")
     words = {"queue": queue, "runId": given["run_id"], "name": given["name"]}
     parse_options({name: text for name, text in words.items() if text is not None})
+    has_name = (given["name"] or "").strip() or given["name_column"]
+    if not (has_name or given["allow_unnamed"]):
+        raise click.UsageError(
+            "give --name-column or --name; a job without a name runs only where one function "
+            "handles every name, and --allow-unnamed adds such jobs"
+        )
 
 
 def read_rows(session: SparkSession, sources: Mapping[str, str | None]) -> DataFrame:

@@ -50,6 +50,9 @@ class Adding(BulkPlans):
     ) -> Job:
         """Add one job; it is in the queue when this returns.
 
+        An empty `name` is allowed: such a job runs only on a worker with one handler for every
+        name, or with a handler for `""`.
+
         `delay_ms` is a number of milliseconds or an absolute datetime (naive: UTC). With a
         `job_id` the first job of that id within `unique_for_ms` is kept, and the returned job
         says so in `is_duplicate`. With `repeat` the job is planned instead, as by
@@ -144,6 +147,7 @@ class Adding(BulkPlans):
     ) -> list[Job]:
         """Add many jobs in as few writes as possible; each mapping has at least name and data.
 
+        As with `add`, a name may be empty.
         All jobs are checked before the first is written. Larger bulks leave in several
         writes, so an error may come after some were added: its `job_ids` names the others.
         Each write may take `add_timeout_ms`. A job with `repeat` is planned, as by `add`;

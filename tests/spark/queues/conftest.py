@@ -18,8 +18,14 @@ def at(url, queue_name) -> dict[str, str]:
 
 @pytest.fixture
 def add(url, queue_name):
-    """Write a DataFrame and answer the figures."""
-    return lambda frame, **options: enqueue(frame, queue_name, redis_url=url, **options)
+    """Write a DataFrame and answer the figures; names matter to few tests."""
+
+    def write(frame, **options):
+        if not {"name", "name_column"} & set(options):
+            options.setdefault("allow_unnamed", True)
+        return enqueue(frame, queue_name, redis_url=url, **options)
+
+    return write
 
 
 @pytest.fixture

@@ -12,4 +12,4 @@ if __name__ == "__main__":
     url, queue = sys.argv[1:]
     os.environ["JAVA_HOME"] = str(find_java().home)
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    print(enqueue(session.getOrCreate().range(3), queue, redis_url=url).to_json())
+    print(enqueue(session.getOrCreate().range(3), queue, redis_url=url, name="n").to_json())

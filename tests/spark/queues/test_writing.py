@@ -9,8 +9,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
-from chasquimq.errors import RowsRefused, WriteFailed
+from chasquimq.errors import RowsRefused, SettingsError, WriteFailed
 from chasquimq.spark.complaint import complaint
+from chasquimq.spark.queues.enqueue import enqueue
 from chasquimq.store.row_write import bucket_keys
 from chasquimq.wire.codec import decode_envelope
 from support.waiting import eventually
@@ -252,7 +253,7 @@ def test_a_stream_adds_each_batch_once_also_after_a_restart(spark, at, ready, tm
     def run() -> None:
         rows = spark.readStream.schema("id long").parquet(str(source))
         query = (
-            rows.writeStream.format("chasqui").options(**at)
+            rows.writeStream.format("chasqui").options(**at, name="n")
             .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         )  # fmt: skip
         query.awaitTermination(60)
@@ -267,3 +268,46 @@ def test_a_stream_adds_each_batch_once_also_after_a_restart(spark, at, ready, tm
     run()
 
     assert sorted(value["id"] for _, _, value in ready()) == list(range(80))
+
+
+@pytest.mark.parametrize("given", [{}, {"name": ""}, {"name": " "}], ids=["none", "empty", "blank"])
+def test_a_write_without_a_name_is_refused_before_anything_is_written(
+    spark, url, queue_name, feed, given
+):
+    with pytest.raises(SettingsError, match=r"nameColumn or name must be given.*allowUnnamed=true"):
+        enqueue(spark.range(3), queue_name, redis_url=url, **given)
+
+    assert feed.call("KEYS", f"*{queue_name}*") == []
+
+
+def test_a_plain_write_without_a_name_is_refused_too(spark, at, feed, queue_name):
+    with pytest.raises(Exception, match="nameColumn or name must be given"):
+        spark.range(3).write.format("chasqui").options(**at).mode("append").save()
+
+    assert feed.call("KEYS", f"*{queue_name}*") == []
+
+
+_NAMES = "values ('a', 'send'), ('b', null), ('c', ''), ('d', '  ') as rows(id, kind)"
+
+
+def test_rows_without_a_name_are_faults(add, spark, ready):
+    frame = spark.sql(f"select * from {_NAMES}")
+    with pytest.raises(RowsRefused, match="2 with a blank name, 1 with no name"):
+        add(frame, id_column="id", name_column="kind", check_first=True)
+    assert ready() == []
+
+    done = add(frame, id_column="id", name_column="kind", on_error="skip")
+
+    assert (done.added, done.faults) == (1, {"a blank name": 2, "no name": 1})
+    assert [(job_id, name) for job_id, name, _ in ready()] == [("a", "send")]
+
+
+def test_rows_without_a_name_are_jobs_where_that_is_asked_for(add, spark, ready):
+    frame = spark.sql(f"select * from {_NAMES}")
+
+    done = add(frame, id_column="id", name_column="kind", allow_unnamed=True)
+
+    assert (done.added, done.faults) == (4, {})
+    assert {job_id: name.strip() for job_id, name, _ in ready()} == {
+        "a": "send", "b": "", "c": "", "d": "",
+    }  # fmt: skip

@@ -88,6 +88,8 @@ def test_bytes_stay_as_they_are_and_no_bytes_are_nil():
         ({"id": " \t"}, "a blank id"),
         ({"id": "é" * 129}, "an id over 256 bytes"),
         ({"name": None}, "no name"),
+        ({"name": ""}, "a blank name"),
+        ({"name": " \t"}, "a blank name"),
         ({"name": "n" * 257}, "a name over 256 bytes"),
         ({"text": "x" * 99}, "a payload over 50 bytes"),
         ({"wait": -1}, "a delay below 0"),
@@ -110,15 +112,24 @@ def test_a_row_that_cannot_be_a_job_is_left_out_and_counted(row, fault):
     assert rows.attempts == [1, 1]
 
 
-def test_an_id_of_exactly_256_bytes_and_an_empty_name_are_good():
+def test_ids_and_names_of_exactly_256_bytes_are_good():
     kinds = {"id": T.StringType(), "name": T.StringType()}
 
     rows = read(
-        [{"id": "é" * 128, "name": ""}, {"id": "b" * 256, "name": "n" * 256}], kinds,
+        [{"id": "é" * 128, "name": "é" * 128}, {"id": "b" * 256, "name": "n" * 256}], kinds,
         idColumn="id", nameColumn="name",
     )  # fmt: skip
 
     assert (len(rows), rows.faults) == (2, {})
+
+
+def test_no_name_is_as_good_as_any_where_that_is_asked_for():
+    rows = read(
+        [{"name": None}, {"name": ""}, {"name": "n" * 257}], {"name": T.StringType()},
+        nameColumn="name", allowUnnamed="true",
+    )  # fmt: skip
+
+    assert (rows.names, rows.faults) == (["", ""], {"a name over 256 bytes": 1})
 
 
 def test_rows_that_all_wait_for_nothing_are_ready():
@@ -152,7 +163,16 @@ def test_rows_are_cut_by_bytes_and_none_is_lost():
 )
 def test_columns_that_cannot_be_used_are_refused_before_anything_is_read(kinds, options, words):
     with pytest.raises(SettingsError, match=words):
-        QueueSource(QUEUE | options).writer(schema(**kinds), overwrite=False)
+        QueueSource(QUEUE | {"name": "n"} | options).writer(schema(**kinds), overwrite=False)
+
+
+def test_a_write_whose_jobs_would_have_no_name_is_refused():
+    with pytest.raises(SettingsError, match="nameColumn or name must be given"):
+        QueueSource(QUEUE).writer(schema(id=T.StringType()), overwrite=False)
+    with pytest.raises(SettingsError, match="nameColumn or name must be given"):
+        QueueSource(QUEUE).streamWriter(schema(id=T.StringType()), overwrite=False)
+
+    QueueSource(QUEUE | {"allowUnnamed": "true"}).writer(schema(id=T.StringType()), overwrite=False)
 
 
 def test_a_column_is_found_whatever_its_case_and_exactly_if_there_are_two():

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from chasquimq.errors import RowsRefused, StoreError, WriteFailed
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.complaint import complaint, complaint_kind, first_line
-from chasquimq.spark.queues.options import QueueOptions
+from chasquimq.spark.queues.options import QueueOptions, refuse_nameless
 from chasquimq.spark.queues.registering import register
 from chasquimq.spark.queues.report import Summary, faults_text
 from chasquimq.spark.queues.sink import FORGET_AFTER_MS, SUMMARY_FIELD
@@ -45,11 +45,17 @@ def enqueue(
     become a job, none is added, unless `on_error="skip"` leaves such rows out.
 
     Raises:
+        SettingsError: neither `name` nor `name_column` is given, nor `allow_unnamed`.
         RowsRefused: `check_first` found rows that cannot become jobs; none was added.
         WriteFailed: columns, rows or the server were not as they must be. Rows that were added
             stay; a second write of the same run adds the others.
         StoreError: the server does not answer.
     """
+    refuse_nameless(
+        name=options.get("name") or "",
+        name_column=options.get("name_column") or "",
+        allow_unnamed=bool(options.get("allow_unnamed")),
+    )
     url = dialled_url(ConnectionSettings(url=redis_url))
     own_run = options.pop("run_id", "")
     run = own_run or uuid4().hex[:12]

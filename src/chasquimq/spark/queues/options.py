@@ -43,6 +43,7 @@ class QueueOptions:
     id_column: str = ""
     name_column: str = ""
     name: str = ""
+    allow_unnamed: bool = False
     payload_column: str = ""
     delay_column: str = ""
     attempts_column: str = ""
@@ -98,6 +99,24 @@ def refuse_for(options: QueueOptions, act: Literal["read", "write"]) -> None:
             raise SettingsError(
                 name, getattr(options, attribute), f"left out of a {act}; it is for the other one"
             )
+    if act == "write":
+        refuse_nameless(
+            name=options.name, name_column=options.name_column, allow_unnamed=options.allow_unnamed
+        )
+
+
+def refuse_nameless(*, name: str, name_column: str, allow_unnamed: bool) -> None:
+    """Refuse a write whose jobs would have no name, unless that is what is asked for.
+
+    Raises:
+        SettingsError: no row was written.
+    """
+    if not (name.strip() or name_column or allow_unnamed):
+        raise SettingsError(
+            "nameColumn or name", name, "given",
+            hint="a job without a name runs only where one function handles every name; "
+            "allowUnnamed=true adds such jobs",
+        )  # fmt: skip
 
 
 def _check_together(options: QueueOptions) -> None:
@@ -188,6 +207,7 @@ _READERS: Final[dict[str, tuple[str, Any]]] = {
     "idColumn": ("id_column", _text),
     "nameColumn": ("name_column", _text),
     "name": ("name", _job_name),
+    "allowUnnamed": ("allow_unnamed", _truth),
     "payloadColumn": ("payload_column", _text),
     "delayColumn": ("delay_column", _text),
     "attemptsColumn": ("attempts_column", _text),

@@ -83,6 +83,8 @@ class RowReader:
     def _columns(self, batch: pa.RecordBatch) -> Rows:
         layout = self._layout
         names = _column(batch, layout.name_at)
+        if names is not None and self._options.allow_unnamed:
+            names = [name or "" for name in names]
         payloads = self._payloads(batch)
         assert len(payloads) == batch.num_rows, "every row has one payload"
         return Rows(
@@ -113,7 +115,8 @@ class RowReader:
         if rows.ids is not None and not _are_good_texts(rows.ids, JOB_ID_BYTES_MAX):
             _note(faults, rows.ids, _id_fault)
         if self._layout.name_at is not None and not _are_good_texts(rows.names, JOB_NAME_BYTES_MAX):
-            _note(faults, rows.names, _name_fault)
+            is_allowed = self._options.allow_unnamed
+            _note(faults, rows.names, _long_name_fault if is_allowed else _name_fault)
         if max(map(len, rows.payloads), default=0) > self._options.max_payload_bytes:
             _note(faults, rows.payloads, self._payload_fault)
         if rows.waits_ms is not None:
@@ -169,6 +172,10 @@ def _id_fault(value: str | None) -> str:
 def _name_fault(value: str | None) -> str:
     if value is None:
         return "no name"
+    return _long_name_fault(value) if value.strip() else "a blank name"
+
+
+def _long_name_fault(value: str) -> str:
     return "a name over 256 bytes" if len(value.encode()) > JOB_NAME_BYTES_MAX else ""
 
 
