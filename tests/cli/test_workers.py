@@ -65,8 +65,8 @@ async def test_a_worker_shows_its_lease_version_and_host(chasqui, queue_name, ra
     assert record["host"] in said.rows[0]
 
 
-async def test_a_silent_worker_says_when_its_jobs_are_taken_over(chasqui, queue, queue_name, raw):
-    await queue.add("n", 1)
+async def test_a_silent_worker_says_when_its_jobs_are_taken_over(chasqui, queue_name, raw):
+    await raw("XADD", raw.keys.stream, "*", "d", "x")
     await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
     await raw("XREADGROUP", "GROUP", "default", "w", "STREAMS", raw.keys.stream, ">")
     record = {"group": "default", "lease_ms": 12_000, "ttl_ms": 72_000}
@@ -87,8 +87,8 @@ async def test_a_silent_worker_says_when_its_jobs_are_taken_over(chasqui, queue,
     assert "taken over by the next reader" in (await chasqui("workers", queue_name)).out
 
 
-async def test_what_was_given_back_is_held_by_nobody(chasqui, queue, queue_name, raw):
-    await queue.add("n", 1)
+async def test_what_was_given_back_is_held_by_nobody(chasqui, queue_name, raw):
+    await raw("XADD", raw.keys.stream, "*", "d", "x")
     await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
     await raw("XREADGROUP", "GROUP", "default", "returned", "STREAMS", raw.keys.stream, ">")
 
