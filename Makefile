@@ -1,9 +1,10 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench ci
+.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench ci lock platforms release-tools audit sbom dist
 MINUTES ?= 120
 JOBS ?= 1000000
 SERVER ?= valkey
 SEED ?=
+UPGRADE ?=
 
 help: ## what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -48,6 +49,24 @@ mutants: ## break a copy in one place at a time; a test must notice each
 
 bench: ## numbers
 	@./chasqui bench
+
+lock: release-tools ## write pins and hashes; UPGRADE=NAME or UPGRADE=all moves versions
+	@.venv-release/bin/python tools/lock.py $(if $(UPGRADE),--upgrade $(UPGRADE))
+
+platforms: release-tools ## where a pinned wheel is missing, for each system and Python
+	@.venv-release/bin/python tools/lock.py --platforms
+
+audit: release-tools ## known weaknesses of what is pinned
+	@.venv-release/bin/python tools/release.py audit
+
+sbom: release-tools ## what a release installs, as CycloneDX in dist/
+	@.venv-release/bin/python tools/release.py sbom
+
+dist: release-tools ## wheel and sdist in dist/, the same bytes for the same commit
+	@.venv-release/bin/python tools/release.py build
+
+release-tools:
+	@./chasqui setup release
 
 ci: ## all of it
 	@./.ci/run
