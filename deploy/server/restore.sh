@@ -23,11 +23,20 @@ cp "$file" "$folder/dump.rdb"
 server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$(dirname "$socket")"' EXIT
 until [ "$(field loading 2>/dev/null)" = 0 ]; do
-    kill -0 "$server" || { echo "error: $file must be an RDB dump that this server can read" >&2; rm "$folder/dump.rdb"; exit 1; }
+    if ! kill -0 "$server" 2>/dev/null; then
+        echo "error: $file must be an RDB dump that this version of the server can read" >&2
+        rm "$folder/dump.rdb"
+        exit 1
+    fi
     sleep 0.2
 done
 cli CONFIG SET appendonly yes >/dev/null
-until [ "$(field aof_rewrite_in_progress)$(field aof_rewrite_scheduled)$(field aof_last_bgrewrite_status)" = 00ok ] && [ -n "$(ls "$folder"/appendonlydir/*.base.rdb 2>/dev/null)" ]; do
+# The manifest names a base file as soon as one has been written whole.
+until grep -q 'type b' "$folder/appendonlydir/appendonly.aof.manifest" 2>/dev/null; do
+    if [ "$(field aof_last_bgrewrite_status)" = err ]; then
+        echo "error: $folder must have room for the append-only file, and it could not be written" >&2
+        exit 1
+    fi
     sleep 0.2
 done
 echo "$(cli DBSIZE) keys are restored in $folder"

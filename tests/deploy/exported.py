@@ -33,6 +33,30 @@ Series = Mapping[str, frozenset[str]]
 # What a scrape adds to each series, and the one series that Prometheus makes itself.
 SCRAPE_LABELS = frozenset({"job", "instance"})
 OF_PROMETHEUS = {"up": SCRAPE_LABELS}
+# What redis_exporter exports of a server, of which the page of metrics has a table.
+_FOLLOWED = frozenset({"master_host", "master_port"})
+OF_SERVER = {
+    "redis_aof_enabled": frozenset(),
+    "redis_aof_last_bgrewrite_status": frozenset(),
+    "redis_aof_last_write_status": frozenset(),
+    "redis_connected_slaves": frozenset(),
+    "redis_evicted_keys_total": frozenset(),
+    "redis_master_link_up": _FOLLOWED,
+    "redis_memory_max_bytes": frozenset(),
+    "redis_memory_used_bytes": frozenset(),
+    "redis_rdb_changes_since_last_save": frozenset(),
+    "redis_rdb_last_bgsave_status": frozenset(),
+    "redis_rdb_last_save_timestamp_seconds": frozenset(),
+    "redis_rejected_connections_total": frozenset(),
+    "redis_slave_info": _FOLLOWED | {"read_only"},
+    "redis_slowlog_last_id": frozenset(),
+    "redis_up": frozenset(),
+}
+
+
+def known() -> Series:
+    """All that an alert may ask for: ours, and what is exported of the server."""
+    return exported() | {name: labels | SCRAPE_LABELS for name, labels in OF_SERVER.items()}
 
 
 @cache

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from chasquimq.cli.main import COMMANDS, load_command
-from deploy.exported import OF_PROMETHEUS, exported
+from deploy.exported import OF_PROMETHEUS, known
+from deploy.kit import run
 from deploy.promql import TEMPLATE_LABEL, labels_of, matched_labels, parse, selectors
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-ALERTS_FILE = DEPLOY / "prometheus/alerts.yml"
-SCRAPE = yaml.safe_load((DEPLOY / "prometheus/scrape.yml").read_text())
-GROUPS = yaml.safe_load(ALERTS_FILE.read_text())["groups"]
+PROMETHEUS = DEPLOY / "prometheus"
+FILES = [PROMETHEUS / name for name in ("alerts.yml", "server-alerts.yml")]
+CASES = [PROMETHEUS / "tests" / file.name for file in FILES]
+CONFIGURATIONS = ["scrape.yml", "scrape-server.yml"]
+SCRAPE = yaml.safe_load((PROMETHEUS / "scrape.yml").read_text())
+GROUPS = [group for file in FILES for group in yaml.safe_load(file.read_text())["groups"]]
 ALERTS = [rule for group in GROUPS for rule in group["rules"]]
+TEXT = "".join(file.read_text() for file in FILES)
 ALERT_IDS = [rule["alert"] for rule in ALERTS]
-CASES_FILE = Path(__file__).with_name("alert_cases.yml")
 COMMAND = re.compile(r"`chasqui (?P<words>[^`]+)`")
 PROMTOOL = shutil.which("promtool")
 
@@ -31,19 +34,19 @@ each_alert = pytest.mark.parametrize("rule", ALERTS, ids=ALERT_IDS)
 def test_an_alert_asks_for_series_and_labels_that_are_exported(rule):
     expr = parse(rule["expr"])
 
-    assert [s.name for s in selectors(expr) if s.name not in exported()] == []
+    assert [s.name for s in selectors(expr) if s.name not in known()] == []
     for selector in selectors(expr):
-        assert matched_labels(selector) <= exported()[selector.name]
+        assert matched_labels(selector) <= known()[selector.name]
     # Walks all of it, and refuses a grouping by a label that is not there.
-    labels_of(expr, exported())
+    labels_of(expr, known())
 
 
 @each_alert
 def test_an_alert_says_what_is_so_what_it_means_and_what_to_do(rule):
     notes = rule["annotations"]
 
-    assert list(notes) == ["summary", "description", "action"]
-    assert all(text.endswith(".") for text in notes.values())
+    assert list(notes) == ["summary", "description", "action", "runbook_url"]
+    assert all(text.endswith(".") for name, text in notes.items() if name != "runbook_url")
     assert rule["labels"]["severity"] in ("critical", "warning")
 
 
@@ -51,7 +54,7 @@ def test_an_alert_says_what_is_so_what_it_means_and_what_to_do(rule):
 def test_the_text_of_an_alert_uses_labels_that_it_has(rule):
     used = set(TEMPLATE_LABEL.findall(" ".join(rule["annotations"].values())))
 
-    assert used <= labels_of(parse(rule["expr"]), exported())
+    assert used <= labels_of(parse(rule["expr"]), known())
 
 
 @each_alert
@@ -76,7 +79,7 @@ def test_options_in_an_alert_exist(rule):
 
 
 def test_an_alert_names_another_that_exists():
-    mentioned = set(re.findall(r"\bChasqui[A-Z]\w+", ALERTS_FILE.read_text()))
+    mentioned = set(re.findall(r"\bChasqui[A-Z]\w+", TEXT))
 
     assert mentioned == set(ALERT_IDS)
     assert len(ALERT_IDS) == len(set(ALERT_IDS))
@@ -96,49 +99,45 @@ def test_jobs_that_alerts_name_are_scraped_under_these_names():
 
 def test_a_range_holds_several_scrapes():
     interval_s = seconds(SCRAPE["global"]["scrape_interval"])
-    ranges = re.findall(r"\[(\w+)\]", ALERTS_FILE.read_text())
+    ranges = re.findall(r"\[(\w+)\]", TEXT)
 
     assert ranges
     assert all(seconds(text) >= 4 * interval_s for text in ranges)
 
 
 def test_every_alert_has_a_case_that_rings_and_one_that_does_not():
-    cases = yaml.safe_load(CASES_FILE.read_text())["tests"]
-    looks = [look for case in cases for look in case["alert_rule_test"]]
-    rings = {look["alertname"] for look in looks if look.get("exp_alerts")}
-    rests = {look["alertname"] for look in looks if not look.get("exp_alerts")}
+    looks = [
+        look
+        for file in CASES
+        for case in yaml.safe_load(file.read_text())["tests"]
+        for look in case["promql_expr_test"]
+    ]
+    rings = {asked_for(look) for look in looks if look.get("exp_samples")}
+    rests = {asked_for(look) for look in looks if not look.get("exp_samples")}
 
     assert rings == set(ALERT_IDS)
     assert rests == set(ALERT_IDS)
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
-def test_alerts_ring_when_they_should(tmp_path):
-    # Cases are about labels and time; promtool would have every sentence repeated in them.
-    bare = [{**g, "rules": [without_notes(rule) for rule in g["rules"]]} for g in GROUPS]
-    (tmp_path / ALERTS_FILE.name).write_text(yaml.safe_dump({"groups": bare}))
-    (tmp_path / CASES_FILE.name).write_text(CASES_FILE.read_text())
-
-    said = subprocess.run(
-        [str(PROMTOOL), "test", "rules", CASES_FILE.name],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50,
-    )  # fmt: skip
-
-    assert said.returncode == 0, said.stdout + said.stderr
+@pytest.mark.parametrize("cases", CASES, ids=lambda file: file.name)
+def test_alerts_ring_when_they_should(cases):
+    run([str(PROMTOOL), "test", "rules", str(cases)])
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
-def test_prometheus_takes_the_configuration():
-    said = subprocess.run(
-        [str(PROMTOOL), "check", "config", str(DEPLOY / "prometheus/scrape.yml")],
-        capture_output=True, text=True, check=False, timeout=30,
-    )  # fmt: skip
-
-    assert said.returncode == 0, said.stdout + said.stderr
+def test_prometheus_takes_every_rule():
+    run([str(PROMTOOL), "check", "rules", *map(str, FILES)])
 
 
-def without_notes(rule: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in rule.items() if key != "annotations"}
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_prometheus_takes_the_configuration(name):
+    run([str(PROMTOOL), "check", "config", str(PROMETHEUS / name)])
+
+
+def asked_for(look: dict[str, str]) -> str:
+    return re.search(r'alertname="(\w+)"', look["expr"])[1]
 
 
 def seconds(duration: str) -> int:

@@ -66,7 +66,8 @@ def test_prometheus_scrapes_what_is_served_to_other_containers():
     targets = [job["static_configs"][0]["targets"] for job in SCRAPE["scrape_configs"]]
     worker, depths = (parsed(SERVICES[name]["command"]) for name in OURS)
 
-    assert targets == [[f"worker:{worker['metrics_port']}"], [f"metrics:{depths['port']}"]]
+    assert targets[:2] == [[f"worker:{worker['metrics_port']}"], [f"metrics:{depths['port']}"]]
+    assert targets[2:] == [["exporter:9121"]]
     assert (worker["metrics_host"], depths["host"]) == (EVERY_INTERFACE, EVERY_INTERFACE)
 
 

@@ -62,8 +62,9 @@ CODE = re.compile(r"`([^`]+)`")
 COMMAND = re.compile(r"^    (?:\./)?chasqui (?P<name>\w+)(?: (?P<word>\w+))?", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.…])/(?:home|root|work|Users|tmp|var|opt|mnt|private)/")
 HOST = re.compile(r"\b(?:[\w-]+\.)+(?:com|dev|io|net|org)\b")
-# Names that belong to nobody; every other host would lead out of the project.
-HOSTS_ALLOWED = {"example.org"}
+# Names that belong to nobody, and prefixes of labels and of API groups; every other host would lead
+# out of the project.
+HOSTS_ALLOWED = {"example.org", "app.kubernetes.io", "monitoring.coreos.com"}
 
 
 class Block(NamedTuple):
