@@ -13,11 +13,17 @@ import pytest
 from deploy.kit import DEPLOY, parsed, unit, variables, words
 
 WORKER, METRICS = "chasqui-worker@.service", "chasqui-metrics.service"
-UNITS = [WORKER, METRICS]
+UPKEEP = "chasqui-upkeep.service"
+UNITS = [WORKER, METRICS, UPKEEP]
+EXAMPLES = {
+    WORKER: "worker.env.example", METRICS: "metrics.env.example", UPKEEP: "upkeep.env.example",
+}  # fmt: skip
+SIZES = {"M": 1 << 20, "G": 1 << 30}
 ANALYZE = shutil.which("systemd-analyze")
 # «At the latest one second after the deadline», and room for a machine that is busy.
 SPARE_S_MIN = 10
-EXPOSURE_MAX = 20
+# Of a hundred, as systemd counts; 14 with systemd 252.
+EXPOSURE_MAX = 15
 
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze")
 each_unit = pytest.mark.parametrize("name", UNITS)
@@ -46,10 +52,28 @@ def test_the_depth_exporter_is_given_options_that_it_takes():
     assert (options["host"], options["port"]) == ("127.0.0.1", 9490)
 
 
+def test_upkeep_is_given_queues_and_waits_for_the_server():
+    program, *args = command_of(UPKEEP, variables(EXAMPLES[UPKEEP]))
+    options = parsed(args)
+
+    assert (Path(program).name, args[0]) == ("chasqui", "upkeep")
+    assert options["queues"] == ("orders", "mails")
+    assert options["wait_ms"] == float("inf")
+
+
 @each_unit
+def test_a_unit_is_bounded_in_memory_and_tasks_and_never_swaps(name):
+    service = unit(name)["Service"]
+    ((size, suffix),) = ((text[:-1], text[-1]) for text in service["MemoryMax"])
+
+    assert 128 << 20 <= int(size) * SIZES[suffix] <= 2 << 30
+    assert service["MemorySwapMax"] == ["0"]
+    assert 32 <= int(service["TasksMax"][0]) <= 1024
+
+
+@pytest.mark.parametrize("name", [WORKER, METRICS])
 def test_an_address_that_was_left_empty_is_refused(name):
-    example = "worker.env.example" if name == WORKER else "metrics.env.example"
-    _, *args = command_of(name, variables(example) | {"CHASQUI_METRICS_HOST": ""})
+    _, *args = command_of(name, variables(EXAMPLES[name]) | {"CHASQUI_METRICS_HOST": ""})
 
     with pytest.raises(click.BadParameter, match="address"):
         parsed(args)
@@ -85,10 +109,11 @@ def test_a_missing_environment_file_is_an_error(name):
     assert not path.startswith("-")
 
 
-def test_a_worker_without_a_server_is_refused_before_it_starts_and_stays_down():
+@pytest.mark.parametrize("name", [WORKER, UPKEEP])
+def test_a_program_without_a_server_is_refused_before_it_starts_and_stays_down(name):
     # RestartPreventExitStatus is about the main process; only a condition ends without a restart.
-    assert "ExecStartPre" not in unit(WORKER)["Service"]
-    (line,) = unit(WORKER)["Service"]["ExecCondition"]
+    assert "ExecStartPre" not in unit(name)["Service"]
+    (line,) = unit(name)["Service"]["ExecCondition"]
     shell = words(line, {})
 
     def run(url: str) -> subprocess.CompletedProcess[str]:
@@ -102,13 +127,12 @@ def test_a_worker_without_a_server_is_refused_before_it_starts_and_stays_down():
     assert refused.returncode in range(1, 255)
 
 
-@pytest.mark.parametrize("name", ["worker.env.example", "metrics.env.example"])
+@each_unit
 def test_examples_hold_no_password_and_every_variable_that_is_used(name):
-    text = (DEPLOY / "systemd" / name).read_text()
-    used = WORKER if name.startswith("worker") else METRICS
+    text = (DEPLOY / "systemd" / EXAMPLES[name]).read_text()
 
     assert "@" not in text
-    command_of(used, variables(name))
+    command_of(name, variables(EXAMPLES[name]))
 
 
 @needs_systemd
