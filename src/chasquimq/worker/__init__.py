@@ -130,7 +130,7 @@ class Worker:
         )  # fmt: skip
         self._connect: Callable[[str | None], ConnectionSettings] = connect
         self._connection = connect(redis_url)
-        self._named_url = self._connection.url
+        self._named = None if redis_url is None else self._connection
         # Why this one, where a command chose it.
         self._server_reason = ""
         self._settings = WorkerSettings(
@@ -177,7 +177,7 @@ class Worker:
     @property
     def named_url(self) -> str | None:
         """The server that it was made with, password and all; None: no URL was given."""
-        return self._named_url
+        return self._named and self._named.url
 
     def use_server(self, redis_url: str, *, reason: str = "") -> None:
         """Dial this server where none was named; to be said before `run`.
@@ -188,8 +188,8 @@ class Worker:
             SettingsError: the worker names another one.
         """
         chosen = self._connect(redis_url)
-        if self._named_url is not None:
-            refuse_other_server(self._connection, chosen)
+        if self._named is not None:
+            refuse_other_server(self._named, chosen)
         self._connection, self._server_reason = chosen, reason
 
     @property
