@@ -1,0 +1,90 @@
+"""The applications on the page about web frameworks answer 503 while the server is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from support.waiting import eventually, patience
+from support.web_frameworks import AsgiClient, ask_wsgi, stand_in
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/flask-and-django.md"
+BLOCK = re.compile(r"(?:^(?: {4}.*)?\n)+", re.MULTILINE)
+# The page gives both kinds of calls two seconds.
+ANSWER_S = 2.5
+# Calls came all the time, so that no dial was left for those who come between two.
+BACK_S = 6.5
+
+
+@pytest.fixture
+def own_server(kind):
+    server = kind.session(aof="always").start()
+    yield server
+    server.stop()
+
+
+def application(framework: str, url: str) -> dict:
+    """What the page defines under the name of a framework."""
+    blocks = [dedent(one) for one in BLOCK.findall(PAGE.read_text()) if f"from {framework}" in one]
+    (block,) = blocks
+    code = block.replace("redis://127.0.0.1:6379", url)
+    assert url in code
+    defined = {"__name__": "page"}
+    exec(compile(code, str(PAGE), "exec"), defined)
+    return defined
+
+
+@asynccontextmanager
+async def fastapi(url: str):
+    defined = application("fastapi", url)
+    async with defined["lifespan"](defined["app"]):
+        yield AsgiClient(defined["app"]).ask
+
+
+@asynccontextmanager
+async def flask(url: str):
+    defined = application("flask", url)
+
+    async def ask(method: str, path: str, query: str = "") -> tuple[int, dict, bytes]:
+        return await asyncio.to_thread(ask_wsgi, defined["app"], method, path, query.encode())
+
+    yield ask
+    await asyncio.to_thread(defined["queue"].close)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("framework", [fastapi, flask], ids=["fastapi", "flask"])
+async def test_an_application_answers_503_while_the_server_is_away(
+    framework, own_server, monkeypatch
+):
+    is_fastapi = framework is fastapi
+    stand_in(monkeypatch, "fastapi" if is_fastapi else "flask")
+    async with framework(own_server.url) as ask:
+        code, _, body = await ask("POST", "/sign-up", "email=ada")
+        assert (code, len(body) >= 26) == (202, True)
+        own_server.kill()
+
+        question = ("GET", "/jobs/nobody" if is_fastapi else "/backlog")
+        outcomes = []
+        for method, path in (("POST", "/sign-up"), question, ("POST", "/sign-up")):
+            began_s = time.monotonic()
+            code, headers, body = await ask(method, path, "email=bob" if method == "POST" else "")
+            assert time.monotonic() - began_s < ANSWER_S * patience()
+            assert (code, headers["retry-after"]) == (503, "5")
+            outcomes.append(json.loads(body)["outcome"] if is_fastapi else body.decode())
+        # The first may have left before anybody knew that the server was gone.
+        assert outcomes[-1] == "not_done"
+
+        await asyncio.to_thread(own_server.start)
+
+        async def is_back() -> bool:
+            return (await ask("POST", "/sign-up", "email=cid"))[0] == 202
+
+        await eventually(is_back, within_s=BACK_S, what="an add after the outage")
