@@ -120,10 +120,7 @@ class Links:
             async with asyncio.timeout(self._patience_s):
                 found = await find_masters(route)
         except TimeoutError:
-            raise ServerUnreachable(
-                f"the servers at {route} must answer within {self._patience_s:g} s and did not; "
-                "are they running?"
-            ) from None
+            raise self._silence(route) from None
         except StoreError as error:
             self._login.note(error)
             raise
@@ -149,12 +146,22 @@ class Links:
         found: dict[str, Answers] = {}
         for part in _portions(asked):
             try:
-                connection = await link.connection()
-                replies = _sorted_out(part, await connection.send(*_spelled(part)))
+                async with asyncio.timeout(self._patience_s):
+                    connection = await link.connection()
+                    replies = _sorted_out(part, await connection.send(*_spelled(part)))
+            except TimeoutError:
+                return {queue: self._silence(link) for queue, _ in asked} | found
             except StoreError as trouble:
                 return {queue: trouble for queue, _ in asked} | found
             found |= zip([queue for queue, _ in part], replies, strict=True)
         return found
+
+    def _silence(self, asked: Link | Route) -> ServerUnreachable:
+        address = asked.address if isinstance(asked, Link) else asked
+        return ServerUnreachable(
+            f"the server at {address} must answer within {self._patience_s:g} s and did not; "
+            "is it running?"
+        )
 
     async def _settled(self, answers: Answers | None, queue: str, questions: Questions) -> Answers:
         """The answers; a queue that moved in between, or is on its way, is asked alone."""
