@@ -43,8 +43,9 @@ class WorkerRecord(ToDict):
     supports: tuple[str, ...] = ()
 
     def lacks(self, name: str) -> bool:
-        """Whether it is known to have no handler of that name."""
-        return not (self.handles_all or self.handlers_left_out or name in self.handlers)
+        """Whether it is known to have no handler of that name; one that names none does not say."""
+        is_known = bool(self.handlers) and not (self.handles_all or self.handlers_left_out)
+        return is_known and name not in self.handlers
 
 
 def record_ttl_ms(lease_ms: int) -> int:
