@@ -81,6 +81,8 @@ class Queue:
     add_bulk = _blocking(AsyncQueue.add_bulk)
     cancel_delayed = _blocking(AsyncQueue.cancel_delayed)
     cancel_delayed_bulk = _blocking(AsyncQueue.cancel_delayed_bulk)
+    cancel_delayed_where = _blocking(AsyncQueue.cancel_delayed_where)
+    drain = _blocking(AsyncQueue.drain)
     upsert_repeatable_job = _blocking(AsyncQueue.upsert_repeatable_job)
     get_repeatable_jobs = _blocking(AsyncQueue.get_repeatable_jobs)
     remove_repeatable_by_key = _blocking(AsyncQueue.remove_repeatable_by_key)
@@ -93,6 +95,7 @@ class Queue:
     peek_dlq = _blocking(AsyncQueue.peek_dlq)
     replay_dlq = _blocking(AsyncQueue.replay_dlq)
     purge_dlq = _blocking(AsyncQueue.purge_dlq)
+    import_dlq = _blocking(AsyncQueue.import_dlq)
     counts = _blocking(AsyncQueue.counts)
     close = _blocking(AsyncQueue.close)
 

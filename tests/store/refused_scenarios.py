@@ -312,6 +312,43 @@ async def _cancel(stage: Stage) -> Any:
     return await stage.run("cancel", names, TTL_S, "a", "b")
 
 
+async def _cancel_members(stage: Stage) -> Any:
+    keys = stage.keys
+    names = [keys.delayed, keys.dix, keys.token("t")]
+    names += [key for one in "ab" for key in (keys.didx(one), keys.dlid(one), keys.uniq(one))]
+    moves = [part for one in "ab" for part in (member(one), one)]
+    return await stage.run("cancel_members", names, TTL_S, *moves)
+
+
+async def _one_held_one_parked_one_ready(stage: Stage) -> None:
+    """The job `a` waits with an id of its own, `b` was given back, and `c` is held."""
+    await stage.deliver("b", "c")
+    stream = stage.keys.stream
+    await stage.raw("XCLAIM", stream, GROUP, PARKING, 0, stage.ids[0], "JUSTID")
+    added = await stage.raw("XADD", stream, "*", "d", envelope("a"), "n", "n")
+    stage.ids.insert(0, added)
+    await stage.raw("SET", stage.keys.uniq("a"), "digest a")
+
+
+async def _drain(stage: Stage) -> Any:
+    keys = stage.keys
+    names = [keys.stream, keys.token("t")]
+    names += [key for one in "abc" for key in (keys.didx(one), keys.dlid(one), keys.uniq(one))]
+    return await stage.run("drain", names, TTL_S, PARKING, *stage.ids)
+
+
+async def _a_is_free_and_c_is_held(stage: Stage) -> None:
+    assert await stage.raw("EXISTS", stage.keys.uniq("a")) == 0
+    assert [row[1] for row in await stage.raw.pending()] == [ME.encode()]
+
+
+async def _import_dead(stage: Stage) -> Any:
+    keys = stage.keys
+    names = [keys.dlq, keys.token("t"), keys.token("import a"), keys.token("import b")]
+    entries = [part for one in "ab" for part in ("5-1", envelope(one), 2, "n", "n")]
+    return await stage.run("import_dead", names, TTL_S, TTL_S, *entries)
+
+
 async def _no_traces(stage: Stage) -> None:
     keys = stage.keys
     assert await stage.raw("EXISTS", keys.didx("a"), keys.uniq("a")) == 0
@@ -612,6 +649,20 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     },
     "cancel": {
         "two of three": Scenario(_cancel, _waiting, {**GONE, "c": {"delayed"}}, [1, 1], _no_traces),
+    },
+    "cancel_members": {
+        "two of three": Scenario(
+            _cancel_members, _waiting, {**GONE, "c": {"delayed"}}, [1, 1], _no_traces
+        ),
+    },
+    "drain": {
+        "ready, parked and held": Scenario(
+            _drain, _one_held_one_parked_one_ready, {**GONE, "c": {"stream"}}, [1, 1, 2],
+            _a_is_free_and_c_is_held,
+        ),
+    },
+    "import_dead": {
+        "two": Scenario(_import_dead, _two_ready, DEAD, [1, 1], xadd_keys=("dlq",)),
     },
     "promote_due": {
         "two and a broken one": Scenario(

@@ -20,9 +20,25 @@ LAST = 2**64 - 1
 USES = [(name, use) for name, uses in SCENARIOS.items() for use in uses]
 REFUSALS = [(name, use, command) for name, use in USES for command in commands_of(name)]
 # Commands that undo what a script has done before a failure.
-IN_TROUBLE_ONLY = {"add": {"xdel"}, "add_run_rows": {"xdel"}, "schedule": {"xdel"}}
+IN_TROUBLE_ONLY = {
+    "add": {"xdel"},
+    "import_dead": {"xdel"},
+    "add_run_rows": {"xdel"},
+    "schedule": {"xdel"},
+}
 # These end what was accepted before, so that a server without memory can drain.
-NEED_NO_MEMORY = {"ack", "bury", "complete", "hand_back", "purge", "replay", "retry", "cancel"}
+NEED_NO_MEMORY = {
+    "ack",
+    "bury",
+    "complete",
+    "hand_back",
+    "purge",
+    "replay",
+    "retry",
+    "cancel",
+    "cancel_members",
+    "drain",
+}
 ADDING = [(name, use) for name, use in USES if "xadd" in commands_of(name)]
 
 

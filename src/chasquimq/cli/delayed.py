@@ -7,23 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.asking import confirm
+from chasquimq.cli.asking import confirm, confirm_name
 from chasquimq.cli.listing import emit_list
 from chasquimq.cli.main import Group
-from chasquimq.cli.moment import iso
+from chasquimq.cli.moment import INSTANT, iso
+from chasquimq.cli.number import AT_LEAST_0
 from chasquimq.cli.options import (
     json_option,
     limit_option,
+    name_option,
     queue_argument,
     redis_url_option,
     yes_option,
 )
-from chasquimq.cli.render import emit_json, emit_table
+from chasquimq.cli.progress import behind_bar
+from chasquimq.cli.render import clean, emit_json, emit_table
 from chasquimq.cli.server_choice import running_server
-from chasquimq.cli.visit import ask
+from chasquimq.cli.visit import Visit, ask
 
 if TYPE_CHECKING:
     from chasquimq.model.snapshot import DelayedJob
+    from chasquimq.queue import Cancelled
 
 
 @click.group(cls=Group)
@@ -53,15 +57,47 @@ def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
 
 @delayed.command()
 @queue_argument
-@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
+@click.argument("job_ids", nargs=-1, metavar="[JOB_ID]...")
+@name_option
+@click.option("--id-prefix", help="Only jobs whose id begins so.")
+@click.option("--due-after", type=INSTANT, help="Only jobs due at this time or later.")
+@click.option("--due-before", type=INSTANT, help="Only jobs due before this time, such as 2h.")
+@click.option("--limit", type=AT_LEAST_0, help="How many at most, soonest first.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only tell what would be cancelled.")
 @yes_option
 @redis_url_option
 @json_option
 def cancel(
-    queue: str, job_ids: tuple[str, ...], is_sure: bool, redis_url: str | None, as_json: bool
+    *,
+    queue: str,
+    job_ids: tuple[str, ...],
+    limit: int | None,
+    is_dry: bool,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: Any,
 ) -> int:
-    """Remove delayed jobs of QUEUE before they are due; exit code 1 if one was not there."""
+    """Remove delayed jobs of QUEUE before they are due: those of the ids, or of the filters.
+
+    Retries are delayed jobs, too. With ids the exit code is 1 if one was not there. With filters
+    it asks for the name of the queue, unless --yes is given; times without a zone are UTC.
+    """
+    meant = {name: value for name, value in filters.items() if value is not None}
+    has_options = bool(meant) or limit is not None or is_dry
+    if bool(job_ids) == bool(meant) or (job_ids and has_options):
+        raise click.UsageError("say what to cancel: either ids, or some filters")
     url = running_server(redis_url)
+    if job_ids:
+        return _cancel_ids(queue, job_ids, url, is_sure, as_json)
+    done = ask(queue, url, partial(_cancel_where, meant=meant | {"limit": limit}, is_dry=is_dry, is_sure=is_sure))  # fmt: skip
+    _show_cancelled(done, queue, is_dry, as_json)
+    return 0
+
+
+def _cancel_ids(
+    queue: str, job_ids: tuple[str, ...], url: str, is_sure: bool, as_json: bool
+) -> int:
     if not is_sure:
         confirm(f"cancel {len(job_ids)} jobs of {queue}? they will never run")
     answers = ask(queue, url, lambda seen: seen.queue.cancel_delayed_bulk(job_ids))
@@ -73,6 +109,44 @@ def cancel(
         rows = [{"job": job_id, "state": states[was]} for job_id, was in outcomes.items()]
         emit_table(rows, has_header=False)
     return 0 if all(answers) else 1
+
+
+async def _cancel_where(
+    seen: Visit, *, meant: dict[str, Any], is_dry: bool, is_sure: bool
+) -> Cancelled:
+    """What is meant is counted and shown before anybody is asked."""
+    if is_dry or not is_sure:
+        found = await behind_bar(
+            "reading delayed jobs", seen.queue.cancel_delayed_where(**meant, dry_run=True)
+        )
+        if is_dry or not found.matched:
+            return found
+        _show_sample(found, seen.queue.name)
+        confirm_name(
+            f"{found.matched:,} delayed jobs of {clean(seen.queue.name)} will be cancelled",
+            seen.queue.name,
+        )
+    return await behind_bar("cancelling", seen.queue.cancel_delayed_where(**meant))
+
+
+def _show_cancelled(done: Cancelled, queue: str, is_dry: bool, as_json: bool) -> None:
+    if as_json:
+        sample = list(map(_facts, done.sample))
+        emit_json({"cancelled": int(done), "matched": done.matched, "dry_run": is_dry,
+                   "sample": sample})  # fmt: skip
+    elif is_dry:
+        _show_sample(done, queue)
+        click.echo(f"would cancel {done.matched:,} delayed jobs")
+    else:
+        click.echo(f"cancelled {done:,} delayed jobs")
+
+
+def _show_sample(found: Cancelled, queue: str) -> None:
+    for job in found.sample:
+        name, job_id = job.name or "-", job.job_id or "(cannot be read)"
+        click.echo(clean(f"{job_id}  {name}  {iso(job.due_ms)}"), err=True)
+    if found.matched > len(found.sample):
+        click.echo(f"and {found.matched - len(found.sample):,} more", err=True)
 
 
 def _facts(job: DelayedJob) -> dict[str, Any]:

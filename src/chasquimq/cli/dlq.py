@@ -25,8 +25,9 @@ from chasquimq.cli.options import (
 )
 from chasquimq.cli.pipeline_needs import FILTERING, READING, need
 from chasquimq.cli.pipeline_options import lake_option
-from chasquimq.cli.server_choice import running_server
+from chasquimq.cli.server_choice import any_server, running_server
 from chasquimq.cli.visit import run
+from chasquimq.model.json_value import value_of_json
 
 ids_option = click.option(
     "--id", "ids", multiple=True, metavar="DLQ_ID", help="Only this entry; may be given twice."
@@ -163,6 +164,95 @@ def replay(
         skips=on_error == "skip", is_dry=is_dry, is_sure=is_sure, max_rate=max_rate,
     )  # fmt: skip
     show(run(replay_all(request, running_server(redis_url), lake)), request, as_json)
+
+
+@dlq.command()
+@queue_argument
+@click.argument("job", metavar="ID")
+@click.option(
+    "--set",
+    "patches",
+    type=PatchType(),
+    multiple=True,
+    help="Change a part of the data, such as $.to=ana@example.org; may be given twice.",
+)
+@click.option("--data", metavar="JSON|-|@FILE", help="Replace all of the data.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only show the difference.")
+@lake_option
+@yes_option
+@redis_url_option
+@json_option
+def edit(
+    *,
+    queue: str,
+    job: str,
+    patches: tuple[Patch, ...],
+    data: str | None,
+    is_dry: bool,
+    lake: Path,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+) -> None:
+    """Change the data of one dead job of QUEUE and send it back to its workers.
+
+    ID is its job id, or its DLQ id. Without --set and --data the data is opened in the editor
+    of VISUAL or EDITOR. The difference is shown first, and asked about unless --yes is given.
+    """
+    from chasquimq.cli import dlq_edit
+    from chasquimq.cli.add import read_json
+    from chasquimq.cli.dlq_choice import Request
+    from chasquimq.cli.dlq_replay import replay_all, show
+
+    if patches and data is not None:
+        raise click.UsageError("--set changes a part and --data replaces all; give one")
+    _refuse_no_lake(lake)
+    value = None if data is None else value_of_json(read_json(data))
+    url = running_server(redis_url)
+    found = run(dlq_edit.find_data(queue, url, job))
+    if patches:
+        found = dlq_edit.with_patches(found, patches)
+    else:
+        found = dlq_edit.with_editor(found) if data is None else found._replace(after=value)
+    dlq_edit.refuse_no_change(found)
+    if not as_json:
+        dlq_edit.show_difference(found)
+    request = Request(
+        queue=queue, limit=1, ids=(found.dlq_id,), filters={}, patches=(found.patch,),
+        is_dry=is_dry, is_sure=is_sure, max_rate=None,
+    )  # fmt: skip
+    show(run(replay_all(request, url, lake)), request, as_json)
+
+
+@dlq.command("import")
+@queue_argument
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--as-jobs", is_flag=True, help="Not as dead jobs: let workers run them.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only check the file.")
+@yes_option
+@redis_url_option
+@json_option
+def import_(
+    *,
+    queue: str,
+    file: Path,
+    as_jobs: bool,
+    is_dry: bool,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+) -> None:
+    """Add the dead jobs of FILE, which `dlq export` wrote, to QUEUE, byte for byte.
+
+    Every line is checked before the first is added. A job that is still in the DLQ, or was
+    imported in the last 24 hours, is not added again, so it may be repeated. Asks first, unless
+    --yes is given.
+    """
+    from chasquimq.cli.dlq_import import import_all, show
+
+    url = any_server(redis_url)
+    done = run(import_all(queue, url, file, as_jobs=as_jobs, is_dry=is_dry, is_sure=is_sure))
+    show(done, is_dry=is_dry, as_jobs=as_jobs, as_json=as_json)
 
 
 @dlq.command()

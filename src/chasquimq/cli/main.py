@@ -65,8 +65,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "chasquimq.cli.completion:completion", "Teach your shell these commands."
     ),
     "delayed": LazyCommand("chasquimq.cli.delayed:delayed", "List or cancel delayed jobs."),
+    "drain": LazyCommand("chasquimq.cli.drain:drain", "Empty a queue of the jobs that wait."),
     "demo": LazyCommand("chasquimq.cli.demo:demo", "Watch jobs run, with nothing to set up."),
-    "dlq": LazyCommand("chasquimq.cli.dlq:dlq", "Look at dead jobs, replay or purge them."),
+    "dlq": LazyCommand("chasquimq.cli.dlq:dlq", "Look at dead jobs, replay, edit or purge them."),
     "doctor": LazyCommand("chasquimq.cli.doctor:doctor", "Find what is wrong, and what to do."),
     "events": LazyCommand("chasquimq.cli.events:events", "Follow what happens on a queue."),
     "group": LazyCommand("chasquimq.cli.group:group", "List or remove consumer groups."),

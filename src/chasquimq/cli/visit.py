@@ -43,12 +43,17 @@ def ask(name: str, url: str, question: Callable[[Visit], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def visit(name: str, url: str, *, must_exist: bool = True) -> AsyncGenerator[Visit]:
-    """Open a queue; one that has no keys is refused where it must exist."""
+async def visit(
+    name: str, url: str, *, must_exist: bool = True, **options: Any
+) -> AsyncGenerator[Visit]:
+    """Open a queue with these options; one that has no keys is refused where it must exist."""
     from chasquimq.inspector import Inspector
     from chasquimq.queue import Queue
 
-    async with Inspector(redis_url=url) as inspector, Queue(name, redis_url=url) as queue:
+    async with (
+        Inspector(redis_url=url) as inspector,
+        Queue(name, redis_url=url, **options) as queue,
+    ):
         if must_exist:
             await refuse_unknown(inspector, await inspector.snapshot(name))
         try:

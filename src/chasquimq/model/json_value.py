@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
@@ -37,6 +37,18 @@ def json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return {BYTES_KEY: b64encode(value).decode()}
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+def value_of_json(value: Any) -> Any:
+    """The value that JSON of `json_value` stands for; {"$base64": …} becomes bytes again."""
+    if isinstance(value, list):
+        return [value_of_json(one) for one in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    items = cast("dict[str, Any]", value)
+    if items.keys() == {BYTES_KEY} and isinstance(items[BYTES_KEY], str):
+        return b64decode(items[BYTES_KEY], validate=True)
+    return {key: value_of_json(one) for key, one in items.items()}
 
 
 def _key(key: Any) -> str:

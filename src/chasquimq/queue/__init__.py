@@ -10,12 +10,17 @@ from chasquimq.queue.finding import Finding
 from chasquimq.queue.repeating import MissedFiresLike, Repeating, RepeatLike
 from chasquimq.queue.resulting import Resulting
 from chasquimq.settings import CredentialProvider
+from chasquimq.store.dead_letters import Imported
+from chasquimq.store.draining import Cancelled, Drained
 
 __all__ = [
     "BackoffLike",
+    "Cancelled",
     "CredentialProvider",
     "DelayLike",
     "DelayMsLike",
+    "Drained",
+    "Imported",
     "MissedFiresLike",
     "OnConflict",
     "Queue",

@@ -1,15 +1,23 @@
-"""The cancelling part of a Queue."""
+"""The part of a Queue that takes back what waits: by id, by a filter, or all of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from chasquimq.errors import KindRefused, SettingsError
+from chasquimq.model.options import whole_number
 from chasquimq.queue.opening import Opening
+from chasquimq.store.draining import Cancelled, DelayedQuery, Drained, DrainStore
+from chasquimq.store.reading import ReadStore
 from chasquimq.wire.names import check_job_ids
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Cancelling(Opening):
-    """Takes back what is not due yet."""
+    """Takes back what has not begun."""
 
     async def cancel_delayed(self, job_id: str) -> bool:
         """Remove a delayed job before it becomes due.
@@ -22,3 +30,64 @@ class Cancelling(Opening):
     async def cancel_delayed_bulk(self, job_ids: Sequence[str]) -> list[bool]:
         """The same for many ids; the answers come in their order."""
         return await self._store().cancel(check_job_ids(job_ids))
+
+    async def cancel_delayed_where(
+        self,
+        *,
+        name: str | None = None,
+        id_prefix: str | None = None,
+        due_after: datetime | None = None,
+        due_before: datetime | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Cancelled:
+        """Remove the delayed jobs that match every filter, soonest first, retries included.
+
+        `due_after` is the first moment that is meant, `due_before` the first one that is not; a
+        datetime without a zone is UTC. It goes page by page: called again after an error, it
+        goes on. The ids of removed jobs are free again.
+
+        Raises:
+            SettingsError: there is no filter; `drain` removes all that wait.
+        """
+        if limit is not None:
+            whole_number("limit", limit, 0)
+        query = DelayedQuery(
+            name=_text("name", name), id_prefix=_text("id_prefix", id_prefix),
+            due_after_ms=_instant_ms("due_after", due_after),
+            due_before_ms=_instant_ms("due_before", due_before),
+        )  # fmt: skip
+        if query.is_open:
+            hint = "give name, id_prefix, due_after or due_before, or call drain()"
+            raise SettingsError(
+                "cancel_delayed_where", "no filter", "told what to cancel", hint=hint
+            )
+        return await self._waiting().cancel(query, limit, is_dry=dry_run)
+
+    async def drain(self, delayed: bool = True) -> Drained:
+        """Remove every job that waits, delayed ones too unless `delayed=False`.
+
+        Jobs that a worker holds go on, and so do plans and dead jobs. What is added meanwhile
+        may stay. It goes page by page: called again after an error, it goes on. The ids of
+        removed jobs are free again.
+        """
+        return await self._waiting().drain(delayed=bool(delayed))
+
+    def _waiting(self) -> DrainStore:
+        store = self._store()
+        return DrainStore(store, ReadStore(store.link))
+
+
+def _text(what: str, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise KindRefused(what, value, "a string")
+    return value
+
+
+def _instant_ms(what: str, instant: Any) -> int | None:
+    if instant is None:
+        return None
+    if not isinstance(instant, datetime):
+        raise KindRefused(what, instant, "a datetime", hint="one without a zone is taken as UTC")
+    aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(milliseconds=1)

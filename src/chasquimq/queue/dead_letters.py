@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 from chasquimq.errors import (
     EditRefused,
@@ -15,13 +15,15 @@ from chasquimq.errors import (
 )
 from chasquimq.model.options import whole_number
 from chasquimq.queue.opening import Opening
-from chasquimq.store.dead_letters import DeadLetterStore, DlqQuery, buried_ms
+from chasquimq.store.dead_letters import DeadLetterStore, DlqQuery, Imported, buried_ms
 from chasquimq.store.reading import ReadStore
 from chasquimq.store.replaying import Edit, Replayed
 from chasquimq.wire.codec import decode_payload, encode_payload
 from chasquimq.wire.contents import open_envelope
-from chasquimq.wire.names import check_many
-from chasquimq.wire.stream_entry import DlqEntry, is_entry_id
+from chasquimq.wire.names import check_job_name, check_many
+from chasquimq.wire.stream_entry import DlqEntry, encode_traceback, is_entry_id
+
+_U64_MAX = 2**64 - 1
 
 
 class DeadLetter(TypedDict):
@@ -120,6 +122,25 @@ class DeadLetters(Opening):
         _check_purge(all=all, has_filter=not query.is_open or older_than_ms is not None)
         return await self._dlq().purge(query, older_than_ms)
 
+    async def import_dlq(
+        self, letters: Iterable[Mapping[str, Any]], *, as_jobs: bool = False
+    ) -> Imported:
+        """Add dead jobs that `peek_dlq` or `chasqui dlq export` gave, with the bytes they had.
+
+        They become dead jobs of this queue, or with `as_jobs` jobs that run again with all their
+        attempts. One that is still in the DLQ, or was imported in the last 24 hours, is not added
+        again, so a call that was cut off may be repeated. All are checked before the first is
+        added.
+
+        Raises:
+            SettingsError: one of them is no dead job; the message says which and why.
+        """
+        entries = [
+            check_letter(f"letters[{at}]", letter, must_be_readable=as_jobs)
+            for at, letter in enumerate(letters)
+        ]
+        return await self._dlq().import_all(entries, as_jobs=as_jobs)
+
     def _edit_of(self, edit: Callable[[Any], Any]) -> Edit:
         most = self._settings.max_payload_bytes
 
@@ -157,6 +178,47 @@ def _letter(entry: DlqEntry) -> DeadLetter:
         "data": contents and contents.data,
         "traceback": entry.traceback_text or None,
     }
+
+
+def check_letter(what: str, letter: Any, *, must_be_readable: bool) -> DlqEntry:
+    """A dead job that comes from elsewhere; one that shall run again must be readable.
+
+    Raises:
+        SettingsError: a field that it needs is missing, or is of another kind.
+    """
+    if not isinstance(letter, Mapping):
+        raise SettingsError(what, type(letter).__name__, "a mapping as peek_dlq returns it")
+    fields = cast("Mapping[str, Any]", letter)
+    entry_id = _check_entry_id(f"{what}['dlq_id']", fields.get("dlq_id"))
+    _check_field(what, fields, "payload", bytes)
+    for key in ("name", "reason", "source_id"):
+        _check_field(what, fields, key, str)
+    for key in ("detail", "error", "fingerprint", "traceback"):
+        _check_field(what, fields, key, str, is_optional=True)
+    for key in ("attempt", "failed_at_ms"):
+        _check_field(what, fields, key, int, is_optional=True)
+    check_job_name(fields["name"])
+    if must_be_readable and open_envelope(fields["payload"]) is None:
+        hint = "it can only be imported as a dead job"
+        raise SettingsError(what, fields["payload"][:20], "a job that can be decoded", hint=hint)
+    return DlqEntry(
+        entry_id=entry_id, payload=fields["payload"], name=fields["name"],
+        source_id=fields["source_id"], reason=fields["reason"], detail=fields.get("detail"),
+        attempt=fields.get("attempt"), failed_at_ms=fields.get("failed_at_ms"),
+        error=fields.get("error") or "", fingerprint=fields.get("fingerprint") or "",
+        traceback=encode_traceback(fields.get("traceback") or ""),
+    )  # fmt: skip
+
+
+def _check_field(
+    what: str, fields: Mapping[str, Any], key: str, kind: type, *, is_optional: bool = False
+) -> None:
+    value = fields.get(key)
+    is_good = isinstance(value, kind) and not isinstance(value, bool)
+    if is_good and isinstance(value, int):
+        is_good = 0 <= value <= _U64_MAX
+    if not is_good and not (is_optional and value is None):
+        raise SettingsError(f"{what}[{key!r}]", value, f"of the kind {kind.__name__}")
 
 
 def _checked(ids: Any) -> Sequence[str] | None:

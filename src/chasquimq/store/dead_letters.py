@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from chasquimq.store.add_write import leftovers
 from chasquimq.store.producing import ProducerStore
 from chasquimq.store.reading import FIRST_PAGE_MAX, NamedPages, Pages, PageSize, StreamPages
-from chasquimq.store.replaying import REQUEST_TTL_S, Edit, Replay, Replayed
-from chasquimq.wire.stream_entry import DlqEntry, decode_dlq
+from chasquimq.store.replaying import REQUEST_TTL_S, Edit, Move, Replay, Replayed, next_generation
+from chasquimq.wire.stream_entry import DlqEntry, decode_dlq, encode_dlq
 
 if TYPE_CHECKING:
     from chasquimq.store.reading import RawEntry, ReadStore
+
+
+# How long an entry is known that was imported.
+IMPORT_MEMORY_S = 24 * 3600
+_IMPORTS_PER_CALL_MAX = 100
+_IMPORT_BYTES_PER_CALL = 1024 * 1024
+
+
+class Imported(int):
+    """How many dead jobs were added; `known` were added before, or are still there."""
+
+    known: int
+
+    def __new__(cls, added: int = 0, *, known: int = 0) -> Self:
+        self = super().__new__(cls, added)
+        self.known = known
+        return self
 
 
 class DlqQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +123,56 @@ class DeadLetterStore:
                 removed += await self._purge_some([entry.entry_id for entry in page])
         return removed
 
+    async def import_all(self, entries: Sequence[DlqEntry], *, as_jobs: bool) -> Imported:
+        """Add entries that came from a DLQ, as dead jobs or as jobs to run; each once.
+
+        Raises:
+            DecodeError: an envelope cannot be read, so it is no job; nothing was added.
+        """
+        moves = [next_generation(entry) for entry in entries] if as_jobs else []
+        added = start = size = 0
+        for at, entry in enumerate([*entries, None]):
+            more = len(entry.payload) if entry else 0
+            is_full = at - start == _IMPORTS_PER_CALL_MAX or size + more > _IMPORT_BYTES_PER_CALL
+            if at > start and (entry is None or is_full):
+                some = entries[start:at]
+                added += (
+                    await self._add_jobs(some, moves[start:at])
+                    if as_jobs
+                    else await self._import_some(some)
+                )
+                start, size = at, 0
+            size += more
+        return Imported(added, known=len(entries) - added)
+
+    async def _import_some(self, entries: Sequence[DlqEntry]) -> int:
+        keys = [self._dlq, self._new_token(), *(self._marker("dlq", one) for one in entries)]
+        args: list[bytes | str | int] = []
+        for entry in entries:
+            _, payload, *more = spelled(entry)
+            args += (entry.entry_id, payload, len(more), *more)
+        head = (REQUEST_TTL_S, IMPORT_MEMORY_S)
+        return sum(await self._producer.request("import_dead", keys, *head, *args))
+
+    async def _add_jobs(self, entries: Sequence[DlqEntry], moves: Sequence[Move]) -> int:
+        """As a replay sends them, but by the script that knows what was added before."""
+        of_queue = self._producer.keys
+        markers = [self._marker("job", one) for one in entries]
+        keys = [of_queue.stream, self._new_token(), *markers]
+        keys += leftovers(of_queue, [move.job_id for move in moves])
+        args: list[bytes | str] = []
+        for entry, move in zip(entries, moves, strict=True):
+            args += (move.envelope, move.name, _digest(entry))
+        head = (0, REQUEST_TTL_S, IMPORT_MEMORY_S * 1000)
+        marks = await self._producer.request("add", keys, *head, *args)
+        return marks.count(1)
+
+    def _marker(self, kind: str, entry: DlqEntry) -> str:
+        return self._producer.keys.token(f"import:{kind}:{_digest(entry)}")
+
+    def _new_token(self) -> str:
+        return self._producer.keys.token(secrets.token_hex(12))
+
     def _walk(
         self, query: DlqQuery, limit: int, *, oldest: str = "-", newest: str = "+"
     ) -> DlqWalk:
@@ -122,8 +191,23 @@ class DeadLetterStore:
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def _purge_some(self, entry_ids: Sequence[str]) -> int:
-        keys = [self._dlq, self._producer.keys.token(secrets.token_hex(12))]
+        keys = [self._dlq, self._new_token()]
         return await self._producer.request("purge", keys, REQUEST_TTL_S, *entry_ids)
+
+
+def spelled(entry: DlqEntry) -> list[bytes]:
+    """The fields of an entry as its writer spelled them."""
+    return encode_dlq(
+        entry.payload, entry.source_id, entry.reason, name=entry.name, detail=entry.detail,
+        attempt=entry.attempt, failed_at_ms=entry.failed_at_ms, error=entry.error,
+        fingerprint=entry.fingerprint, traceback=entry.traceback_text,
+    )  # fmt: skip
+
+
+def _digest(entry: DlqEntry) -> str:
+    """What tells entries apart, whatever became of them."""
+    hashed = blake2b(entry.entry_id.encode() + b"\0" + entry.payload, digest_size=16)
+    return hashed.hexdigest()
 
 
 def buried_ms(entry: DlqEntry) -> int:

@@ -34,7 +34,7 @@ class DelayedListing:
         while len(found) < limit and bytes_max > 0:
             count = min(size.count, limit - len(found))
             page = await self._page(len(found), count)
-            found += map(_job, page)
+            found += map(delayed_job, page)
             page_bytes = sum(len(member) for member, _ in page)
             bytes_max -= page_bytes
             size.learn(page_bytes)
@@ -48,7 +48,8 @@ class DelayedListing:
         return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _job(scored: RawMember) -> DelayedJob:
+def delayed_job(scored: RawMember) -> DelayedJob:
+    """What a member of the delayed set and its score say."""
     member, score = scored
     due_ms = float(score)
     return DelayedJob(

@@ -11,7 +11,7 @@ import msgspec
 from chasquimq.errors import ServerRefused
 from chasquimq.store.connection import pack
 from chasquimq.store.ranging import RangeStore, RawEntry, Stretch
-from chasquimq.store.reading import PageSize, RawMember
+from chasquimq.store.reading import PageSize, RawMember, ScoreWalk
 from chasquimq.store.scanning import escaped
 from chasquimq.wire.keys import QueueKeys
 
@@ -88,7 +88,7 @@ class QueueReadStore(RangeStore):
 
     def delayed(self, low: str, high: str, count_max: int) -> Iterator[list[RawMember]]:
         """The members whose scores lie between, each once, though others come and go meanwhile."""
-        walk = _ScoreWalk(low)
+        walk = ScoreWalk(low)
         size = PageSize(_FIRST_PAGE, count_max)
         while True:
             # Pages overlap by half, so one of a single member would get nowhere.
@@ -149,46 +149,6 @@ class QueueReadStore(RangeStore):
 
     def _ask(self, asked: Sequence[bytes]) -> list[Reply]:
         return self._patiently(partial(self._connection.ask, b"".join(asked), len(asked)))
-
-
-class _ScoreWalk:
-    """Where a walk by score is: members of one score are counted, and known again.
-
-    Pages overlap, so that members that leave in between do not let others be passed over.
-    """
-
-    def __init__(self, low: str) -> None:
-        self.low = low
-        self.must_go_back = False
-        self._passed = 0
-        self._asked_from = 0
-        self._seen: set[int] = set()
-
-    def offset(self, count: int) -> int:
-        """How many members of the lowest score to leave out."""
-        self._asked_from = 0 if self.must_go_back else max(0, self._passed - count // 2)
-        self.must_go_back = False
-        return self._asked_from
-
-    def fresh(self, page: Sequence[RawMember]) -> list[RawMember]:
-        """Those of a page that were not met before."""
-        if self._asked_from and (not page or hash(page[0][0]) not in self._seen):
-            # More left than the overlap holds: begin this score again.
-            self.must_go_back, self._passed = True, 0
-            return []
-        found = [(member, score) for member, score in page if hash(member) not in self._seen]
-        if page:
-            self._move(page)
-        return found
-
-    def _move(self, page: Sequence[RawMember]) -> None:
-        last = page[-1][1].decode()
-        here = [hash(member) for member, score in page if score == page[-1][1]]
-        if last == self.low:
-            self._seen.update(here)
-            self._passed = self._asked_from + len(page)
-        else:
-            self.low, self._seen, self._passed = last, set(here), len(here)
 
 
 def _tail(name: str, *heads: str) -> str:

@@ -182,6 +182,74 @@ class DueSearch:
         return (flat[0], flat[1]) if flat else (b"", b"")
 
 
+class ScoreWalk:
+    """Where a walk by score is: members of one score are counted, and known again.
+
+    Pages overlap, so that members that leave in between do not let others be passed over.
+    """
+
+    def __init__(self, low: str) -> None:
+        self.low = low
+        self.must_go_back = False
+        self._passed = 0
+        self._asked_from = 0
+        self._seen: set[int] = set()
+
+    def offset(self, count: int) -> int:
+        """How many members of the lowest score to leave out."""
+        self._asked_from = 0 if self.must_go_back else max(0, self._passed - count // 2)
+        self.must_go_back = False
+        return self._asked_from
+
+    def fresh(self, page: Sequence[RawMember]) -> list[RawMember]:
+        """Those of a page that were not met before."""
+        if self._asked_from and (not page or hash(page[0][0]) not in self._seen):
+            # More left than the overlap holds: begin this score again.
+            self.must_go_back, self._passed = True, 0
+            return []
+        found = [(member, score) for member, score in page if hash(member) not in self._seen]
+        if page:
+            self._move(page)
+        return found
+
+    def _move(self, page: Sequence[RawMember]) -> None:
+        last = page[-1][1].decode()
+        here = [hash(member) for member, score in page if score == page[-1][1]]
+        if last == self.low:
+            self._seen.update(here)
+            self._passed = self._asked_from + len(page)
+        else:
+            self.low, self._seen, self._passed = last, set(here), len(here)
+
+
+class ScorePages:
+    """The members of a sorted set between two scores, the lowest first, each once.
+
+    Others may come and go meanwhile; what the reader itself removes may go, too.
+    """
+
+    def __init__(self, reads: ReadStore, key: str, size: PageSize, low: str, high: str) -> None:
+        self._reads = reads
+        self._key = key
+        self._size = size
+        self._high = high
+        self._walk = ScoreWalk(low)
+        self._is_done = False
+
+    async def next(self) -> Sequence[RawMember] | None:
+        if self._is_done:
+            return None
+        # Pages overlap by half, so one of a single member would get nowhere.
+        count = max(2, self._size.count)
+        bounds = (self._walk.low, self._high, "WITHSCORES", "LIMIT", self._walk.offset(count))
+        (flat,) = await self._reads.ask(("ZRANGEBYSCORE", self._key, *bounds, count))
+        page = _pairs(flat)
+        fresh = self._walk.fresh(page)
+        self._is_done = len(page) < count and not self._walk.must_go_back
+        self._size.learn(sum(map(len, flat)))
+        return fresh
+
+
 class MemberPages:
     """All members of a sorted set in no order; what stays there meanwhile is met at least once."""
 

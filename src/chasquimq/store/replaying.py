@@ -86,7 +86,7 @@ class Replay:
         self._edit = edit
         self._pace = Pace(max_rate)
         self._is_dry = is_dry
-        self._moves: list[_Move] = []
+        self._moves: list[Move] = []
         self._moves_bytes = 0
         self._ids: list[str] = []
         self._job_ids: list[str] = []
@@ -108,9 +108,9 @@ class Replay:
             else:
                 await self._add(move)
 
-    def _move(self, entry: DlqEntry) -> _Move | None:
+    def _move(self, entry: DlqEntry) -> Move | None:
         try:
-            return _next_generation(entry, self._edit)
+            return next_generation(entry, self._edit)
         except DecodeError:
             return None
         except EditRefused:
@@ -134,7 +134,7 @@ class Replay:
             job_ids=self._job_ids,
         )  # fmt: skip
 
-    async def _add(self, move: _Move) -> None:
+    async def _add(self, move: Move) -> None:
         size = len(move.envelope)
         if self._moves and self._moves_bytes + size > _BYTES_PER_CALL_MAX:
             await self.flush()
@@ -143,7 +143,7 @@ class Replay:
         if len(self._moves) >= min(self._pace.burst_max, self._limit - len(self._ids)):
             await self.flush()
 
-    async def _send(self, moves: Sequence[_Move]) -> list[int]:
+    async def _send(self, moves: Sequence[Move]) -> list[int]:
         keys = self._producer.keys
         outcomes = [keys.outcome(move.job_id) for move in moves]
         token = keys.token(secrets.token_hex(12))
@@ -176,20 +176,27 @@ class Pace:
         await asyncio.sleep(starts_s - now_s)
 
 
-class _Move(msgspec.Struct, frozen=True):
+class Move(msgspec.Struct, frozen=True):
+    """What is written for a dead job that goes back to the stream."""
+
     dlq_id: str
     job_id: str
     envelope: bytes
     name: str
 
 
-def _next_generation(entry: DlqEntry, edit: Edit | None) -> _Move:
+def next_generation(entry: DlqEntry, edit: Edit | None = None) -> Move:
+    """A dead job as it is sent back.
+
+    Raises:
+        DecodeError: its envelope cannot be read.
+    """
     dead, extras = split_envelope(entry.payload)
     payload = dead.payload if edit is None else edit(dead.payload)
     envelope = encode_envelope(dead.id, payload, dead.created_at_ms, 0, dead.retry)
     carried = raw_extras(entry.payload) if extras else b""
     envelope += changed_extras(carried, _changes(extras or {}))
-    return _Move(entry.entry_id, dead.id, envelope, entry.name)
+    return Move(entry.entry_id, dead.id, envelope, entry.name)
 
 
 def _changes(extras: dict[str, Any]) -> dict[str, int | None]:

@@ -128,6 +128,11 @@ PRODUCER = {
     "add": Role("adding jobs", scripts="add"),
     "schedule": Role("adding delayed jobs", scripts="schedule"),
     "cancel": Role("cancelling delayed jobs", scripts="cancel"),
+    "cancel_members": Role(
+        "cancelling delayed jobs by a filter", "zrangebyscore", "cancel_members"
+    ),
+    "drain": Role("draining a queue", "xrange xrevrange", "drain"),
+    "import_dead": Role("importing dead jobs", scripts="import_dead"),
     "upsert_repeatable": Role("planning repeatable jobs", scripts="upsert_repeatable"),
     "remove_repeatable": Role("removing repeatable jobs", scripts="remove_repeatable"),
     "replay": Role("replaying dead jobs", "time xrange xrevrange", "replay"),
