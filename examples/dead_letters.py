@@ -31,10 +31,21 @@ async def main(url: str) -> None:
         print(f"replayed: {replayed}")
         # endregion
         await work(url, warehouse_is_open=True)
+        saved = await queue.peek_dlq(reason="unrecoverable")
         # region purge
         deleted = await queue.purge_dlq(reason="unrecoverable")
         print(f"deleted: {deleted}")
         # endregion
+        # region import
+        imported = await queue.import_dlq(saved)
+        print(f"imported: {imported}, again: {await queue.import_dlq(saved)}")
+        # endregion
+        # region edit
+        (letter,) = await queue.peek_dlq(1)
+        ids = [letter["dlq_id"]]
+        await queue.replay_dlq(1, ids=ids, edit=lambda row: row | {"price": 20})
+        # endregion
+        await work(url, warehouse_is_open=True)
         print(f"left in the DLQ: {(await queue.counts()).dead}")
 
 

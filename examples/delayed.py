@@ -27,6 +27,15 @@ async def main(url: str) -> None:
         print(f"cancelled: {await queue.cancel_delayed(job.id)}")
         print(f"cancelled again: {await queue.cancel_delayed(job.id)}")
         # endregion
+        # region cancel_where
+        for day in range(1, 4):
+            await queue.add("water", {"text": "the plants"}, delay=timedelta(days=day))
+        soon = datetime.now(UTC) + timedelta(days=2, hours=1)
+        asked = await queue.cancel_delayed_where(name="water", due_before=soon, dry_run=True)
+        print(f"would cancel {asked.matched}, first {asked.sample[0].name}")
+        print(f"cancelled: {await queue.cancel_delayed_where(name='water', due_before=soon)}")
+        # endregion
+        await queue.cancel_delayed_where(name="water")
     await Worker(QUEUE, remind, redis_url=url, concurrency=1).run_until_idle()
 
 

@@ -40,6 +40,8 @@ FINITE = {
     "dlq triage": ["dlq", "triage", "QUEUE"],
     "dlq export": ["dlq", "export", "QUEUE", "--output", "dead.jsonl"],
     "dlq replay --dry-run": ["dlq", "replay", "QUEUE", "--dry-run", "--limit", "100000"],
+    "drain --dry-run": ["drain", "QUEUE", "--dry-run"],
+    "delayed cancel --dry-run": ["delayed", "cancel", "QUEUE", "--name", "later", "--dry-run"],
     "repeatable list": ["repeatable", "list", "QUEUE"],
     "group list": ["group", "list", "QUEUE"],
     "metrics": ["metrics", "QUEUE"],
@@ -67,6 +69,8 @@ PROMPTS = {
     "dlq replay": (["dlq", "replay", "QUEUE"], "[y/N]"),
     "dlq purge": (["dlq", "purge", "QUEUE", "--all"], "name to go on:"),
     "delayed cancel": (["delayed", "cancel", "QUEUE", "later-0"], "[y/N]"),
+    "delayed cancel --name": (["delayed", "cancel", "QUEUE", "--name", "later"], "name to go on:"),
+    "drain": (["drain", "QUEUE", "--delayed"], "name to go on:"),
     "group remove": (["group", "remove", "QUEUE", "default"], "name to go on:"),
 }  # fmt: skip
 

@@ -22,7 +22,15 @@ from chasquimq.settings import (
     ResultSettings,
     UpkeepSettings,
 )
-from chasquimq.store import consuming, diagnosing, fire_call, leasing, queue_reading, script
+from chasquimq.store import (
+    consuming,
+    diagnosing,
+    draining,
+    fire_call,
+    leasing,
+    queue_reading,
+    script,
+)
 from chasquimq.store.add_write import JOBS_PER_WRITE_MAX
 from chasquimq.store.consuming import ConsumerStore
 from chasquimq.store.inspecting import server_ms
@@ -236,6 +244,28 @@ async def purge(load: Load) -> None:
     await load.run("purge", [load.keys.dlq, token], 60, *[one for one, _ in entries[:PAGE_MAX]])
 
 
+async def drain(load: Load) -> None:
+    """All that a page may be, beside as many that a worker holds."""
+    await load.held(draining.ENTRIES_PER_CALL_MAX)
+    await load.queue.add_bulk(specs(draining.ENTRIES_PER_CALL_MAX))
+    entries = await load.raw.entries(load.keys.stream)
+    assert await load.queue.drain(delayed=False) == draining.ENTRIES_PER_CALL_MAX < len(entries)
+
+
+async def cancel_members(load: Load) -> None:
+    await load.queue.add_bulk(specs(1_000, delay_ms=60_000))
+    assert await load.queue.cancel_delayed_where(id_prefix="job-") == 1_000
+
+
+async def import_dead(load: Load) -> None:
+    letter = {
+        "dlq_id": "", "source_id": "1-1", "reason": "retries_exhausted", "name": "n",
+        "error": "E: " + "x" * 2_000, "payload": envelope("job"),
+    }  # fmt: skip
+    letters = [letter | {"dlq_id": f"9-{at}"} for at in range(1, 501)]
+    assert await load.queue.import_dlq(letters) == 500
+
+
 async def send_rows(load: Load, write: RowWrite) -> None:
     await script.run(load.raw.connection, write.script_name, write._keys, *write._args)
 
@@ -289,12 +319,15 @@ LARGEST: dict[str, tuple[str, Act]] = {
     "bury": ("bury", bury),
     "cancel": ("cancel", cancel),
     "cancel by index": ("cancel", cancel_by_index),
+    "cancel_members": ("cancel_members", cancel_members),
     "charge": ("charge", charge),
     "claim": ("claim", claim),
     "complete": ("complete", complete),
     "count_ghosts": ("count_ghosts", count_ghosts),
+    "drain": ("drain", drain),
     "fire": ("fire", fire),
     "hand_back": ("hand_back", hand_back),
+    "import_dead": ("import_dead", import_dead),
     "measure": ("measure", measure),
     "promote_due": ("promote_due", promote),
     "purge": ("purge", purge),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SAMPLE_MAX = 10
 # Each looks at the pending list and deletes three keys; so many keep nobody waiting.
-_ENTRIES_PER_CALL_MAX = 100
+ENTRIES_PER_CALL_MAX = 100
 _MEMBER_BYTES_PER_CALL_MAX = 1024 * 1024
 _REMOVED = 1
 
@@ -136,7 +136,7 @@ class DrainStore:
         if not newest:
             return 0
         until = newest[0][0].decode()
-        size = PageSize(FIRST_PAGE_MAX, _ENTRIES_PER_CALL_MAX)
+        size = PageSize(FIRST_PAGE_MAX, ENTRIES_PER_CALL_MAX)
         pages = StreamPages(self._reads, self._keys.stream, size, newest=until)
         removed = 0
         while (page := await pages.next()) is not None:
@@ -176,7 +176,7 @@ def _slices(
     """As many as one call may carry."""
     start = size = 0
     for at, ((member, _), _job) in enumerate(meant):
-        is_full = at - start == _ENTRIES_PER_CALL_MAX
+        is_full = at - start == ENTRIES_PER_CALL_MAX
         if at > start and (is_full or size + len(member) > _MEMBER_BYTES_PER_CALL_MAX):
             yield meant[start:at]
             start, size = at, 0
