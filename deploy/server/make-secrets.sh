@@ -35,7 +35,7 @@ names=$(for host in "$@"; do
     esac
 done)
 key="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-# shellcheck disable=SC2086  several words
+# shellcheck disable=SC2086
 [ -s "$folder/ca.crt" ] || openssl req -x509 $key -days 3650 -subj "/CN=chasqui servers" \
     -addext keyUsage=critical,keyCertSign -keyout "$folder/ca.key" -out "$folder/ca.crt" 2>/dev/null
 # shellcheck disable=SC2086

@@ -34,6 +34,8 @@ END
 }
 
 sentinel() {
+    # Sentinels that do not agree at once try again after twice failover-timeout: about 20 s in all,
+    # where the default would mean six minutes.
     if [ ! -f sentinel.conf ]; then
         cat "$CONF/sentinel.conf" - >sentinel.conf <<END
 sentinel announce-ip $NODE
@@ -42,7 +44,7 @@ sentinel monitor mymaster $PRIMARY $PRIMARY_PORT $QUORUM
 sentinel auth-user mymaster sentinel
 sentinel auth-pass mymaster $(secret sentinel)
 sentinel down-after-milliseconds mymaster ${DOWN_AFTER_MS:-5000}
-sentinel failover-timeout mymaster 30000
+sentinel failover-timeout mymaster 6000
 sentinel parallel-syncs mymaster 1
 sentinel sentinel-user peer
 sentinel sentinel-pass $(secret peer)

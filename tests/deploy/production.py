@@ -29,7 +29,7 @@ HOST = "127.0.0.1"
 NEWER = ("client|setinfo", "msetex", "waitaof")
 # Programs with TLS, beside one that is on PATH.
 TLS_VARIABLE = "CHASQUI_TEST_TLS_SERVER"
-# The shell dies with whoever holds its stdin, and takes the server along.
+# The shell ends with the process that holds its stdin, and takes the server along.
 _TIED = '"$@" </dev/null >"$0" 2>&1 & read -r _; kill -9 0'
 
 
@@ -83,7 +83,7 @@ class Process:
 class Production:
     """All of deploy/server on loopback.
 
-    A program without TLS gets a front that speaks it, and is told of itself what the front is.
+    A program without TLS gets a front that speaks it, and announces the port of that front as its own.
     """
 
     def __init__(self, folder: Path, binary: Path | None, *, has_tls: bool) -> None:

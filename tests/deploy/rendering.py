@@ -12,7 +12,7 @@ import yaml
 from deploy.kit import DEPLOY, OVERLAYS, RENDERED, Manifests, run
 
 KUBERNETES = DEPLOY / "kubernetes"
-# Of what the records were made; told by content, so that a comment may change.
+# A digest of what the records were made of: of content, so that a comment may change.
 SOURCES_FILE = RENDERED / "sources.sha256"
 HEAD = "# Recorded by `python -m deploy.rendering`; do not edit.\n"
 

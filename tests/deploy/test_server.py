@@ -32,6 +32,10 @@ SETTINGS = dict(
 MANY_SET = "Redis 8.4 and Valkey 9.1"
 DURABLE = re.search(r'\| `durability="replica:n"`.*', PAGE)[0]
 
+# Six servers start, elect and are killed.
+takes_turns = pytest.mark.takes_turns
+pytestmark = pytest.mark.timeout(400)
+
 
 def rights_of(user: str, file: str = "users.acl") -> list[str]:
     """What a user is given, without its password."""
@@ -81,6 +85,7 @@ async def follows(servers: Production, node) -> bool:
     return (about["role"], about.get("master_link_status")) == ("slave", "up")
 
 
+@takes_turns
 async def test_jobs_outlive_the_primary_behind_three_sentinels_with_tls_and_few_rights(
     production, queue_name
 ):
@@ -98,6 +103,7 @@ async def test_servers_that_speak_tls_themselves_do_the_same(tmp_path, queue_nam
             assert await tell(servers.node_url(node), "CONFIG", "GET", "port") == [b"port", b"0"]
 
 
+@takes_turns
 async def test_users_can_do_their_work_and_nothing_else(production, queue_name):
     url = production.url("worker")
     await do_everything(url, queue_name)
@@ -137,6 +143,7 @@ async def a_producer_adds_and_runs_nothing(production: Production, queue_name: s
         await Worker(name, double, redis_url=url).run()
 
 
+@takes_turns
 async def test_the_server_is_as_the_settings_say_and_the_doctor_finds_nothing(production):
     url = production.node_url(await production.leader())
 
@@ -147,6 +154,7 @@ async def test_the_server_is_as_the_settings_say_and_the_doctor_finds_nothing(pr
     assert [one for one in findings if one.is_trouble] == []
 
 
+@takes_turns
 async def test_a_primary_without_replicas_takes_nothing_that_it_would_lose(production, queue_name):
     leader = await production.leader()
     for sentinel in production.sentinels:

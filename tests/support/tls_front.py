@@ -44,7 +44,12 @@ class TlsFront:
     async def _accept(self) -> None:
         while True:
             client, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            self._spawn(self._serve(client))
+            self._spawn(self._served(client))
+
+    async def _served(self, client: socket.socket) -> None:
+        # A server that is gone, or a client that does not trust the certificate.
+        with suppress(OSError):
+            await self._serve(client)
 
     async def _serve(self, client: socket.socket) -> None:
         writers: list[asyncio.StreamWriter] = []
@@ -61,11 +66,11 @@ class TlsFront:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-        except (OSError, ssl.SSLError):
-            client.close()
         finally:
             for one in writers:
                 one.transport.abort()
+            if not writers:
+                client.close()
 
     async def _greeted(self, client: socket.socket):
         loop = asyncio.get_running_loop()
