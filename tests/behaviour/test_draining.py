@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from chasquimq import Queue
-from chasquimq.errors import KindRefused, SettingsError
+from chasquimq.errors import KindRefused, ServerRefused, SettingsError
 from support.waiting import eventually
 
 HOUR_MS = 3_600_000
@@ -114,7 +115,8 @@ async def test_every_job_either_runs_or_is_removed_where_workers_are_at_work(
 
 async def test_more_than_a_thousand_running_at_the_head_hide_no_job_behind_them(queue, raw):
     await queue.add_bulk([{"name": "n", "data": at} for at in range(1_400)])
-    await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0")
+    with suppress(ServerRefused):  # an add makes it on some servers
+        await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
     await raw(
         "XREADGROUP", "GROUP", "default", "w", "COUNT", 1_200, "STREAMS", raw.keys.stream, ">"
     )
@@ -125,7 +127,8 @@ async def test_more_than_a_thousand_running_at_the_head_hide_no_job_behind_them(
 
 async def test_what_a_worker_gave_back_waits_and_is_removed(queue, raw):
     await queue.add("n", 1)
-    await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0")
+    with suppress(ServerRefused):  # an add makes it on some servers
+        await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
     await raw("XREADGROUP", "GROUP", "default", "returned", "STREAMS", raw.keys.stream, ">")
 
     assert await queue.drain() == 1
@@ -233,7 +236,8 @@ async def test_no_call_keeps_the_server_for_long(url, queue_name, raw):
     """Of 100 entries beside 20,000 that are held, and of 100 heavy names."""
     async with Queue(queue_name, redis_url=url) as queue:
         await queue.add_bulk([{"name": "n", "data": at} for at in range(25_000)])
-        await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0")
+        with suppress(ServerRefused):  # an add makes it on some servers
+            await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
         await raw(
             "XREADGROUP", "GROUP", "default", "w", "COUNT", 20_000, "STREAMS", raw.keys.stream, ">"
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from chasquimq import Worker
+from chasquimq.errors import ServerRefused
 
 pytestmark = pytest.mark.takes_turns
 
@@ -42,7 +44,8 @@ async def test_a_drain_asks_for_the_name_and_says_what_it_removed(chasqui, fille
 
 
 async def test_a_drain_leaves_running_jobs_and_says_so(chasqui, filled, queue_name, raw):
-    await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0")
+    with suppress(ServerRefused):  # an add makes it on some servers
+        await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
     await raw("XREADGROUP", "GROUP", "default", "w", "COUNT", 2, "STREAMS", raw.keys.stream, ">")
 
     said = await chasqui("drain", queue_name, "--yes")

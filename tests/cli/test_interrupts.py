@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from chasquimq import Queue
 from support.command import PROGRAM
-from support.interrupting import Ended, interrupt, interrupt_on_a_terminal
+from support.interrupting import (
+    assert_ends_well,
+    assert_no_drafts,
+    duration_s,
+    interrupt,
+    interrupt_on_a_terminal,
+    moments,
+)
 
 pytestmark = [pytest.mark.takes_turns, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 ROOT = Path(__file__).parents[2]
-IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
-MOMENTS = 50 if IS_BIG else 4
-SEED = 14
 # How far into a command that goes on by itself.
 ENDLESS_S = 1.5
-TRIES_MAX = 6
 
 # Commands that end by themselves; their moments are drawn from the time that they take.
 FINITE = {
@@ -161,64 +160,3 @@ async def test_no_traceback_of_ours_is_shown_whenever_the_interpreter_starts(
         ended = await asyncio.to_thread(interrupt, command, after_s, surroundings, folder)
         assert "chasquimq" not in ended.said, ended
         assert ended.code in (0, 130) or "KeyboardInterrupt" in ended.said or not ended.said
-
-
-async def assert_ends_well(
-    command: list[str], span_s: float, environ: dict[str, str], folder: Path, least_s: float = 0.0
-) -> None:
-    """So many interrupts are heard, and each ends in one line."""
-    heard = 0
-    for after_s in moments(span_s, MOMENTS * TRIES_MAX):
-        ended = await asyncio.to_thread(
-            interrupt, command, max(after_s, least_s), environ, folder,
-            stdin=_endless_stdin(),
-        )  # fmt: skip
-        heard += assert_one_line(ended, after_s)
-        assert_no_drafts(folder)
-        if heard == MOMENTS:
-            return
-    pytest.fail(f"only {heard} of {MOMENTS} interrupts came before the end")
-
-
-def assert_one_line(ended: Ended, after_s: float) -> bool:
-    """Whether the command was interrupted; one that was done before says nothing of it."""
-    if ended.is_by_itself or (ended.code == 1 and "interrupted" not in ended.said):
-        return False
-    told = f"after {after_s:.3f} s: {ended}"
-    assert ended.code == 130, told
-    assert len(ended.lines) == 1, told
-    assert ended.lines[0].startswith("interrupted"), told
-    return True
-
-
-def assert_no_drafts(folder: Path) -> None:
-    assert list(folder.glob(".chasqui-*")) == []
-    assert [one.name for one in (folder / "tmp").iterdir() if one.name != "chasqui"] == []
-
-
-def moments(span_s: float, count: int = MOMENTS) -> list[float]:
-    drawn = random.Random(SEED)
-    return [drawn.uniform(0.0, span_s * 0.95) for _ in range(count)]
-
-
-def duration_s(command: list[str], environ: dict[str, str], folder: Path) -> float:
-    """How long it takes when nobody interrupts it, and all is compiled."""
-    took_s: list[float] = []
-    for _ in range(2):
-        began_s = time.monotonic()
-        subprocess.run(
-            command, env=environ, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
-            check=False,
-        )  # fmt: skip
-        took_s.append(time.monotonic() - began_s)
-    return min(took_s)
-
-
-_PIPE: list[int] = []
-
-
-def _endless_stdin() -> int:
-    """A pipe that nobody writes to and nobody closes."""
-    if not _PIPE:
-        _PIPE.extend(os.pipe())
-    return _PIPE[0]

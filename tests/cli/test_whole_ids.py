@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 
 import pytest
 
 from chasquimq import RepeatPattern
+from chasquimq.errors import ServerRefused
 from support.command import ESCAPES
 
 pytestmark = pytest.mark.takes_turns
@@ -51,7 +53,8 @@ async def whole(request, queue, queue_name, raw):
                        "fp", "0123456789abcdef", "failed_at", 1_794_726_951_751)  # fmt: skip
     await raw("XADD", raw.keys.events, "*", "e", "dlq", "id", dead, "ts", BIG, "n", "mail")
     await raw("XGROUP", "CREATE", raw.keys.stream, "g" * 100, "0", "MKSTREAM")
-    await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
+    with suppress(ServerRefused):  # an add makes it on some servers
+        await raw("XGROUP", "CREATE", raw.keys.stream, "default", "0", "MKSTREAM")
     await raw("XGROUP", "CREATECONSUMER", raw.keys.stream, "default", worker)
     return {
         "later id": later, "dead id": dead, "dlq id": dlq_id.decode(), "worker": worker,

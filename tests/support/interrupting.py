@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import pty
+import random
 import re
 import signal
 import struct
@@ -14,15 +16,22 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from support.waiting import patience
 
 MARK = "CHASQUI_TEST_MARK"
 END_S_MAX = 60.0
 GONE_S_MAX = 20.0
+# So many interrupts of each command; fifty where there is time.
+MOMENTS = 50 if os.environ.get("CHASQUI_TEST_BIG") == "1" else 4
+SEED = 14
+TRIES_MAX = 6
 # What a command tells of its work, and may tell until it hears of the interrupt.
 PROGRESS = re.compile(
     r"^(starting Spark …|\S+ batch \d+: .*|exported .*|kept: .*|waiting .*|serving .*"
@@ -38,6 +47,7 @@ class Ended:
     said: str
     before: str
     shown: str
+    lasted_s: float = 0.0
 
     @property
     def lines(self) -> list[str]:
@@ -76,13 +86,16 @@ def interrupt(
         assert process.poll() is None, err.read_text(errors="replace")
         assert time.monotonic() < began_s + END_S_MAX * patience(), "it must say it in time"
         time.sleep(0.005)
-    time.sleep(after_s)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(after_s)
+    lasted_s = time.monotonic() - began_s
     before = err.read_bytes()
     _signal_group(process)
     code = _end(process)
     _assert_nobody_left(mark)
     said = err.read_bytes()[len(before) :].decode(errors="replace")
-    return Ended(code, said, before.decode(errors="replace"), out.read_text(errors="replace"))
+    shown = out.read_text(errors="replace")
+    return Ended(code, said, before.decode(errors="replace"), shown, lasted_s)
 
 
 def interrupt_on_a_terminal(
@@ -165,3 +178,68 @@ def _marked(mark: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+async def assert_ends_well(
+    command: list[str], span_s: float, environ: dict[str, str], folder: Path, least_s: float = 0.0
+) -> None:
+    """So many interrupts are heard, and each ends in one line."""
+    heard = 0
+    for share in moments(1.0, MOMENTS * TRIES_MAX):
+        after_s = max(share * span_s, least_s)
+        ended = await asyncio.to_thread(
+            interrupt, command, after_s, environ, folder, stdin=_endless_stdin()
+        )
+        is_heard = assert_one_line(ended, after_s)
+        heard += is_heard
+        if not is_heard:
+            # It takes less time than it did when it was measured.
+            span_s = min(span_s, ended.lasted_s)
+        assert_no_drafts(folder)
+        if heard == MOMENTS:
+            return
+    pytest.fail(f"only {heard} of {MOMENTS} interrupts came before the end")
+
+
+def assert_one_line(ended: Ended, after_s: float) -> bool:
+    """Whether the command was interrupted; one that was done before says nothing of it."""
+    if ended.is_by_itself or (ended.code == 1 and "interrupted" not in ended.said):
+        return False
+    told = f"after {after_s:.3f} s: {ended}"
+    assert ended.code == 130, told
+    assert len(ended.lines) == 1, told
+    assert ended.lines[0].startswith("interrupted"), told
+    return True
+
+
+def assert_no_drafts(folder: Path) -> None:
+    assert list(folder.glob(".chasqui-*")) == []
+    assert [one.name for one in (folder / "tmp").iterdir() if one.name != "chasqui"] == []
+
+
+def moments(span_s: float, count: int = MOMENTS) -> list[float]:
+    drawn = random.Random(SEED)
+    return [drawn.uniform(0.0, span_s * 0.95) for _ in range(count)]
+
+
+def duration_s(command: list[str], environ: dict[str, str], folder: Path) -> float:
+    """How long it takes when nobody interrupts it, and all is compiled."""
+    took_s: list[float] = []
+    for _ in range(2):
+        began_s = time.monotonic()
+        subprocess.run(
+            command, env=environ, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+            check=False,
+        )  # fmt: skip
+        took_s.append(time.monotonic() - began_s)
+    return min(took_s)
+
+
+_PIPE: list[int] = []
+
+
+def _endless_stdin() -> int:
+    """A pipe that nobody writes to and nobody closes."""
+    if not _PIPE:
+        _PIPE.extend(os.pipe())
+    return _PIPE[0]
