@@ -131,3 +131,14 @@ async def test_many_and_heavy_ones_go_in_several_calls(queue, letters):
     assert await queue.import_dlq(many + heavy) == 355
     assert await queue.import_dlq(iter(many)) == 0
     assert await queue.import_dlq([]) == 0
+
+
+async def test_what_is_dead_here_does_not_run_beside_that(queue, letters):
+    await queue.import_dlq(letters)
+    here = await queue.peek_dlq()
+
+    from_before = await queue.import_dlq(letters, as_jobs=True)
+    from_here = await queue.import_dlq(here, as_jobs=True)
+
+    assert (from_before, from_here) == (0, 0)
+    assert (await queue.counts()).ready == 0

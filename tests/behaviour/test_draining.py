@@ -249,3 +249,12 @@ async def test_no_call_keeps_the_server_for_long(url, queue_name, raw):
     line = next(one for one in stats.splitlines() if one.startswith("cmdstat_evalsha:"))
     mean_us = float(line.partition("usec_per_call=")[2].partition(",")[0])
     assert mean_us < 5_000
+
+
+async def test_only_true_and_false_say_whether_delayed_jobs_go(queue):
+    await queue.add("n", None)
+
+    with pytest.raises(SettingsError, match="delayed must be True or False"):
+        await queue.drain("no")
+
+    assert (await queue.counts()).ready == 1

@@ -520,3 +520,26 @@ async def test_unrecoverable_is_kept_with_its_traceback(bury):
     (letter,) = await bury(handler, max_attempts=25)
 
     assert "in handler" in letter["traceback"]
+
+
+class HasTrace(Exception):
+    """An error with an attribute of the name that errors of child processes use."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.trace = ["mine"]
+
+
+async def test_an_error_with_a_trace_of_its_own_is_buried_as_any_other(queue, running_worker):
+    async def fail(job):
+        raise HasTrace("boom")
+
+    await running_worker(fail, max_attempts=1)
+    await queue.add("n", None)
+
+    async def letters():
+        return await queue.peek_dlq()
+
+    [dead] = await eventually(letters)
+    assert (dead["reason"], dead["error"]) == ("retries_exhausted", "HasTrace: boom")
+    assert "HasTrace: boom" in dead["traceback"]

@@ -289,3 +289,18 @@ async def test_jobs_that_were_given_back_wait_and_do_not_run(
     assert (before.ready, before.running) == (0, 20)
     assert (counts.ready, counts.running) == (20, 0)
     assert (snapshot.ready, snapshot.pending, snapshot.parked) == (20, 0, 20)
+
+
+async def test_a_record_that_cannot_be_made_stops_no_renewal(queue, running_worker):
+    starts: list[str] = []
+
+    async def lingers(job):
+        starts.append(job.id)
+        await asyncio.sleep(2)
+
+    running = await running_worker({"odd\udc80": lingers, "n": lingers}, claim_min_idle_ms=600)
+    await queue.add("n", None)
+
+    await eventually(lambda: running.worker.health().completed == 1)
+    assert len(starts) == 1
+    assert running.worker.health().leases_lost == 0

@@ -242,3 +242,22 @@ async def test_a_dial_that_hangs_is_given_up_in_time(queue_name, monkeypatch, ho
                 ]  # fmt: skip
                 assert took_s <= ANSWER_S * patience()
             ended_look_up.set()
+
+
+async def test_thousands_of_late_adds_give_back_all_that_they_took(own_server, queue_name):
+    """Each waits for the same answer before it gives its share back."""
+    async with Queue(queue_name, redis_url=own_server.url) as queue:
+        await queue.add("n", None)
+        os.kill(own_server.pid, signal.SIGSTOP)
+        try:
+            adds = [
+                queue.add("n", None, job_id=f"late-{at}", add_timeout_ms=300) for at in range(3_000)
+            ]
+            _, answers = await all_ended(adds)
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        assert all(isinstance(one, ConnectionLost) for one in answers)
+
+        await queue.add("n", None, add_timeout_ms=30_000)
+        store = queue._store()
+        assert (queue.unconfirmed_bytes, store.window._inside) == (0, 0)

@@ -158,7 +158,11 @@ class Outcomes:
         """Where the last attempt of a job failed; formed for jobs that are buried, and no others."""
         if not self._keeps_tracebacks:
             return ""
-        return traceback_text(trace_of(error), failure, self._redact)
+        try:
+            return traceback_text(trace_of(error), failure, self._redact)
+        except Exception:  # a traceback must not change what becomes of the job
+            logger.exception("a traceback cannot be kept", exc_info=self._redact is None)
+            return ""
 
     async def _bury(self, moves: Sequence[Burying]) -> list[Door]:
         """Send burials; one that the server refuses alone goes without its traceback."""

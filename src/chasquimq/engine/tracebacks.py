@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeGuard, cast
 
 import msgspec
 
@@ -67,13 +67,20 @@ def trace_of(error: BaseException) -> Trace:
     try:
         for one in (error, error.__cause__):
             remote: Any = None if one is None else vars(one).get("trace")
-            if isinstance(remote, list):
-                return cast("Trace", remote)
+            if _is_trace(remote):
+                return remote
         return list(_Collector().parts(error))
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - a user's exception may resist being looked at
         return [TracePart("place", UNREADABLE)]
+
+
+def _is_trace(found: Any) -> TypeGuard[Trace]:
+    # An attribute of this name may be the user's.
+    if not isinstance(found, list) or not found:
+        return False
+    return all(isinstance(part, TracePart) for part in cast("list[object]", found))
 
 
 def traceback_text(

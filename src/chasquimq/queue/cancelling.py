@@ -9,6 +9,7 @@ from typing import Any
 from chasquimq.errors import KindRefused, SettingsError
 from chasquimq.model.options import whole_number
 from chasquimq.queue.opening import Opening
+from chasquimq.settings import true_or_false
 from chasquimq.store.draining import Cancelled, DelayedQuery, Drained, DrainStore
 from chasquimq.store.reading import ReadStore
 from chasquimq.wire.names import check_job_ids
@@ -71,7 +72,8 @@ class Cancelling(Opening):
         may stay. It goes page by page: called again after an error, it goes on. The ids of
         removed jobs are free again.
         """
-        return await self._waiting().drain(delayed=bool(delayed))
+        true_or_false("delayed", delayed)
+        return await self._waiting().drain(delayed=delayed)
 
     def _waiting(self) -> DrainStore:
         store = self._store()

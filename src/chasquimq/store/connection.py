@@ -98,8 +98,7 @@ class Connection(asyncio.Protocol):
         if not self._waiting:
             then()
             return
-        last = self._waiting[-1]
-        last.on_end = partial(_end_both, last.on_end, then)
+        self._waiting[-1].after.append(then)
 
     async def call(self, *parts: Part, block_ms: int = 0) -> Reply:
         """One command, one reply; an error reply is raised."""
@@ -168,7 +167,7 @@ class Connection(asyncio.Protocol):
                     return
                 replies.append(reply)
             waiting.popleft()
-            waiter.on_end(replies)
+            waiter.end(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(str(exc) if exc else "the server closed the connection")
@@ -200,20 +199,34 @@ class Connection(asyncio.Protocol):
         self._lost = ConnectionLost(f"the connection to the server broke: {reason}")
         self._watch.cancel()
         while self._waiting:
-            self._waiting.popleft().on_end(ConnectionLost(str(self._lost)))
+            self._waiting.popleft().end(ConnectionLost(str(self._lost)))
 
     def _not_sent(self) -> ConnectionLost:
         return ConnectionLost(str(self._lost), outcome="not_done")
 
 
 class _Waiter:
-    __slots__ = ("deadline", "on_end", "replies", "reply_count")
+    __slots__ = ("_after", "deadline", "on_end", "replies", "reply_count")
 
     def __init__(self, reply_count: int, on_end: OnEnd, deadline: float) -> None:
         self.reply_count = reply_count
         self.replies: list[Reply] = []
         self.on_end = on_end
+        self._after: list[Callable[[], None]] | None = None
         self.deadline = deadline
+
+    @property
+    def after(self) -> list[Callable[[], None]]:
+        """What is called when this one has ended; any number may wait for that."""
+        if self._after is None:
+            self._after = []
+        return self._after
+
+    def end(self, end: End) -> None:
+        """Pass the end on, then call back those that waited for it."""
+        self.on_end(end)
+        for then in self._after or ():
+            then()
 
 
 def connections_of(loop: asyncio.AbstractEventLoop) -> list[Connection]:
@@ -239,11 +252,6 @@ def replies_of(end: End) -> list[Reply]:
     if isinstance(end, ConnectionLost):
         raise end
     return end
-
-
-def _end_both(on_end: OnEnd, then: Callable[[], None], end: End) -> None:
-    on_end(end)
-    then()
 
 
 def _settle(future: asyncio.Future[list[Reply]], end: End) -> None:

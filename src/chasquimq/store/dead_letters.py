@@ -13,7 +13,7 @@ from chasquimq.store.add_write import leftovers
 from chasquimq.store.producing import ProducerStore
 from chasquimq.store.reading import FIRST_PAGE_MAX, NamedPages, Pages, PageSize, StreamPages
 from chasquimq.store.replaying import REQUEST_TTL_S, Edit, Move, Replay, Replayed, next_generation
-from chasquimq.wire.stream_entry import DlqEntry, decode_dlq, encode_dlq
+from chasquimq.wire.stream_entry import DlqEntry, decode_dlq, encode_dlq, first_values
 
 if TYPE_CHECKING:
     from chasquimq.store.reading import RawEntry, ReadStore
@@ -129,6 +129,9 @@ class DeadLetterStore:
         Raises:
             DecodeError: an envelope cannot be read, so it is no job; nothing was added.
         """
+        count = len(entries)
+        if as_jobs:
+            entries = await self._all_not_there(entries)
         moves = [next_generation(entry) for entry in entries] if as_jobs else []
         added = start = size = 0
         for at, entry in enumerate([*entries, None]):
@@ -143,10 +146,16 @@ class DeadLetterStore:
                 )
                 start, size = at, 0
             size += more
-        return Imported(added, known=len(entries) - added)
+        return Imported(added, known=count - added)
+
+    async def _all_not_there(self, entries: Sequence[DlqEntry]) -> list[DlqEntry]:
+        found: list[DlqEntry] = []
+        for at in range(0, len(entries), _IMPORTS_PER_CALL_MAX):
+            found += await self._not_there(entries[at : at + _IMPORTS_PER_CALL_MAX])
+        return found
 
     async def _import_some(self, entries: Sequence[DlqEntry]) -> int:
-        keys = [self._dlq, self._new_token(), *(self._marker("dlq", one) for one in entries)]
+        keys = [self._dlq, self._new_token(), *(self._marker(one) for one in entries)]
         args: list[bytes | str | int] = []
         for entry in entries:
             _, payload, *more = spelled(entry)
@@ -157,7 +166,7 @@ class DeadLetterStore:
     async def _add_jobs(self, entries: Sequence[DlqEntry], moves: Sequence[Move]) -> int:
         """As a replay sends them, but by the script that knows what was added before."""
         of_queue = self._producer.keys
-        markers = [self._marker("job", one) for one in entries]
+        markers = [self._marker(one) for one in entries]
         keys = [of_queue.stream, self._new_token(), *markers]
         keys += leftovers(of_queue, [move.job_id for move in moves])
         args: list[bytes | str] = []
@@ -167,8 +176,18 @@ class DeadLetterStore:
         marks = await self._producer.request("add", keys, *head, *args)
         return marks.count(1)
 
-    def _marker(self, kind: str, entry: DlqEntry) -> str:
-        return self._producer.keys.token(f"import:{kind}:{_digest(entry)}")
+    async def _not_there(self, entries: Sequence[DlqEntry]) -> list[DlqEntry]:
+        """Those that are not in the DLQ now: a job that is dead here must not run beside that."""
+        found = await self._reads.ask(
+            *(("XRANGE", self._dlq, one.entry_id, one.entry_id) for one in entries)
+        )
+        payloads = [first_values(rows[0][1]).get(b"d") if rows else None for rows in found]
+        pairs = zip(entries, payloads, strict=True)
+        return [one for one, payload in pairs if payload != one.payload]
+
+    def _marker(self, entry: DlqEntry) -> str:
+        """One for both ways of importing: what came back dead is not added as a job, too."""
+        return self._producer.keys.token(f"import:{_digest(entry)}")
 
     def _new_token(self) -> str:
         return self._producer.keys.token(secrets.token_hex(12))

@@ -73,8 +73,8 @@ class LeaseStore:
         if record is None:
             return
         try:
-            while record.is_due:
-                record.heard(*self._connection.send(record.renewal()))
+            while record.is_due and (renewal := record.renewal()):
+                record.heard(*self._connection.send(renewal))
         except StoreError as error:
             # No lease depends on it.
             record.heard(None)
@@ -91,10 +91,11 @@ class LeaseStore:
         """One call of the script; a record that is due goes along in the same write."""
         args = (*self._head, *entry_ids)
         record = self._record
-        if record is None or not record.is_due:
+        renewal = record.renewal() if record is not None and record.is_due else b""
+        if record is None or not renewal:
             return self._connection.run("renew", self._keys, *args)
         act = script("renew")
-        request = record.renewal() + act.by_hash(self._keys, args)
+        request = renewal + act.by_hash(self._keys, args)
         published, renewed = self._connection.send(request, 2)
         record.heard(published)
         if is_forgotten(renewed):
@@ -130,15 +131,21 @@ class _PublishedRecord:
         return time.monotonic() >= self._due_s
 
     def renewal(self) -> bytes:
-        """The command that keeps the record alive, or makes it."""
+        """The command that keeps the record alive, or makes it; empty where it cannot be made."""
         if self._is_there:
             return pack(("PEXPIRE", self._key, self._ttl_ms))
-        if not self._command:
-            record = self._record()
-            self._ttl_ms = record.ttl_ms
-            raw = encode_worker_record(record)
-            self._command = ("SET", self._key, raw, "PX", record.ttl_ms)
+        try:
+            self._command = self._command or self._new_command()
+        except Exception:  # leases must be renewed whatever a record is made of
+            logger.exception("worker %s works without its record", self._consumer)
+            self._due_s = float("inf")
+            return b""
         return pack(self._command)
+
+    def _new_command(self) -> tuple[Part, ...]:
+        record = self._record()
+        self._ttl_ms = record.ttl_ms
+        return ("SET", self._key, encode_worker_record(record), "PX", record.ttl_ms)
 
     def heard(self, reply: Reply) -> None:
         """Note what the server answered."""
