@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from chasquimq.job import Job, current_job
     from chasquimq.model.job_state import JobState
     from chasquimq.model.json_value import json_value
-    from chasquimq.model.snapshot import Snapshot
+    from chasquimq.model.snapshot import DelayedJob, Snapshot
     from chasquimq.producer import Producer
     from chasquimq.queue import Queue
     from chasquimq.queue.dead_letters import DeadLetter
@@ -83,6 +83,8 @@ if TYPE_CHECKING:
         UpkeepSettings,
         WorkerSettings,
     )
+    from chasquimq.store.dead_letters import Imported
+    from chasquimq.store.draining import Cancelled, Drained
     from chasquimq.store.inspecting import Counts
     from chasquimq.store.replaying import Replayed
     from chasquimq.telemetry.labelled import QueueLabeled
@@ -110,15 +112,19 @@ _HOMES = {
     "BackoffSpec": "repeat",
     "Batch": "batching",
     "BatchAnswer": "errors",
+    "Cancelled": "store.draining",
     "ChasquiError": "errors",
     "ConnectionLost": "errors",
     "ConnectionSettings": "settings",
     "Consumer": "consumer",
     "Counts": "store.inspecting",
     "CredentialsRefused": "errors",
+    "current_job": "job",
     "DeadLetter": "queue.dead_letters",
     "DecodeError": "errors",
+    "DelayedJob": "model.snapshot",
     "DlqRouted": "telemetry.sink",
+    "Drained": "store.draining",
     "DurabilityNotMet": "errors",
     "EditRefused": "errors",
     "EncodeError": "errors",
@@ -130,6 +136,7 @@ _HOMES = {
     "Health": "health",
     "HistorySettings": "settings",
     "IdConflict": "errors",
+    "Imported": "store.dead_letters",
     "InMemorySink": "telemetry.memory",
     "Inspector": "inspector",
     "Job": "job",
@@ -138,6 +145,7 @@ _HOMES = {
     "JobOutcome": "telemetry.sink",
     "JobState": "model.job_state",
     "JobTimeout": "errors",
+    "json_value": "model.json_value",
     "KindRefused": "errors",
     "LeaseSettings": "settings",
     "LimitExceeded": "errors",
@@ -159,10 +167,10 @@ _HOMES = {
     "QueueEvents": "queue_events",
     "QueueFull": "errors",
     "QueueLabeled": "telemetry.labelled",
-    "ReadSettings": "settings",
     "ReaderBatch": "telemetry.sink",
-    "RepeatPattern": "repeat",
+    "ReadSettings": "settings",
     "RepeatableMeta": "repeat",
+    "RepeatPattern": "repeat",
     "Replayed": "store.replaying",
     "ResultExpired": "errors",
     "ResultSettings": "settings",
@@ -170,8 +178,8 @@ _HOMES = {
     "RetryScheduled": "telemetry.sink",
     "RetrySettings": "settings",
     "RowsRefused": "errors",
-    "ScheduleRefused": "errors",
     "Scheduler": "scheduler",
+    "ScheduleRefused": "errors",
     "ScriptFailed": "errors",
     "ServerOutOfMemory": "errors",
     "ServerRefused": "errors",
@@ -188,8 +196,6 @@ _HOMES = {
     "Worker": "worker",
     "WorkerSettings": "settings",
     "WriteFailed": "errors",
-    "current_job": "job",
-    "json_value": "model.json_value",
 }
 # Callers of the original reach these through the package, without an import of their own.
 _MODULES = {"_native", "blocking", "errors", "job", "queue", "queue_events", "repeat", "worker"}
@@ -201,6 +207,7 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "BackoffSpec",
     "Batch",
     "BatchAnswer",
+    "Cancelled",
     "ChasquiError",
     "ConnectionLost",
     "ConnectionSettings",
@@ -210,7 +217,9 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "current_job",
     "DeadLetter",
     "DecodeError",
+    "DelayedJob",
     "DlqRouted",
+    "Drained",
     "DurabilityNotMet",
     "EditRefused",
     "EncodeError",
@@ -222,6 +231,7 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "Health",
     "HistorySettings",
     "IdConflict",
+    "Imported",
     "InMemorySink",
     "Inspector",
     "Job",
