@@ -177,7 +177,7 @@ async def test_a_crash_loop_says_how_its_runs_ended(raw, queue_name, running_wor
     }
     # All crash loops are one kind, as they are in the history.
     assert {entry[b"fp"].decode() for entry in entries} == {fingerprint("crash_loop", "")}
-    line, _ = sorted(one.message for one in caplog.records if "crash_loop" in one.message)
+    line, _ = sorted(one.getMessage() for one in caplog.records if "crash_loop" in one.getMessage())
     assert line.startswith(f"job job-1 (greet) of queue {queue_name} is buried as crash_loop after")
     assert "run 3: 3 of 3 runs reported no end: their workers died or went silent; look for" in line
 

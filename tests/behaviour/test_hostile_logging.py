@@ -238,7 +238,7 @@ def test_what_a_record_carries_begins_with_our_name(caplog):
         get_logger("chasquimq.test").info("a job of %s", "mine", extra={"job_id": "7"})
 
     (record,) = caplog.records
-    assert (record.message, record.chasqui_job_id) == ("a job of mine", "7")
+    assert (record.getMessage(), record.chasqui_job_id) == ("a job of mine", "7")
     assert not hasattr(record, "job_id")
     assert (record.name, record.funcName) == (
         "chasquimq.test", "test_what_a_record_carries_begins_with_our_name",
@@ -300,4 +300,4 @@ async def test_the_record_of_the_abilities_names_each_of_them(queue, caplog):
 
 def words(caplog) -> set[str]:
     searched = ("abilities", "it was its last", "this name", "hook")
-    return {word for word in searched if any(word in one.message for one in caplog.records)}
+    return {word for word in searched if any(word in one.getMessage() for one in caplog.records)}

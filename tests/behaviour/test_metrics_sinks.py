@@ -57,7 +57,7 @@ def runs():
 
 def lines_about_sinks(caplog) -> list[str]:
     assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
-    return [one.message for one in caplog.records if "metrics sink" in one.message]
+    return [one.getMessage() for one in caplog.records if "metrics sink" in one.getMessage()]
 
 
 @pytest.mark.parametrize("error", [ValueError, BaseException], ids=lambda error: error.__name__)

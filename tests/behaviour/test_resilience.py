@@ -204,7 +204,7 @@ async def test_a_failing_handler_is_logged_with_its_traceback_and_not_for_every_
     await queue.add_bulk([{"name": "a", "data": at} for at in range(50)])
     await eventually(lambda: is_empty(queue))
 
-    told = [record for record in caplog.records if "it was its last" in record.message]
+    told = [record for record in caplog.records if "it was its last" in record.getMessage()]
     assert len(told) == 1
     assert "Traceback" in told[0].message
     assert 'raise ZeroDivisionError("by zero")' in told[0].message

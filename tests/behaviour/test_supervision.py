@@ -51,7 +51,9 @@ async def keep():
 
 
 def told(caplog) -> list[tuple[str, str]]:
-    return [(one.levelname, one.message) for one in caplog.records if hasattr(one, "chasqui_loop")]
+    return [
+        (one.levelname, one.getMessage()) for one in caplog.records if hasattr(one, "chasqui_loop")
+    ]
 
 
 async def test_a_loop_that_fails_now_and_then_is_told_once(keep, caplog):

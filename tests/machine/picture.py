@@ -17,7 +17,7 @@ KINDS = {
     "repeat": False, "repeat:bad": False, "repeat:spec": False,
     "result": True, "outcome": True, "dlid": True, "didx": True, "uniq": True, "token": True,
     "promoter:lock": True, "scheduler:lock": True, "promoter:bell": True, "janitor:turn": True,
-    "claim": True,
+    "claim": True, "worker": True,
 }  # fmt: skip
 
 

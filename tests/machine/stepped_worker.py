@@ -64,7 +64,8 @@ class SteppedWorker:
         self.consumer = consumer
         self.runs: list[Run] = []
         self._on_start = on_start
-        self.pipeline = worker._assembly().pipeline(self._handle, concurrency)
+        policy = worker._handlers.policy
+        self.pipeline = worker._assembly().pipeline(self._handle, concurrency, policy)
         self.store = self.pipeline.store
         self.upkeep = self.pipeline.upkeep
 

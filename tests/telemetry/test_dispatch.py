@@ -87,7 +87,7 @@ def test_a_raising_sink_is_logged_once(caplog):
 
     (line,) = caplog.records
     assert (line.chasqui_sink, line.chasqui_happening) == ("Raising", "job_outcomes")
-    assert line.message == (
+    assert line.getMessage() == (
         "the metrics sink Raising raised in job_outcomes, and its record was dropped"
     )
     assert line.exc_info[0] is ValueError
@@ -101,7 +101,7 @@ def test_a_sink_that_goes_on_raising_is_logged_at_a_slower_pace(caplog):
         safe.reader_batch(BATCH)
         clock.now_s += 1
 
-    ends = [line.message.partition("was dropped")[2] for line in caplog.records]
+    ends = [line.getMessage().partition("was dropped")[2] for line in caplog.records]
     assert ends == [
         "",
         "; 59 more like it were not logged in the 60 s before",
@@ -148,7 +148,7 @@ def test_a_sink_that_stops_everything_for_long_is_logged_once(caplog):
 
     (line,) = caplog.records
     assert (line.chasqui_sink, line.chasqui_happening) == ("Slow", "reader_batch")
-    assert "more than a fifth of the worker's time" in line.message
+    assert "more than a fifth of the worker's time" in line.getMessage()
 
 
 @pytest.mark.parametrize(

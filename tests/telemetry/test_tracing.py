@@ -241,7 +241,7 @@ def test_a_tracer_that_raises_is_told_once_and_harms_nothing(provider, caplog):
                 assert extras == {}
             run(tracing, extras)
 
-    assert [record.message for record in caplog.records] == ["the tracer raised"]
+    assert [record.getMessage() for record in caplog.records] == ["the tracer raised"]
 
 
 def test_where_nobody_records_nothing_travels():

@@ -8,7 +8,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec
 
 from chasquimq.model.delivery import Arrival, Delivery
 from chasquimq.model.log import get_logger
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from chasquimq.model.outcome import Burying
     from chasquimq.model.verdict import Bury, Failure, RetryPolicy
 
+_P = ParamSpec("_P")
 logger = get_logger(__name__)
 _MINUTE_S = 60.0
 # So many burials, and so many lost leases, have a line of their own in each minute.
@@ -125,6 +127,19 @@ class FirstOfKind:
         return True
 
 
+def _guarded(log: Callable[_P, None]) -> Callable[_P, None]:
+    """A log call that raises nothing: a job's own words must not decide what becomes of it."""
+
+    @wraps(log)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            log(*args, **kwargs)
+        except Exception as error:
+            logger.warning("a line of the failure log is left out: %s", type(error).__name__)
+
+    return call
+
+
 class FailureLog:
     """Logs failed runs, burials, take-overs and lost leases of one worker.
 
@@ -145,6 +160,7 @@ class FailureLog:
         for limit in (self._failures, self._burials, self._take_overs, self._lost):
             limit.flush()
 
+    @_guarded
     def failed(
         self, delivery: Delivery, error: BaseException, failure: Failure, verdict: Retry | Bury
     ) -> None:
@@ -163,6 +179,7 @@ class FailureLog:
             },
         )  # fmt: skip
 
+    @_guarded
     def buried(self, move: Burying) -> None:
         """Log that a job is in the DLQ: the first ten of a minute, and sums of the others."""
         entry, failure = move.entry, move.failure
@@ -180,6 +197,7 @@ class FailureLog:
             },
         )  # fmt: skip
 
+    @_guarded
     def unproven(self, moves: Sequence[Burying]) -> None:
         """Log burials whose answer was lost, and which found their jobs gone at the second try."""
         shown = ", ".join(_job_text(move.entry) for move in moves[:_KINDS_SHOWN_MAX])
@@ -190,6 +208,7 @@ class FailureLog:
             extra={"queue": self._queue, "count": len(moves)},
         )  # fmt: skip
 
+    @_guarded
     def taken_over(self, entries: Sequence[TakenOver], silent_workers: Sequence[str]) -> None:
         """Log jobs of workers that stopped renewing them; where the server says whose they were,
 
@@ -210,6 +229,7 @@ class FailureLog:
             },
         )  # fmt: skip
 
+    @_guarded
     def lease_lost(self, delivery: Delivery) -> None:
         """Log that another worker may run a job that is held here, too."""
         if not self._lost.allows(one_line(delivery.name, _NAME_CHARS_MAX) or "no name"):

@@ -122,7 +122,9 @@ async def test_why_a_task_fails_is_told_although_spark_starts_it_again(
 
 
 def told(caplog) -> list[str]:
-    return [one.chasqui_reason for one in caplog.records if one.message.startswith("a task failed")]
+    return [
+        one.chasqui_reason for one in caplog.records if one.getMessage().startswith("a task failed")
+    ]
 
 
 async def test_a_second_signal_cancels_what_still_runs(
