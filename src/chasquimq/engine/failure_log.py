@@ -134,7 +134,7 @@ def _guarded(log: Callable[_P, None]) -> Callable[_P, None]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
             log(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - names and errors are anything
             logger.warning("a line of the failure log is left out: %s", type(error).__name__)
 
     return call
