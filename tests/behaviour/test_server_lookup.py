@@ -356,6 +356,45 @@ async def test_the_answer_is_logged_once_and_without_the_password(
     ]
 
 
+WORKER_PROGRAM = """
+import asyncio, logging, sys
+logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
+from chasquimq import Worker
+async def take(job): ...
+asyncio.run(Worker(sys.argv[1], take).run_until_idle())
+"""
+
+
+@pytest.mark.parametrize("source", ["CHASQUI_REDIS_URL", "REDIS_URL", "project"])
+def test_a_worker_in_a_program_of_its_own_needs_no_url(source, url, project, queue_name):
+    if source == "project":
+        url, environ, why = started(project), {}, "it serves this project"
+    else:
+        environ, why = {source: url}, f"{source} is set"
+
+    said = say(WORKER_PROGRAM, queue_name, **environ)
+
+    assert f"consuming queue {queue_name} of {url} ({why}" in said
+    assert f"of queue {queue_name} ended after" in said
+
+
+def test_a_worker_in_a_program_of_its_own_says_that_no_server_is_there(queue_name):
+    program = f"""
+from chasquimq.server import finder
+finder.DEFAULT_URL = {NOBODY!r}
+from chasquimq.errors import ServerUnreachable
+try:
+    exec({WORKER_PROGRAM!r})
+except ServerUnreachable as error:
+    print(error)
+"""
+
+    said = say(program, queue_name)
+
+    assert f"\na server must answer at {NOBODY} (no server was named: " in said
+    assert "consuming" not in said
+
+
 async def test_a_server_that_was_given_is_not_logged(url, queue_name, caplog):
     caplog.set_level(logging.INFO, "chasquimq")
 

@@ -37,6 +37,7 @@ __all__ = [
     "own_lookup",
     "redact",
     "resolved",
+    "shown_address",
     "shown_server",
     "url_of",
 ]
@@ -188,8 +189,15 @@ def naming(variable: str) -> Generator[None]:
 
 def shown_server(settings: ConnectionSettings) -> str:
     """The address without secrets, and why this server where it was looked up."""
-    address, reason = redact(url_of(settings)), lookup_reason(settings)
+    address, reason = shown_address(settings), lookup_reason(settings)
     return f"{address} ({reason})" if reason else address
+
+
+def shown_address(settings: ConnectionSettings) -> str:
+    """The address without secrets: the one that was named, else the latest that was looked up."""
+    if settings.url is None and settings.lookup is not None:
+        settings = replace(settings, url=settings.lookup.found.url)
+    return redact(url_of(settings))
 
 
 def lookup_reason(settings: ConnectionSettings) -> str:

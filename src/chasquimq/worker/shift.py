@@ -14,9 +14,8 @@ from chasquimq.errors import StoreError
 from chasquimq.handlers import HandlerSet
 from chasquimq.health import Health, health_of
 from chasquimq.model.log import get_logger
-from chasquimq.store.address import lookup_reason, url_of
+from chasquimq.store.address import lookup_reason, shown_address
 from chasquimq.store.inspecting import InspectorStore
-from chasquimq.store.redact import redact
 from chasquimq.worker.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Shift:
 
     def _log_start(self, pipeline: Pipeline) -> None:
         assembly = self._assembly
-        server = redact(url_of(assembly.connection))
+        server = shown_address(assembly.connection)
         reason = self._server_reason or lookup_reason(assembly.connection)
         why = f" ({reason})" if reason else ""
         concurrency = pipeline.holdings.running_max
