@@ -14,8 +14,8 @@ import pytest
 from deploy.kit import DEPLOY, ROOT
 from support.command import ANSWER_S_MAX, PROGRAM, RunningCommand
 
-# As a worker logs it, and as `chasqui metrics` says it.
-PORT = re.compile(r"serving (?:/metrics.* port=|http://[\d.]+:)(\d+)")
+# As a worker logs it (with the paths of its pages), and as `chasqui metrics` says it.
+PORT = re.compile(r"serving (?:/metrics, /healthz and /readyz at )?http://[\d.]+:(\d+)")
 
 
 class RunningProgram(RunningCommand):

@@ -45,12 +45,14 @@ def test_every_job_is_on_the_page():
 
 
 def test_commands_on_the_page_can_be_typed_and_listen_on_the_ports_that_it_names():
-    typed = [shlex.split(line) for line in re.findall(r"^    chasqui (.+)$", PAGE, re.MULTILINE)]
-    worker, depths = map(parsed, typed)
+    lines = re.findall(r"^    chasqui (.+)$", PAGE, re.MULTILINE)
+    typed = {words[0]: parsed(words) for words in map(shlex.split, lines)}
+    worker, depths = typed["worker"], typed["metrics"]
     ports = [int(port) for port in re.findall(r"^\| `chasqui-\w+` \| (\d+) \|", PAGE, re.MULTILINE)]
 
     assert [worker["metrics_port"], depths["port"]] == ports[:2]
     assert worker["metrics_host"] == depths["host"] == "10.0.0.5"
+    assert len(typed) == len(lines)
 
 
 def test_the_ports_on_the_page_are_those_that_prometheus_asks():
