@@ -59,7 +59,6 @@ class Assembly:
 
     def pipeline(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> Pipeline:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
-        _arm_failpoints()
         settings = replace(self.settings, concurrency=concurrency)
         store = self._store()
         events, historian = self._events(store), self._historian(store)
@@ -164,14 +163,6 @@ class Assembly:
     def _begin(self, execute: Execute) -> Begin:
         begin = _begin(execute, self.state)
         return begin if self.spans is None else self.spans.around(begin)
-
-
-def _arm_failpoints() -> None:
-    # Trials need it in any process that runs a worker; everybody else never loads the module.
-    if text := os.environ.get("CHASQUI_FAIL"):
-        from chasquimq.engine.failpoints import install
-
-        install(text)
 
 
 def _supported(settings: WorkerSettings) -> Iterator[str]:

@@ -13,8 +13,8 @@ from typing import Self
 import pytest
 
 from chasquimq import Queue, RepeatPattern, Worker
-from chasquimq.engine.failpoints import ACTS, EXIT_CODE, HANDLER_END, POINTS, Failpoint
 from chasquimq.errors import SettingsError
+from chasquimq.testing.failpoints import ACTS, EXIT_CODE, HANDLER_END, POINTS, Failpoint
 from support import fault_worker
 from support.journal import START, read_journals
 from support.processes import WorkerFleet
@@ -68,7 +68,7 @@ class Stage:
 
     def launch(self, act: str, failpoint: str):
         options = OPTIONS | OPTIONS_OF.get(act, {})
-        return self.fleet.launch("fated", environment={"CHASQUI_FAIL": failpoint}, **options)
+        return self.fleet.launch("fated", failpoint=failpoint, **options)
 
     async def let_die(self, victim) -> int:
         """Wait for its end; whoever held a lock with it must not hold up the next."""
@@ -210,25 +210,62 @@ async def main(url, name):
 
 asyncio.run(main(*sys.argv[1:]))
 parts = [Connection.send, BlockingConnection._receive, ConsumerStore.ack, DoorLoop.put]
-print("chasquimq.engine.failpoints" in sys.modules, [hasattr(one, "__wrapped__") for one in parts])
+print("chasquimq.testing" in sys.modules, [hasattr(one, "__wrapped__") for one in parts])
+"""
+HANDLE = """
+async def handle(job): pass
 """
 
 
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [({}, "False [False, False, False, False]"),
-     ({"CHASQUI_FAIL": "before_bury_sent:1:exit"}, "True [True, True, True, True]")],
-    ids=["off", "on"],
-)  # fmt: skip
-def test_without_the_variable_not_one_line_of_it_is_loaded_or_wrapped(
-    url, queue_name, environment, said
-):
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK, url, queue_name], text=True, capture_output=True, timeout=50,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), **environment}, check=True,
+def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], text=True, capture_output=True, timeout=50, cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)}, check=False,
     )  # fmt: skip
 
-    assert done.stdout.strip() == said
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [((), "False [False, False, False, False]"),
+     (("-m", "chasquimq.testing.failpoints", "before_bury_sent:1:exit"),
+      "True [True, True, True, True]")],
+    ids=["off", "on"],
+)  # fmt: skip
+def test_a_worker_of_its_own_loads_and_wraps_not_one_line_of_it(
+    url, queue_name, tmp_path, words, said
+):
+    (tmp_path / "look.py").write_text(LOOK)
+
+    done = run(*words, "look.py", url, queue_name, cwd=tmp_path)
+
+    assert done.stdout.strip() == said, done.stderr
+
+
+async def test_the_command_of_a_worker_dies_at_a_failpoint(url, queue_name, tmp_path):
+    (tmp_path / "app.py").write_text(HANDLE)
+    async with Queue(queue_name, redis_url=url) as queue:
+        await queue.add("n", 1)
+
+    worker = ("-m", "chasquimq", "worker", "app:handle", "--queue", queue_name, "--redis-url", url)
+    trap = ("-m", "chasquimq.testing.failpoints", "before_ack_sent:1:exit")
+    done = await asyncio.to_thread(run, *trap, *worker, cwd=tmp_path)
+
+    assert done.returncode == EXIT_CODE, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("nowhere:1:exit", "app.py"), "error: failpoint must be point:passing:exit"),
+     ((), "error: failpoint must be point:passing:exit"),
+     (("before_ack_sent:1:exit",), "error: program must be a program behind the failpoint"),
+     (("before_ack_sent:1:exit", "-m"), "error: program must be a program behind the failpoint")],
+)  # fmt: skip
+def test_a_command_line_that_lacks_a_part_is_wrong_usage(tmp_path, words, said):
+    done = run("-m", "chasquimq.testing.failpoints", *words, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)
+    assert "usage: python -m chasquimq.testing.failpoints" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,17 @@ START_S_MAX = 60.0
 
 
 class WorkerProcess:
-    """One `fault_worker.py`, alone in its process, perhaps with an environment of its own."""
+    """One `fault_worker.py`, alone in its process, perhaps with a failpoint or an environment."""
 
     program = _PROGRAM
 
-    def __init__(self, settings: dict, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, settings: dict, environment: dict[str, str] | None = None, failpoint: str = ""
+    ) -> None:
         self.exited_s = 0.0
+        failpoints = ["-m", "chasquimq.testing.failpoints", failpoint] if failpoint else []
         self._program = subprocess.Popen(
-            [sys.executable, str(self.program), json.dumps(settings)],
+            [sys.executable, *failpoints, str(self.program), json.dumps(settings)],
             stdout=subprocess.PIPE,
             env={
                 **os.environ,
@@ -109,6 +112,7 @@ class WorkerFleet:
         handler: str,
         *,
         environment: dict[str, str] | None = None,
+        failpoint: str = "",
         url: str | None = None,
         **options,
     ) -> WorkerProcess:
@@ -116,7 +120,7 @@ class WorkerFleet:
         journal = str(self._folder / f"{next(self._numbers)}.journal")
         settings = self._settings | {"handler": handler, "journal": journal, "options": options}
         settings |= {} if url is None else {"url": url}
-        process = self.process(settings, environment)
+        process = self.process(settings, environment, failpoint)
         self.processes.append(process)
         return process
 

@@ -138,9 +138,8 @@ async def test_what_a_killed_worker_had_not_written_may_be_explained_though_it_c
     queue, raw, fleet, pipeline, ask, look
 ):
     look()
-    dies = {"CHASQUI_FAIL": "before_history_sent:2:exit"}
     named = {"consumer_id": "w1", "claim_min_idle_ms": 1_000}
-    first = await fleet.start("noop", environment=dies, **named)
+    first = await fleet.start("noop", failpoint="before_history_sent:2:exit", **named)
     await done(queue, 10)
     await eventually(lambda: has_history(raw, 1), what="a history")
     for number in range(20):

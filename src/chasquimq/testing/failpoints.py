@@ -1,20 +1,26 @@
-"""Named points at which a worker dies, stands still or fails on purpose, to try its promises.
+"""Kills, pauses or fails a worker at a named point of its path, to try what its jobs come to.
 
-`CHASQUI_FAIL=after_ack_sent:3:exit` ends the process when its third ack has left; `sleep:0.5` and
-`raise` are the other ways. Nothing imports this module unless the variable is set: it wraps the
-acts from outside, so that a worker without it runs not one line more.
+    python -m chasquimq.testing.failpoints after_ack_sent:3:exit worker.py
+    python -m chasquimq.testing.failpoints before_read_sent:1:sleep:0.5 -m chasquimq worker app:handle
+
+The first ends the process when its third ack has been sent; `raise` loses the connection instead.
+It wraps the methods of the engine and the stores from outside: a worker that was started in any
+other way holds no line of it.
 """
 
 from __future__ import annotations
 
 import os
+import runpy
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -29,9 +35,10 @@ from chasquimq.store.history_writing import HistoryStore
 from chasquimq.store.leasing import LeaseStore
 from chasquimq.store.upkeep import UpkeepStore
 
-VARIABLE = "CHASQUI_FAIL"
 # What a killed process leaves as its code, too.
 EXIT_CODE = 137
+EXIT_USAGE = 2
+USAGE = "python -m chasquimq.testing.failpoints POINT:PASSING:ACTION PROGRAM.py|-m MODULE"
 _SLEEP_S = 1.0
 # Each act has three points: before it is sent, after it was sent, after the reply.
 ACTS: dict[str, tuple[type, str]] = {
@@ -76,7 +83,7 @@ class Failpoint(msgspec.Struct, frozen=True):
         is_known = name in POINTS and action in ("exit", "sleep", "raise")
         if not is_known or not passing.isdecimal() or (name == HANDLER_END and action == "raise"):
             raise SettingsError(
-                VARIABLE, text, "point:passing:exit, point:passing:sleep:seconds or "
+                "failpoint", text, "point:passing:exit, point:passing:sleep:seconds or "
                 "point:passing:raise", hint=f"the points are {', '.join(POINTS)}",
             )  # fmt: skip
         return cls(name, int(passing), action, float(sleep_s or _SLEEP_S))
@@ -105,7 +112,9 @@ class _Trap:
         self._fail()
 
     def _fail(self) -> NoReturn:
-        raise ConnectionLost(f"the failpoint {self._failpoint.name} was told to break the link")
+        raise ConnectionLost(
+            f"the failpoint {self._failpoint.name} was told to lose the connection"
+        )
 
 
 def install(text: str) -> None:
@@ -182,3 +191,38 @@ def _ending(real: Callable[..., Any], trap: _Trap) -> Callable[..., Any]:
         return real(*args, **options)
 
     return passing
+
+
+# ── as a program ─────────────────────────────────────────────────────────────────────────────
+
+
+def main(words: Sequence[str]) -> int:
+    """Set a trap, then run a program in this process as Python itself would."""
+    program = list(words[1:])
+    try:
+        install("".join(words[:1]))
+        _demand(program)
+    except SettingsError as refused:
+        sys.stderr.write(f"error: {refused}\nusage: {USAGE}\n")
+        return EXIT_USAGE
+    _run(program)
+    return 0
+
+
+def _demand(program: list[str]) -> None:
+    if program in ([], ["-m"]):
+        raise SettingsError("program", " ".join(program), "a program behind the failpoint")
+
+
+def _run(program: list[str]) -> None:
+    if program[0] == "-m":
+        sys.argv = program[1:]
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = program
+    sys.path.insert(0, str(Path(program[0]).resolve().parent))
+    runpy.run_path(program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Tools that try programs which use the queue; nothing else in the package imports them."""
