@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 IMPORT = "import chasquimq"
 TURNS_MAX = 40
+TERMINAL_PACKAGES = ("click", "rich", "markdown_it", "pygments")
 HEAVY = ("redis", "hiredis", "rich", "click", "pyspark", "uvloop", "prometheus_client")
 
 
@@ -53,3 +54,35 @@ def test_a_queue_and_a_worker_need_none_of_the_doors(name):
     loaded = run(f"import sys; from chasquimq import Queue, Worker; print({name!r} in sys.modules)")
 
     assert loaded == "False"
+
+
+PROGRAM = """
+import asyncio, sys
+from chasquimq import Queue, QueueEvents, Upkeep, Worker
+
+async def double(job):
+    return job.data * 2
+
+async def main(url, name):
+    async with Queue(name, redis_url=url) as queue, QueueEvents(name, redis_url=url):
+        job = await queue.add("double", 21)
+        worker = Worker(name, double, redis_url=url, store_results=True, events="full", history=True)
+        running = asyncio.ensure_future(worker.run(handle_signals=True))
+        assert await job.wait_for_result(timeout=20) == 42
+        await queue.counts()
+        await worker.close()
+        await running
+
+asyncio.run(main(*sys.argv[1:3]))
+print([name for name in sys.argv[3:] if name in sys.modules])
+"""
+
+
+def test_a_program_that_runs_a_worker_loads_nothing_of_the_command_line(url, queue_name):
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM, url, queue_name, *TERMINAL_PACKAGES, "chasquimq.cli"],
+        capture_output=True, text=True, check=False, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+
+    assert (answer.stdout, answer.stderr) == ("[]\n", "")

@@ -13,6 +13,8 @@ import chasquimq
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "chasquimq"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# They serve the terminal, so only the command line imports them.
+TERMINAL_PACKAGES = {"click", "rich"}
 VAGUE_NAMES = {"utils", "util", "helpers", "common", "base", "misc"}
 
 LOADED_BY_IMPORT = """
@@ -26,12 +28,17 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def own_imports(path: Path) -> set[str]:
-    """The rooms of this package that a file imports, by name."""
+def imports(path: Path) -> list[str]:
+    """The dotted names of the modules that a file imports, anywhere in it."""
     tree = ast.parse(path.read_text())
     named = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     named += [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
-    return {name.split(".")[1] for name in named if name.startswith("chasquimq.")}
+    return named
+
+
+def own_imports(path: Path) -> set[str]:
+    """The rooms of this package that a file imports, by name."""
+    return {name.split(".")[1] for name in imports(path) if name.startswith("chasquimq.")}
 
 
 def bare_errors(path: Path) -> list[int]:
@@ -82,6 +89,15 @@ def test_importing_the_package_loads_no_client_and_no_terminal_library():
     )
 
     assert answer.stdout == "[]\n"
+
+
+def test_only_the_command_line_imports_what_serves_a_terminal():
+    others = [path for path in modules() if "cli" not in path.relative_to(PACKAGE).parts]
+    found = {
+        str(path): TERMINAL_PACKAGES & {n.split(".")[0] for n in imports(path)} for path in others
+    }
+
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "server").glob("*.py")), ids=lambda p: p.name)
