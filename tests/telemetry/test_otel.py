@@ -11,7 +11,7 @@ from chasquimq.model.reason import DlqReason
 from chasquimq.telemetry import otel
 from chasquimq.telemetry.families import FAMILIES
 from chasquimq.telemetry.labelled import QueueLabeled
-from chasquimq.telemetry.otel import OtelSink, otel_name
+from chasquimq.telemetry.otel import OtelSink, otel_name, otel_unit
 from chasquimq.telemetry.sink import (
     DlqRouted,
     JobOutcome,
@@ -153,3 +153,10 @@ def test_a_metric_with_a_twin_in_base_units_is_left_to_prometheus(export, sink):
 def test_names_are_those_of_prometheus_without_unit_and_kind():
     assert doctest.testmod(otel).failed == 0
     assert len({otel_name(family) for family in FAMILIES}) == len(FAMILIES)
+
+
+def test_a_unit_is_one_of_what_is_counted():
+    units = {otel_unit(family) for family in FAMILIES}
+
+    assert {"s", "1", "{job}", "{entry}"} <= units
+    assert "{entrie}" not in units

@@ -24,7 +24,7 @@ from chasquimq.telemetry.tally import NAMES_MAX, Labels, Tallies
 from chasquimq.telemetry.tally_sink import TallySink
 
 METER_NAME = "chasquimq"
-_UNITS = {"": "1", "seconds": "s", "ms": "ms"}
+_UNITS = {"": "1", "seconds": "s", "ms": "ms", "entries": "{entry}"}
 _SUFFIXES = ("_total", "_seconds")
 # The API has no call for many numbers at once, so there is nothing to gain from keeping them.
 _UNFOLDED_MAX = 1
