@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench ci lock platforms release-tools audit sbom dist
+.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench docs ci lock platforms release-tools audit sbom dist
 MINUTES ?= 120
 JOBS ?= 1000000
 SERVER ?= valkey
@@ -16,7 +16,7 @@ fmt: setup ## write the formatting
 	@.venv/bin/python -m ruff check --fix-only --quiet .
 	@.venv/bin/python -m ruff format .
 
-check: ## lint, format, types, rooms
+check: ## lint, format, types, rooms, pages
 	@./chasqui gate
 
 test: ## the quick rooms, seconds
@@ -49,6 +49,9 @@ mutants: ## break a copy in one place at a time; a test must notice each
 
 bench: ## numbers
 	@./chasqui bench
+
+docs: setup ## the pages as a site in build/site; a broken link fails
+	@.venv/bin/python tools/build_site.py
 
 lock: release-tools ## write pins and hashes; UPGRADE=NAME or UPGRADE=all moves versions
 	@.venv-release/bin/python tools/lock.py $(if $(UPGRADE),--upgrade $(UPGRADE))

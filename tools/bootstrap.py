@@ -57,6 +57,7 @@ GATE = (
     ("format", ("-m", "ruff", "format", "--check", ".")),
     ("types", ("-m", "basedpyright")),
     ("rooms", ("-c", IMPORT_LINTER)),
+    ("pages", ("tools/build_site.py",)),
 )
 
 

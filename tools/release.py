@@ -21,7 +21,7 @@ REQUIREMENTS = ROOT / "requirements"
 # The files that a user installs, each with an SBOM of its own.
 INSTALLED = ("core", "worker", "run", "sql", "spark")
 # These extend all others or stand alone.
-AUDITED = ("test.txt", "build.txt", "spark-build.txt", "release.txt")
+AUDITED = ("docs.txt", "build.txt", "spark-build.txt", "release.txt")
 SERVICES = ("pypi", "osv")
 # A zip archive knows no moment before 1980.
 EARLIEST = "315532800"

@@ -12,7 +12,7 @@ PINS = {
     "run": _RUN,
     "sql": _SQL,
     "spark": _SPARK,
-    "test": (*_SPARK, "build.txt", "test.txt"),
+    "test": (*_SPARK, "build.txt", "test.txt", "docs.txt"),
 }
 # The tools of a release have an environment of their own: .venv stays as users have it.
 RELEASE = "release"

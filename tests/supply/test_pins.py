@@ -136,7 +136,9 @@ def test_what_builds_the_package_is_what_is_pinned():
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
-@pytest.mark.parametrize("name", ["core.txt", "worker.txt", "run.txt", "sql.txt", "test.txt"])
+@pytest.mark.parametrize(
+    "name", ["core.txt", "worker.txt", "run.txt", "sql.txt", "test.txt", "docs.txt"]
+)
 def test_all_that_a_pinned_package_requires_is_pinned_beside_it(name: str, python: str):
     there = {"python_version": python, "python_full_version": f"{python}.9", "extra": ""}
     pins = {pin.name: pin for pin in pins_with(name) if pin.applies_to(there)}
