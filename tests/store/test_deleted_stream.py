@@ -54,7 +54,7 @@ async def test_a_resend_as_small_as_the_memory_of_a_new_stream_is_added_once(add
 async def test_what_a_new_stream_has_forgotten_is_added_twice_by_native_ids_alone(
     added_again, queue, count, beside
 ):
-    """The limit that the page of guarantees tells of; whoever lifts it changes that page."""
+    """The page of conditions documents this limit; a change that lifts it changes that page."""
     is_native = (await queue._store().abilities()).idempotent_add
 
     found = await added_again(count, beside=beside)
