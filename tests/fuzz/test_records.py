@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from chasquimq.errors import DecodeError
 from chasquimq.model.reason import DlqReason
 from chasquimq.model.verdict import Failure
-from chasquimq.store.replaying import _next_generation
+from chasquimq.store.replaying import next_generation
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome
 from chasquimq.telemetry.tally import NAMES_MAX
@@ -74,7 +74,7 @@ def test_any_dead_letter_is_shown_and_replayed_or_left(flat_fields, envelope):
     assert letter.payload == envelope
     decode_dlq(b"\xff", flat_fields)
 
-    replay = value_or_refusal(_next_generation, letter, None)
+    replay = value_or_refusal(next_generation, letter, None)
 
     if replay is not None:
         assert replay.dlq_id == "1-1"
