@@ -47,6 +47,14 @@ def bare_chasqui(bare_environ, tmp_path):
 
 
 @pytest.fixture
+def serverless_chasqui(bare_environ, tmp_path):
+    """The same in a folder where no server is named."""
+    named = "CHASQUI_REDIS_URL"
+    variables = {name: value for name, value in bare_environ.items() if name != named}
+    return partial(_run, variables, tmp_path)
+
+
+@pytest.fixture
 def say(capsys, url):
     """Run a command in this process; what it raises and does not mean to is raised here."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
@@ -25,16 +27,20 @@ OWN_PLACES = [
     ("repeatable quarantined", "repeat_bad"), ("repeatable remove", "repeat_bad"),
 ]  # fmt: skip
 QUEUE = "QUEUE"
+EXPORT = str(Path(__file__).with_name("one-dead-job.jsonl"))
 TAKING = {
     "add": ("add", QUEUE, "n"),
     "delayed cancel": ("delayed", "cancel", QUEUE, "some-id", "--yes"),
     "delayed list": ("delayed", "list", QUEUE),
+    "dlq edit": ("dlq", "edit", QUEUE, "some-id", "--data", "1", "--yes"),
     "dlq export": ("dlq", "export", QUEUE),
+    "dlq import": ("dlq", "import", QUEUE, EXPORT, "--yes"),
     "dlq peek": ("dlq", "peek", QUEUE),
     "dlq purge": ("dlq", "purge", QUEUE, "--all", "--yes"),
     "dlq replay": ("dlq", "replay", QUEUE, "--yes"),
     "dlq triage": ("dlq", "triage", QUEUE),
     "doctor": ("doctor", QUEUE),
+    "drain": ("drain", QUEUE, "--yes"),
     "events": ("events", QUEUE, "--from", "0", "--count", "1"),
     "group list": ("group", "list", QUEUE),
     "group remove": ("group", "remove", QUEUE, "some-group", "--yes"),
@@ -53,7 +59,7 @@ OF_A_LAKE = {"dlq outcome"}
 # These go on for ever where nothing is wrong, and have tests of their own below.
 LASTING = {"upkeep", "worker"}
 # Where there is no queue yet, these make one or wait for it.
-PATIENT = {"add", "events"}
+PATIENT = {"add", "dlq import", "events"}
 # The doctor's answer is the finding.
 LOOKING = [name for name in TAKING if name != "doctor"]
 BAD_NAMES = {
@@ -195,6 +201,25 @@ async def test_a_name_that_no_queue_can_have_is_refused_in_one_line(say, name, b
 
     assert_one_line(said, "error: queue name must be", code=2)
     assert said.out == ""
+
+
+SERVERLESS = TAKING | {
+    "upkeep": ("upkeep", QUEUE),
+    "metrics of two": ("metrics", "q", QUEUE),
+    "group of the metrics": ("metrics", "--group", QUEUE),
+    "group of the upkeep": ("upkeep", "q", "--group", QUEUE),
+}
+
+
+@pytest.mark.parametrize("words", SERVERLESS.values(), ids=SERVERLESS)
+async def test_such_a_name_is_refused_without_a_server_and_starts_none(
+    serverless_chasqui, tmp_path, words
+):
+    said = await serverless_chasqui(*("a b" if word == QUEUE else word for word in words))
+
+    assert said.code == 2
+    assert re.match("error: (queue|group) name must be free of white space", said.err), said.err
+    assert list(tmp_path.iterdir()) == []
 
 
 REFUSED = {

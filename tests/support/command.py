@@ -41,7 +41,11 @@ class Said:
     @property
     def rows(self) -> list[list[str]]:
         """The cells of a plain table, without its header."""
-        return [re.split(r"  +", line) for line in self.out.splitlines()[1:]]
+        return self.rows_with_header[1:]
+
+    @property
+    def rows_with_header(self) -> list[list[str]]:
+        return [re.split(r"  +", line) for line in self.out.splitlines()]
 
 
 class RunningCommand:

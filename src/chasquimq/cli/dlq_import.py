@@ -46,6 +46,8 @@ async def import_all(
         confirm(f"add {count:,} jobs from {clean(file.name)} {place} of {clean(queue)}?")
     added = known = 0
     async with visit(queue, url, must_exist=False) as seen:
+        # A server that is not there is told at once; what it holds does not matter.
+        await seen.inspector.snapshot(queue)
         with progress_bar("importing") as advance:
             for page in _pages(file):
                 done = await seen.queue.import_dlq(page, as_jobs=as_jobs)

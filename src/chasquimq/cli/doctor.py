@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.options import group_option, json_option, lease_option, redis_url_option
+from chasquimq.cli.options import (
+    group_option,
+    json_option,
+    lease_option,
+    possible_queue,
+    redis_url_option,
+)
 from chasquimq.cli.progress import behind_bar, progress_bar
 from chasquimq.cli.render import emit_json, emit_table, mask_secrets
 from chasquimq.cli.server_choice import running_server
@@ -24,7 +30,7 @@ MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}
 
 
 @click.command()
-@click.argument("queue", required=False)
+@click.argument("queue", required=False, callback=possible_queue)
 @group_option
 @lease_option
 @redis_url_option

@@ -116,8 +116,12 @@ def _show_line(event: QueueEvent) -> None:
         click.echo(clean(" ".join(words)))
         return
     columns = terminal_columns()
-    for line in _lines([cut(clean(word), columns) for word in words], columns):
+    for line in _lines([_fitting(clean(word), columns) for word in words], columns):
         click.echo(line)
+
+
+def _fitting(word: str, columns: int) -> str:
+    return word if _is_id(word) else cut(word, columns)
 
 
 def _lines(words: list[str], columns: int) -> list[str]:

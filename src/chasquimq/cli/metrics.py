@@ -12,7 +12,12 @@ from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
 from chasquimq.cli.files import whole_file
 from chasquimq.cli.inspect import snapshot_facts
 from chasquimq.cli.number import PORT_OR_ANY
-from chasquimq.cli.options import group_option, json_option, redis_url_option
+from chasquimq.cli.options import (
+    group_option,
+    json_option,
+    possible_queue,
+    redis_url_option,
+)
 from chasquimq.cli.queues import survey_all, tell_broken
 from chasquimq.cli.render import emit_json, talk
 from chasquimq.cli.server_choice import running_server
@@ -64,7 +69,7 @@ METRICS = (
 
 
 @click.command()
-@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...", callback=possible_queue)
 @group_option
 @click.option(
     "--output",

@@ -15,16 +15,39 @@ from chasquimq.cli.number import AT_LEAST_0, AT_LEAST_1, WholeNumber
 from chasquimq.cli.render import talk
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Names = TypeVar("Names", str, tuple[str, ...], None)
 
 DEFAULT_GROUP = "default"
 LEASE_MS_DEFAULT = 30_000
 URL_BYTES_MAX = 8_192
 _URL_OF_FILE = "chasquimq.redis_url_of_file"
 
-queue_argument = click.argument("queue")
+
+def possible_queue(ctx: click.Context, _param: click.Parameter, value: Names) -> Names:
+    """One queue name or many; one that no queue can have is refused before a server is sought."""
+    from chasquimq.inspector import check_queue_name
+
+    names = () if ctx.resilient_parsing or value is None else value
+    for name in (names,) if isinstance(names, str) else names:
+        check_queue_name(name)
+    return value
+
+
+def possible_group(ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """The same for the name of a consumer group."""
+    from chasquimq.inspector import check_group_name
+
+    return value if ctx.resilient_parsing else check_group_name(value)
+
+
+queue_argument = click.argument("queue", callback=possible_queue)
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 group_option = click.option(
-    "--group", default=DEFAULT_GROUP, show_default=True, help="The consumer group."
+    "--group",
+    default=DEFAULT_GROUP,
+    show_default=True,
+    callback=possible_group,
+    help="The consumer group.",
 )
 yes_option = click.option("--yes", "is_sure", is_flag=True, help="Do it without asking.")
 lease_option = click.option(

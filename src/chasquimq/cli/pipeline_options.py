@@ -8,6 +8,7 @@ from typing import Any, cast
 import click
 
 from chasquimq.cli.duration import DURATION
+from chasquimq.cli.options import possible_queue
 from chasquimq.spark.pipeline_settings import CHANNEL_CHOICES, DEFAULT_LAKE
 
 DEFAULT_MASTER = "local[*]"
@@ -103,6 +104,7 @@ lake_option = click.option(
 queues_option = click.option(
     "--queue",
     "queues",
+    callback=possible_queue,
     multiple=True,
     help="Only this queue; may be given twice.  [default: every queue]",
 )

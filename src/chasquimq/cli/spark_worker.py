@@ -14,7 +14,7 @@ import click
 from chasquimq.cli.duration import DURATION
 from chasquimq.cli.logs import start_logging
 from chasquimq.cli.number import AT_LEAST_1, WholeNumber
-from chasquimq.cli.options import json_option, redis_url_option
+from chasquimq.cli.options import json_option, possible_queue, redis_url_option
 from chasquimq.cli.pipeline_needs import need, spark_session
 from chasquimq.cli.pipeline_options import DEFAULT_MASTER, conf_option
 from chasquimq.cli.pipeline_talk import working
@@ -123,7 +123,7 @@ def worker(
 
 
 @click.command()
-@click.option("--queue", required=True, help="Whose workers to stop.")
+@click.option("--queue", required=True, callback=possible_queue, help="Whose workers to stop.")
 @redis_url_option
 @json_option
 def stop(*, queue: str, redis_url: str | None, as_json: bool) -> int:

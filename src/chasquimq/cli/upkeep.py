@@ -10,7 +10,13 @@ from datetime import timedelta
 import click
 
 from chasquimq.cli.logs import LEVELS, start_logging
-from chasquimq.cli.options import DEFAULT_GROUP, redis_url_option, wait_for_server_option
+from chasquimq.cli.options import (
+    DEFAULT_GROUP,
+    possible_group,
+    possible_queue,
+    redis_url_option,
+    wait_for_server_option,
+)
 from chasquimq.cli.render import mask_url
 from chasquimq.cli.server_choice import any_server, reason_of_choice
 from chasquimq.cli.signals import exit_code_of, hear_signals
@@ -22,8 +28,14 @@ logger = get_logger(__name__)
 
 
 @click.command()
-@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
-@click.option("--group", default=DEFAULT_GROUP, show_default=True, help="Whose ghosts to sweep.")
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...", callback=possible_queue)
+@click.option(
+    "--group",
+    default=DEFAULT_GROUP,
+    show_default=True,
+    callback=possible_group,
+    help="Whose ghosts to sweep.",
+)
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."
 )
