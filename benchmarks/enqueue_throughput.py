@@ -1,6 +1,6 @@
 """Measures `df.write.format("chasqui")`: rows a second into a queue, and what a row costs.
 
-    python benchmarks/enqueue_throughput.py [--rows 1000000] [--rounds 4] [--ids own|content]
+    python -m benchmarks.enqueue_throughput [--rows 1000000] [--rounds 4] [--ids own|content]
         [--payload binary|struct] [--payload-bytes 100] [--server BINARY] [--json FILE]
 
 Every round writes the same number of rows to a new queue. The first rounds of a session are slow:
@@ -14,15 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-
-from spark_cost import Peak, cpu
-
+from benchmarks.spark_cost import Peak, cpu
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.queues.enqueue import enqueue
@@ -102,7 +98,9 @@ def rows(session: SparkSession, options: argparse.Namespace) -> DataFrame:
 
 
 def cores(master: str) -> int:
-    return int(master.partition("[")[2].strip("]")) if master[-2:-1].isdigit() else os.cpu_count()
+    return (
+        int(master.partition("[")[2].strip("]")) if master[-2:-1].isdigit() else os.cpu_count() or 1
+    )
 
 
 def check_and_empty(url: str, queue: str, row_count: int) -> None:

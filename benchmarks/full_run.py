@@ -1,6 +1,6 @@
 """The whole benchmark, and its tables into the page beside this file.
 
-    python benchmarks/full_run.py --server path/to/redis-server
+    python -m benchmarks.full_run --server path/to/redis-server
 
 Measures everything that `chasqui bench` can, keeps figures, tables and charts in
 `benchmarks/results`, puts the tables into `benchmarks/README.md`, and says how long it took.

@@ -1,6 +1,6 @@
 """What watching costs: a worker empties the same queue with sinks, events and history on and off.
 
-    python benchmarks/observability_cost.py --rounds 7 --json cost.json
+    python -m benchmarks.observability_cost --rounds 7 --json cost.json
 
 One process and one server for all, sides taking turns, one round thrown away to warm up. Ratios
 compare each side with the bare one of the same round.
@@ -22,11 +22,11 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.filling import preload
+from benchmarks.machine import describe_machine, own_versions, quiet_text
+from benchmarks.scenario import CONCURRENCY, QUEUE, STREAM, EventLevel
+from benchmarks.target import Target, open_target
 from chasquimq import MetricsSink, NoopSink, Worker
-from chasquimq.bench.filling import preload
-from chasquimq.bench.machine import describe_machine, own_versions, quiet_text
-from chasquimq.bench.scenario import CONCURRENCY, QUEUE, STREAM
-from chasquimq.bench.target import Target, open_target
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.connection import Connection
 from chasquimq.store.opening import open_connection
@@ -41,7 +41,7 @@ class Side:
     """A name, and how its worker differs from the bare one."""
 
     name: str
-    events: str = "off"
+    events: EventLevel = "off"
     history: bool = False
     new_sink: Callable[[], MetricsSink | None] = lambda: None
 
@@ -80,14 +80,15 @@ def main() -> None:
     print(quiet_text(machine), file=sys.stderr)
     with open_target(asked.server, None, os.environ) as target:
         figures = _run(_measure_all(target, asked.jobs, asked.rounds))
+    sides = {name: _summary(one, figures[BARE]) for name, one in figures.items()}
     document = {
         "machine": machine, "versions": own_versions(), "server": target.title,
         "jobs": asked.jobs, "rounds": asked.rounds, "concurrency": CONCURRENCY,
-        "sides": {name: _summary(one, figures[BARE]) for name, one in figures.items()},
+        "sides": sides,
     }  # fmt: skip
     if asked.json is not None:
         asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1))
-    _draw(document["sides"])
+    _draw(sides)
 
 
 async def _measure_all(target: Target, jobs: int, rounds: int) -> dict[str, Figures]:

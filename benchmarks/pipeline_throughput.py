@@ -1,6 +1,6 @@
 """Measures the pipeline: attempts or events of a server into every table of a lake, a second.
 
-    python benchmarks/pipeline_throughput.py [--channel history|events] [--rows 2000000]
+    python -m benchmarks.pipeline_throughput [--channel history|events] [--rows 2000000]
         [--rounds 4] [--batch-rows 500000] [--json FILE]
 
 Every round reads the same stream into a new lake. The first rounds of a session are slow: the JVM
@@ -13,20 +13,17 @@ import argparse
 import json
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-
-from spark_cost import Peak, cpu
-
+from benchmarks.spark_cost import Peak, cpu
 from chasquimq.model.verdict import Failure
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
+from chasquimq.spark.batches import BatchReport
 from chasquimq.spark.lake import Lake
 from chasquimq.spark.pipeline import Pipeline
 from chasquimq.spark.pipeline_settings import PipelineSettings
@@ -78,7 +75,7 @@ def measure(url: str, lake: Path, options: argparse.Namespace) -> list[dict[str,
         lake=lake, queues=(QUEUE,), connection=ConnectionSettings(url=url),
         channel=options.channel, slo={"email": 1_000}, max_rows_per_batch=options.batch_rows,
     )  # fmt: skip
-    results = []
+    results: list[dict[str, float]] = []
     for number in range(options.rounds):
         shutil.rmtree(lake, ignore_errors=True)
         results.append(one_round(session, settings, number, options.rows))
@@ -91,7 +88,7 @@ def measure(url: str, lake: Path, options: argparse.Namespace) -> list[dict[str,
 def one_round(
     session: SparkSession, settings: PipelineSettings, number: int, rows: int
 ) -> dict[str, float]:
-    before, batches = cpu(with_this=True), []
+    before, batches = cpu(with_this=True), list[BatchReport]()
     with Peak(every_s=0.5) as peak:
         began_s = time.perf_counter()
         run = Pipeline(session, settings).once(batches.append)
@@ -112,11 +109,15 @@ def one_round(
 def check(lake: Path, options: argparse.Namespace) -> None:
     tables = Lake(lake)
     bronze = "bronze_attempts" if options.channel == "history" else "bronze_events"
-    assert tables.table(bronze).count() == options.rows
+    stored = tables.table(bronze)
+    assert stored is not None
+    assert stored.count() == options.rows
     ends = ["completed", "retried", "dead"]
     counted = tables.rows("gold_minute", ends)
     total = sum(sum(counted.column(name).to_pylist()) for name in ends)
-    assert total == tables.table("silver_attempts").count(), total
+    silver = tables.table("silver_attempts")
+    assert silver is not None
+    assert total == silver.count(), total
 
 
 # ── what there is to read ────────────────────────────────────────────────────────────────────
@@ -163,8 +164,9 @@ def attempts(rng: random.Random, failures: list[Failure], now_ms: int, count: in
         3 if roll < 0.022 and roll >= 0.02 else 2 if roll > 0.99 else 1 for roll in dice
     ]
     rows.failures = [rng.choice(failures) if outcome else None for outcome in rows.outcomes]
-    rows.enqueued_ms = [now_ms - rng.randrange(2_000) for _ in range(count)]
-    rows.ready_ms = [ms + 1 for ms in rows.enqueued_ms]
+    enqueued_ms = [now_ms - rng.randrange(2_000) for _ in range(count)]
+    rows.enqueued_ms = [*enqueued_ms]
+    rows.ready_ms = [ms + 1 for ms in enqueued_ms]
     rows.due_ms = [None] * count
     rows.started_us = [now_ms * 1_000 + at * 40 for at in range(count)]
     rows.durations_us = [int(rng.expovariate(1 / 5_000)) for _ in range(count)]

@@ -1,6 +1,6 @@
 """Handlers in tasks of Spark beside the same number of plain worker processes.
 
-    python benchmarks/spark_workers.py [--jobs 200000] [--rounds 5] [--workers 2] [--work-ms 0]
+    python -m benchmarks.spark_workers [--jobs 200000] [--rounds 5] [--workers 2] [--work-ms 0]
         [--server BINARY] [--json FILE]
 
 One server and one session of Spark for all; the sides take turns, and each round begins with the
@@ -27,21 +27,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-
-from spark_cost import family, spent_s
-
-from chasquimq.bench.filling import preload
-from chasquimq.bench.machine import describe_machine
-from chasquimq.bench.scenario import CONCURRENCY, QUEUE, STREAM
-from chasquimq.bench.target import Target, open_target
+from benchmarks.filling import preload
+from benchmarks.machine import describe_machine
+from benchmarks.scenario import CONCURRENCY, QUEUE, STREAM
+from benchmarks.spark_cost import family, spent_s
+from benchmarks.target import Target, open_target
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
 
-HERE = Path(__file__).parent
-SOURCES = HERE.parent / "src"
+CHECKOUT = Path(__file__).parents[1]
+SOURCES = CHECKOUT / "src"
 GROUP = "default"
-HANDLER = "spark_workers:look"
+HANDLER = "benchmarks.spark_workers:look"
 WORK_MS = "CHASQUI_BENCH_WORK_MS"
 SIDES = ("plain", "spark")
 START_S_MAX = 120.0
@@ -153,7 +150,7 @@ class Bench:
         ]  # fmt: skip
         environ = os.environ | {"PYTHONPATH": str(SOURCES), "CHASQUI_REDIS_URL": self._target.url}
         fleet = subprocess.Popen(
-            command, env=environ, cwd=HERE, stdin=subprocess.DEVNULL,
+            command, env=environ, cwd=CHECKOUT, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
@@ -168,7 +165,7 @@ class Bench:
         from chasquimq.spark.workers.settings import HostSettings, RunSettings
 
         host = HostSettings(
-            queue=QUEUE, target=HANDLER, url=self._target.url, folder=str(HERE),
+            queue=QUEUE, target=HANDLER, url=self._target.url, folder=str(CHECKOUT),
             options={"concurrency": CONCURRENCY},
         )  # fmt: skip
         stop = Stop()

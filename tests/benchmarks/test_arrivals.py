@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from chasquimq.bench.peers import arrivals
+from benchmarks.peers import arrivals
 
 PLAN = {
     "arrivals_per_s": 500.0,

@@ -6,10 +6,10 @@ import sys
 import msgspec
 import pytest
 
-from chasquimq.bench.child import BenchFailed, Side, measure
-from chasquimq.bench.peer import PEERS
-from chasquimq.bench.peers.measuring import digest
-from chasquimq.bench.scenario import Plan
+from benchmarks.child import BenchFailed, Side, measure
+from benchmarks.peer import PEERS
+from benchmarks.peers.measuring import digest
+from benchmarks.scenario import Plan
 
 PLAN = Plan(act="consume", jobs=10, url="redis://nowhere", loop="uvloop", wait_s=20)
 # A peer as small as the protocol allows: it takes the plan and answers one line.

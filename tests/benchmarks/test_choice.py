@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.bench.choice import GROWTH, PEER_NAMES, SCENARIO_NAMES, choose
-from chasquimq.bench.scenario import SCENARIOS, WHATS
+from benchmarks.choice import GROWTH, PEER_NAMES, SCENARIO_NAMES, choose
+from benchmarks.scenario import SCENARIOS, WHATS
 from chasquimq.errors import SettingsError
 
 

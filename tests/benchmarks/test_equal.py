@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from chasquimq.bench.child import Side
-from chasquimq.bench.payload import payload_of
-from chasquimq.bench.peer import PEERS
-from chasquimq.bench.rounds import Bench, BenchSettings
-from chasquimq.bench.scenario import SCENARIOS
-from chasquimq.bench.target import Target, ask, open_target
+from benchmarks.child import Side
+from benchmarks.payload import payload_of
+from benchmarks.peer import PEERS
+from benchmarks.rounds import Bench, BenchSettings
+from benchmarks.scenario import SCENARIOS
+from benchmarks.target import Target, ask, open_target
 
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
 # A slow package gets fewer jobs, and each runs on the loop that makes it fast.

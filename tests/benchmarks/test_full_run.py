@@ -1,22 +1,13 @@
 """The tables of a run replace those of the last one in the page, and nothing else."""
 
-import importlib.util
 from pathlib import Path
 
-import pytest
+from benchmarks import full_run
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def full_run():
-    spec = importlib.util.spec_from_file_location("full_run", ROOT / "benchmarks/full_run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_tables_stand_between_the_marks_and_rounds_stay_outside(full_run, tmp_path):
+def test_tables_stand_between_the_marks_and_rounds_stay_outside(tmp_path):
     tables = tmp_path / "run.md"
     tables.write_text("| new |\n\nRounds:\n\n| raw |\n")
     page = f"before\n{full_run.BEGIN}\nold\n{full_run.END}\nafter\n"
@@ -30,7 +21,7 @@ def test_tables_stand_between_the_marks_and_rounds_stay_outside(full_run, tmp_pa
     assert full_run.with_run(once, tables) == once
 
 
-def test_the_page_has_the_marks(full_run):
+def test_the_page_has_the_marks():
     page = (ROOT / "benchmarks/README.md").read_text()
 
     assert page.index(full_run.BEGIN) < page.index(full_run.END)

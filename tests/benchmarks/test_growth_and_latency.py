@@ -2,12 +2,12 @@
 
 import pytest
 
-from chasquimq.bench.growth import DIMENSIONS, Growth, GrowthSettings
-from chasquimq.bench.growth_report import growth_part, growth_rows
-from chasquimq.bench.latency import Latency, LatencySettings
-from chasquimq.bench.latency_report import latency_part, latency_rows
-from chasquimq.bench.rounds import Bench, BenchSettings
-from chasquimq.bench.target import open_target
+from benchmarks.growth import DIMENSIONS, Growth, GrowthSettings
+from benchmarks.growth_report import growth_part, growth_rows
+from benchmarks.latency import Latency, LatencySettings
+from benchmarks.latency_report import latency_part, latency_rows
+from benchmarks.rounds import Bench, BenchSettings
+from benchmarks.target import open_target
 
 JOBS = 600
 SMALLEST = GrowthSettings(

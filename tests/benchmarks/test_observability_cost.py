@@ -14,10 +14,10 @@ def test_every_side_is_compared_with_the_bare_one(tmp_path):
 
     said = subprocess.run(
         [
-            sys.executable, ROOT / "benchmarks/observability_cost.py", "--jobs", "300",
+            sys.executable, "-m", "benchmarks.observability_cost", "--jobs", "300",
             "--rounds", "2", "--json", document,
         ],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, cwd=ROOT, capture_output=True, text=True,
         timeout=50, check=True,
     )  # fmt: skip
 

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from chasquimq.bench.peer import ORIGINALS, PeerMissing
-from chasquimq.bench.target import Target
+from benchmarks.peer import ORIGINALS, PeerMissing
+from benchmarks.target import Target
 
 ORIGINAL = ORIGINALS[0]
 

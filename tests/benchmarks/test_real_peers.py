@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from chasquimq.bench.peer import OTHERS, PeerMissing
-from chasquimq.bench.rounds import Bench, BenchSettings, sized
-from chasquimq.bench.scenario import SCENARIOS
-from chasquimq.bench.target import open_target
+from benchmarks.peer import OTHERS, PeerMissing
+from benchmarks.rounds import Bench, BenchSettings, sized
+from benchmarks.scenario import SCENARIOS
+from benchmarks.target import open_target
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
 JOBS = 200

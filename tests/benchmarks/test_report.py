@@ -2,14 +2,14 @@
 
 import pytest
 
-from chasquimq.bench.bars import judged, verdict
-from chasquimq.bench.machine import quiet_text
-from chasquimq.bench.report import _scenario, make_document
-from chasquimq.bench.rounds import BenchSettings, Measured
-from chasquimq.bench.scenario import SCENARIOS, Figures
-from chasquimq.bench.tables import notes, table_rows
-from chasquimq.bench.target import Target
-from chasquimq.bench.whole import Outcome
+from benchmarks.bars import judged, verdict
+from benchmarks.machine import quiet_text
+from benchmarks.report import _scenario, make_document
+from benchmarks.rounds import BenchSettings, Measured
+from benchmarks.scenario import SCENARIOS, Figures
+from benchmarks.tables import notes, table_rows
+from benchmarks.target import Target
+from benchmarks.whole import Outcome
 
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
 

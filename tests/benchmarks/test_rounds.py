@@ -7,15 +7,15 @@ import sys
 import msgspec
 import pytest
 
-from chasquimq.bench import limit
-from chasquimq.bench.child import BenchFailed, Side
-from chasquimq.bench.effect import check_effect
-from chasquimq.bench.filling import preload
-from chasquimq.bench.peer import ORIGINALS
-from chasquimq.bench.rounds import Bench, BenchSettings, sized, turns
-from chasquimq.bench.scenario import DELAYED, SCENARIOS, STREAM, Work
-from chasquimq.bench.tape import Tape
-from chasquimq.bench.target import ask, open_target
+from benchmarks import limit
+from benchmarks.child import BenchFailed, Side
+from benchmarks.effect import check_effect
+from benchmarks.filling import preload
+from benchmarks.peer import ORIGINALS
+from benchmarks.rounds import Bench, BenchSettings, sized, turns
+from benchmarks.scenario import DELAYED, SCENARIOS, STREAM, Work
+from benchmarks.tape import Tape
+from benchmarks.target import ask, open_target
 from chasquimq.errors import StoreError
 
 JOBS = 1_500

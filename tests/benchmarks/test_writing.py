@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from chasquimq.bench.growth import Grown
-from chasquimq.bench.latency import Waited
-from chasquimq.bench.report import make_document
-from chasquimq.bench.rounds import BenchSettings, Measured
-from chasquimq.bench.scenario import SCENARIOS, Figures
-from chasquimq.bench.tables import notes, tables, what_rows
-from chasquimq.bench.target import Target
-from chasquimq.bench.whole import Outcome
-from chasquimq.bench.writing import keep, markdown
+from benchmarks.growth import Grown
+from benchmarks.latency import Waited
+from benchmarks.report import make_document
+from benchmarks.rounds import BenchSettings, Measured
+from benchmarks.scenario import SCENARIOS, Figures
+from benchmarks.tables import notes, tables, what_rows
+from benchmarks.target import Target
+from benchmarks.whole import Outcome
+from benchmarks.writing import keep, markdown
 
 MACHINE = {"cpu": "a fast one", "cores": 2, "python": "3.11.7", "load_average": (0.4, 0.2, 0.1)}
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
@@ -81,6 +81,6 @@ def test_without_matplotlib_a_sentence_says_what_to_install(document, tmp_path, 
     written, why_no_charts = keep(document, tmp_path)
 
     assert why_no_charts == (
-        "charts need matplotlib, which is not installed; pip install 'chasquimq-py[bench]'"
+        "charts need matplotlib, which is not installed; .venv/bin/python -m pip install matplotlib"
     )
     assert [path.suffix for path in written] == [".json", ".md"]

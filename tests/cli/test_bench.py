@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.bench import target
-from chasquimq.bench.scenario import WHATS
+from benchmarks import target
+from benchmarks.scenario import WHATS
 from chasquimq.cli.main import main
 from support.waiting import eventually
 
@@ -98,7 +98,7 @@ async def test_a_terminated_bench_takes_its_measuring_process_along():
     bench = await asyncio.create_subprocess_exec(
         *command, env=environ, start_new_session=True, stderr=subprocess.DEVNULL
     )
-    await eventually(lambda: "bench.side" in commands_of(bench.pid), within_s=30)
+    await eventually(lambda: "benchmarks.side" in commands_of(bench.pid), within_s=30)
     bench.terminate()
 
     assert await asyncio.wait_for(bench.wait(), 60) == 130

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.bench.peer import ORIGINALS, PeerMissing
+from benchmarks.peer import ORIGINALS, PeerMissing
 from support.servers import ServerKind, server_kinds
 
 ORIGINAL_REDIS_MIN = (8, 6)

@@ -22,7 +22,6 @@ GROUPS = PYPROJECT["dependency-groups"]
 OWN = canonicalize_name(PROJECT["name"])
 # The file that holds what an extra or a group asks for.
 HELD_IN = {
-    "bench": "spark.txt",
     "dev": "test.txt",
     "embedded": "run.txt",
     "fast": "worker.txt",

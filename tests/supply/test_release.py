@@ -18,7 +18,7 @@ import pytest
 from supply.pins import ROOT, pins_with
 
 PARTS = (
-    "src", "tests", "deploy", "requirements", "tools", "chasqui", "Makefile", "LICENSE",
+    "src", "benchmarks", "tests", "deploy", "requirements", "tools", "chasqui", "Makefile", "LICENSE",
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml",
 )  # fmt: skip
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import Plan
+    from benchmarks.scenario import Plan
     from chasquimq.store.connection import Connection
 
 _POLL_S = 0.001

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chasquimq.bench.growth import Grown, Growth, GrowthSettings
-from chasquimq.bench.latency import Latency, LatencySettings, Waited
-from chasquimq.bench.rounds import Bench, BenchSettings, Measured, OnStep
+from benchmarks.growth import Grown, Growth, GrowthSettings
+from benchmarks.latency import Latency, LatencySettings, Waited
+from benchmarks.rounds import Bench, BenchSettings, Measured, OnStep
 
 if TYPE_CHECKING:
-    from chasquimq.bench.target import Target
+    from benchmarks.target import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

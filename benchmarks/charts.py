@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chasquimq.bench.latency_report import RANKS
-from chasquimq.bench.rounds import LIMIT, OURS
+from benchmarks.latency_report import RANKS
+from benchmarks.rounds import LIMIT, OURS
 from chasquimq.errors import ChasquiError
 
 Row = dict[str, Any]
 
 MATPLOTLIB_MISSING = (
-    "charts need matplotlib, which is not installed; pip install 'chasquimq-py[bench]'"
+    "charts need matplotlib, which is not installed; .venv/bin/python -m pip install matplotlib"
 )
 _COLUMNS = 3
 _INCHES_WIDE, _INCHES_PER_BAR, _INCHES_FRAME = 5.2, 0.26, 1.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.bench.timing import Stretch, time_calls
+from benchmarks.timing import Stretch, time_calls
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import Plan
+    from benchmarks.scenario import Plan
 
 # As long as an envelope of ours with the same payload.
 _ENVELOPE = b"\xc4" * 140

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chasquimq.bench.peer import PEERS
-from chasquimq.bench.spread import spread
+from benchmarks.peer import PEERS
+from benchmarks.spread import spread
 
 Row = dict[str, Any]
 LIMIT, ORIGINAL, BEST_OTHER = "limit", "original", "best other"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from chasquimq.bench.growth import DIMENSIONS, Dimension, GrowthSettings
-from chasquimq.bench.latency import LatencySettings
-from chasquimq.bench.peer import PEERS, Peer
-from chasquimq.bench.rounds import DEFAULT_ROUNDS, QUICK_ROUNDS, BenchSettings, sized
-from chasquimq.bench.scenario import SCENARIOS, Scenario
+from benchmarks.growth import DIMENSIONS, Dimension, GrowthSettings
+from benchmarks.latency import LatencySettings
+from benchmarks.peer import PEERS, Peer
+from benchmarks.rounds import DEFAULT_ROUNDS, QUICK_ROUNDS, BenchSettings, sized
+from benchmarks.scenario import SCENARIOS, Scenario
 from chasquimq.errors import SettingsError
 
 LATENCY = "latency"

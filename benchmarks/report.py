@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from chasquimq.bench.bars import judged
-from chasquimq.bench.growth_report import growth_part
-from chasquimq.bench.latency_report import latency_part
-from chasquimq.bench.machine import own_versions
-from chasquimq.bench.peer import PEERS
-from chasquimq.bench.rounds import OURS
-from chasquimq.bench.scenario import CONCURRENCY
-from chasquimq.bench.spread import bound_by, spread
+from benchmarks.bars import judged
+from benchmarks.growth_report import growth_part
+from benchmarks.latency_report import latency_part
+from benchmarks.machine import own_versions
+from benchmarks.peer import PEERS
+from benchmarks.rounds import OURS
+from benchmarks.scenario import CONCURRENCY
+from benchmarks.spread import bound_by, spread
 
 if TYPE_CHECKING:
-    from chasquimq.bench.rounds import BenchSettings, Measured
-    from chasquimq.bench.scenario import Figures
-    from chasquimq.bench.target import Target
-    from chasquimq.bench.whole import Outcome
+    from benchmarks.rounds import BenchSettings, Measured
+    from benchmarks.scenario import Figures
+    from benchmarks.target import Target
+    from benchmarks.whole import Outcome
 
 Row = dict[str, Any]
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chasquimq.bench.bare import BareConnection, End, Lane, open_as_recorded
-from chasquimq.bench.tape import Frame, Tape
-from chasquimq.bench.timing import Stopwatch, Stretch, until_empty
+from benchmarks.bare import BareConnection, End, Lane, open_as_recorded
+from benchmarks.tape import Frame, Tape
+from benchmarks.timing import Stopwatch, Stretch, until_empty
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.connection import Reply
 from chasquimq.store.opening import open_connection
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import Plan
+    from benchmarks.scenario import Plan
 
 # An entry id that is an argument of its own.
 _ENTRY_ID = re.compile(rb"\$\d+\r\n(\d+-\d+)\r\n")

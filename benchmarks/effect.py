@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chasquimq.bench.child import BenchFailed, Side
-from chasquimq.bench.scenario import DELAYED, DLQ, EVENTS, HISTORY, STREAM
-from chasquimq.bench.target import ask
+from benchmarks.child import BenchFailed, Side
+from benchmarks.scenario import DELAYED, DLQ, EVENTS, HISTORY, STREAM
+from benchmarks.target import ask
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import Plan
+    from benchmarks.scenario import Plan
 
 
 def check_effect(url: str, side: Side, plan: Plan, jobs: int) -> None:

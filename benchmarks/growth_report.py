@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.bench.payload import KIB
-from chasquimq.bench.spread import SERVER, bound_by, spread
+from benchmarks.payload import KIB
+from benchmarks.spread import SERVER, bound_by, spread
 
 if TYPE_CHECKING:
-    from chasquimq.bench.growth import Grown
+    from benchmarks.growth import Grown
 
 Row = dict[str, Any]
 

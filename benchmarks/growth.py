@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from chasquimq.bench.child import BenchFailed, Side
-from chasquimq.bench.filling import FAR_MS, preload
-from chasquimq.bench.payload import KIB, SMALL_BYTES, payload_of
-from chasquimq.bench.rounds import OURS
-from chasquimq.bench.scenario import DELAYED, RUN_ONCE, Figures, Plan, Work, wait_s
-from chasquimq.bench.target import ask
+from benchmarks.child import BenchFailed, Side
+from benchmarks.filling import FAR_MS, preload
+from benchmarks.payload import KIB, SMALL_BYTES, payload_of
+from benchmarks.rounds import OURS
+from benchmarks.scenario import DELAYED, RUN_ONCE, Figures, Plan, Work, wait_s
+from benchmarks.target import ask
 
 if TYPE_CHECKING:
-    from chasquimq.bench.rounds import Bench, OnStep
+    from benchmarks.rounds import Bench, OnStep
 
 Dimension = Literal["backlog", "delayed", "payload", "processes", "leases"]
 DIMENSIONS: tuple[Dimension, ...] = ("backlog", "delayed", "payload", "processes", "leases")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chasquimq.bench.charts import ChartsMissing, draw_charts
-from chasquimq.bench.tables import notes, raw_rows, tables
+from benchmarks.charts import ChartsMissing, draw_charts
+from benchmarks.tables import notes, raw_rows, tables
 
 Row = dict[str, Any]
 

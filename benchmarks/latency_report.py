@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.bench.spread import spread
+from benchmarks.spread import spread
 
 if TYPE_CHECKING:
-    from chasquimq.bench.latency import Waited
+    from benchmarks.latency import Waited
 
 Row = dict[str, Any]
 RANKS = ("p50", "p99", "p99.9")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chasquimq.bench.child import BenchFailed, Side, measure, own_command
-from chasquimq.bench.effect import check_effect
-from chasquimq.bench.filling import preload
-from chasquimq.bench.payload import payload_of
-from chasquimq.bench.peer import PEERS, Peer, PeerMissing
-from chasquimq.bench.scenario import Figures, LoopKind, Plan, Scenario, wait_s
-from chasquimq.bench.server_cpu import ServerCpu
+from benchmarks.child import BenchFailed, Side, measure, own_command
+from benchmarks.effect import check_effect
+from benchmarks.filling import preload
+from benchmarks.payload import payload_of
+from benchmarks.peer import PEERS, Peer, PeerMissing
+from benchmarks.scenario import Figures, LoopKind, Plan, Scenario, wait_s
+from benchmarks.server_cpu import ServerCpu
 
 if TYPE_CHECKING:
-    from chasquimq.bench.target import Target
+    from benchmarks.target import Target
 
 OURS = "ours"
 LIMIT = "limit"

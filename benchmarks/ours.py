@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.bench.peers.arrivals import Starts, arrive
-from chasquimq.bench.peers.measuring import digest
-from chasquimq.bench.scenario import Plan
-from chasquimq.bench.timing import Stopwatch, Stretch, time_calls, until_empty
+from benchmarks.peers.arrivals import Starts, arrive
+from benchmarks.peers.measuring import digest
+from benchmarks.scenario import Plan
+from benchmarks.timing import Stopwatch, Stretch, time_calls, until_empty
 from chasquimq.queue import Queue
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.opening import open_connection
 from chasquimq.worker import Worker
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import Work
-    from chasquimq.bench.tape import Recorder
+    from benchmarks.scenario import Work
+    from benchmarks.tape import Recorder
     from chasquimq.job import Job
 
 

@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from chasquimq.bench.payload import PAYLOAD
-from chasquimq.bench.scenario import JOB_NAME, QUEUE, RUN_ONCE, Work
+from benchmarks.payload import PAYLOAD
+from benchmarks.scenario import JOB_NAME, QUEUE, RUN_ONCE, Work
 from chasquimq.queue import Queue
 
 JOBS_PER_CALL = 1_000

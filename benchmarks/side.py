@@ -1,4 +1,4 @@
-"""One measurement of one side, in its own process: `python -m chasquimq.bench.side SIDE PLAN`."""
+"""One measurement of one side, in its own process: `python -m benchmarks.side SIDE PLAN`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
+from benchmarks import limit, ours, redis_client
+from benchmarks.peers.arrivals import say_ready
+from benchmarks.peers.measuring import digest
+from benchmarks.scenario import Figures, Plan
+from benchmarks.tape import Recorder
+from benchmarks.timing import Stretch
 from chasquimq import version
-from chasquimq.bench import limit, ours, redis_client
-from chasquimq.bench.peers.arrivals import say_ready
-from chasquimq.bench.peers.measuring import digest
-from chasquimq.bench.scenario import Figures, Plan
-from chasquimq.bench.tape import Recorder
-from chasquimq.bench.timing import Stretch
 
 
 def main(side: str, plan: Plan) -> Figures | dict[str, Any]:

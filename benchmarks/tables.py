@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from chasquimq.bench.growth_report import growth_rows, server_limits
-from chasquimq.bench.latency_report import capacity_text, latency_rows
-from chasquimq.bench.machine import quiet_text
-from chasquimq.bench.rounds import LIMIT, OURS
-from chasquimq.bench.scenario import WHATS
-from chasquimq.bench.spread import SERVER
+from benchmarks.growth_report import growth_rows, server_limits
+from benchmarks.latency_report import capacity_text, latency_rows
+from benchmarks.machine import quiet_text
+from benchmarks.rounds import LIMIT, OURS
+from benchmarks.scenario import WHATS
+from benchmarks.spread import SERVER
 
 Row = dict[str, Any]
 LIMIT_TEXT = (
@@ -17,7 +17,7 @@ LIMIT_TEXT = (
     "benchmarks/README.md"
 )
 WANTED_TEXT = (
-    "wanted: aims that this project set itself, in src/chasquimq/bench/bars.py; met or not met "
+    "wanted: aims that this project set itself, in benchmarks/bars.py; met or not met "
     "where all rounds agree"
 )
 

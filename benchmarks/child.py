@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
-from chasquimq.bench.environment import last_line
-from chasquimq.bench.peers.arrivals import READY
-from chasquimq.bench.peers.measuring import digest
-from chasquimq.bench.scenario import CONCURRENCY, Figures, LoopKind, Plan
+from benchmarks.environment import last_line
+from benchmarks.peers.arrivals import READY
+from benchmarks.peers.measuring import digest
+from benchmarks.scenario import CONCURRENCY, Figures, LoopKind, Plan
 from chasquimq.errors import ChasquiError
 
 if TYPE_CHECKING:
-    from chasquimq.bench.peer import Peer
+    from benchmarks.peer import Peer
 
 Kind = TypeVar("Kind")
-_SOURCE_ROOT = Path(__file__).parents[2]
+_CHECKOUT = Path(__file__).parents[1]
 
 
 class BenchFailed(ChasquiError):
@@ -50,7 +50,7 @@ class Side:
 
 
 def own_command(side: str) -> list[str]:
-    return [sys.executable, "-m", "chasquimq.bench.side", side]
+    return [sys.executable, "-P", "-m", "benchmarks.side", side]
 
 
 def measure(side: Side, plan: Plan) -> Figures:
@@ -154,6 +154,7 @@ def _summed(figures: Sequence[Figures]) -> Figures:
 
 
 def _environment() -> dict[str, str]:
-    # The measuring processes import the package that is running now, installed or not.
-    paths: Iterator[str] = filter(None, (str(_SOURCE_ROOT), os.environ.get("PYTHONPATH")))
+    # The measuring processes import the packages of this checkout, whatever is installed.
+    own = (str(_CHECKOUT), str(_CHECKOUT / "src"))
+    paths: Iterator[str] = filter(None, (*own, os.environ.get("PYTHONPATH")))
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

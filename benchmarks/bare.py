@@ -15,8 +15,8 @@ from chasquimq.store.address import new_async_connection
 from chasquimq.store.connection import Connection, Reply
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import Plan
-    from chasquimq.bench.tape import Tape
+    from benchmarks.scenario import Plan
+    from benchmarks.tape import Tape
 
 OnReplies = Callable[[list[Reply]], None]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chasquimq.bench.environment import PeerMissing, cache_dir, node_of, python_of
-from chasquimq.bench.scenario import CONCURRENCY
+from benchmarks.environment import PeerMissing, cache_dir, node_of, python_of
+from benchmarks.scenario import CONCURRENCY
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import LoopKind, Scenario
-    from chasquimq.bench.target import Target
+    from benchmarks.scenario import LoopKind, Scenario
+    from benchmarks.target import Target
 
 __all__ = ["ORIGINALS", "OTHERS", "PEERS", "Peer", "PeerMissing", "cache_dir"]
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from chasquimq.bench.payload import KIB, PAYLOAD, SMALL_BYTES
+from benchmarks.payload import KIB, PAYLOAD, SMALL_BYTES
 
 Act = Literal["add", "consume", "arrive", "start"]
 LoopKind = Literal["asyncio", "uvloop", "threads", "node"]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chasquimq.bench.child import BenchFailed, Child, Side
-from chasquimq.bench.filling import preload
-from chasquimq.bench.rounds import OURS, turns
-from chasquimq.bench.scenario import CONCURRENCY, Plan
+from benchmarks.child import BenchFailed, Child, Side
+from benchmarks.filling import preload
+from benchmarks.rounds import OURS, turns
+from benchmarks.scenario import CONCURRENCY, Plan
 
 if TYPE_CHECKING:
-    from chasquimq.bench.rounds import Bench, OnStep
+    from benchmarks.rounds import Bench, OnStep
 
 SHARES = (0.1, 0.5, 0.9)
 CALLERS = 100

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chasquimq.bench.scenario import Figures
+    from benchmarks.scenario import Figures
 
 # Of one core: whoever is this busy has nothing left to give.
 BUSY_SHARE_MIN = 0.85
