@@ -280,6 +280,18 @@ def test_decisions_are_numbered_without_a_gap_and_open_with_their_number():
     assert [page.read_text()[:8] for page in DECISIONS] == [f"# {number}: " for number in numbers]
 
 
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_a_status_and_says_what_was_decided_why_and_at_what_cost(page):
+    text = page.read_text()
+    labels = re.findall(r"^\*\*([^*]+)\.\*\*", text, re.MULTILINE)
+
+    assert labels[:2] == ["Status", "Decision"]
+    assert {"Why", "Cost"} <= set(labels)
+    assert re.search(
+        r"^\*\*Status\.\*\* (Accepted|Superseded by .+), \d{4}-\d\d-\d\d\.", text, re.MULTILINE
+    )
+
+
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
 def test_every_command_on_a_page_can_be_typed(page):
     typed = {found["name"] for found in COMMAND.finditer(page.read_text())}
