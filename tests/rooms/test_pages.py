@@ -27,6 +27,7 @@ from chasquimq.wire.keys import QueueKeys
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PAGE_IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 SETTINGS_PAGE = ROOT / "docs/reference/settings.md"
 ERRORS_PAGE = ROOT / "docs/reference/errors.md"
 API_PAGE = ROOT / "docs/reference/api.md"
@@ -278,6 +279,14 @@ def test_decisions_are_numbered_without_a_gap_and_open_with_their_number():
 
     assert numbers == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
     assert [page.read_text()[:8] for page in DECISIONS] == [f"# {number}: " for number in numbers]
+
+
+def test_every_file_that_the_page_for_contributors_names_exists():
+    named = re.findall(r"`((?:[\w-]+/)+[\w.-]*)(?:::\w+)?`", CONTRIBUTING.read_text())
+    roots = (ROOT, ROOT / "src/chasquimq", ROOT / "src")
+
+    assert {"cli/main.py", "tests/store", "telemetry/families.py"} <= set(named)
+    assert [one for one in named if not any((root / one).exists() for root in roots)] == []
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
