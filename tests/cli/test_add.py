@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -144,3 +145,15 @@ async def test_a_job_without_a_name_is_added_and_said_to_have_none(chasqui, queu
     assert said.code == 0
     assert said.err.startswith("the job has no name: only a worker with one handler for every name")
     assert len(await raw.entries(raw.keys.stream)) == 1
+
+
+async def test_a_server_that_is_started_for_a_command_is_a_warning_in_a_pipe_too(bare_chasqui):
+    nowhere = {"CHASQUI_REDIS_URL": "", "XDG_RUNTIME_DIR": "/tmp"}
+    added = await bare_chasqui("add", "mails", "1", **nowhere)
+    stopped = await bare_chasqui("server", "stop", **nowhere)
+
+    assert (added.code, stopped.code) == (0, 0), added.err
+    assert re.fullmatch(
+        r"warning: no server was named, started one for this project at unix://\S+; set "
+        r"CHASQUI_REDIS_URL for production\n", added.err,
+    )  # fmt: skip

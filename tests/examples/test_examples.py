@@ -136,6 +136,31 @@ PRINTED = {
 }
 
 
+# Whose handlers are meant to fail, and with what; all others have nothing to warn of.
+FAILURES = {
+    "batches.py": ["UnrecoverableError"],
+    "dead_letters.py": ["ConnectionError", "UnrecoverableError"],
+    "events.py": ["TimeoutError"],
+    "find_job.py": ["UnrecoverableError"],
+    "handler_options.py": ["OSError"],
+    "process_pool.py": ["JobTimeout"],
+    "redact.py": ["ConnectionError"],
+    "results.py": ["ZeroDivisionError"],
+    "retries.py": ["TimeoutError", "UnrecoverableError"],
+    "retry_later.py": ["OSError"],
+}
+
+
+def unannounced(stderr: str, failures: list[str]) -> list[str]:
+    """Lines on stderr that are about none of these failures; tracebacks are set in."""
+    return [
+        line
+        for line in stderr.splitlines()
+        if line and not line.startswith((" ", "Traceback "))
+        and not any(failure in line for failure in failures)
+    ]
+
+
 def test_every_example_is_run_here():
     assert sorted(PRINTED) == sorted(path.name for path in EXAMPLES.glob("*.py"))
 
@@ -144,7 +169,9 @@ def test_every_example_is_run_here():
 def test_an_example_prints_what_its_page_says(name):
     done = run(name)
 
-    assert done.stderr == ""
+    failures = FAILURES.get(name, [])
+    assert unannounced(done.stderr, failures) == []
+    assert [one for one in failures if one not in done.stderr] == []
     assert done.stdout.splitlines() == PRINTED[name]
     assert done.returncode == 0
 

@@ -11,7 +11,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -254,11 +255,28 @@ def _run(args: list[str]) -> int:
     if COMPLETION_VARIABLE in os.environ:
         chasqui.main(args, prog_name=PROGRAM)
     try:
-        with chasqui.make_context(PROGRAM, args) as ctx:
+        with chasqui.make_context(PROGRAM, args) as ctx, _without_log():
             answer: object = chasqui.invoke(ctx)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     return answer if isinstance(answer, int) else 0
+
+
+@contextmanager
+def _without_log() -> Generator[None]:
+    """Keep Python from writing warnings of ours to stderr: a command says in its answer what it met.
+
+    Commands that keep a log set up a handler of their own, which gets them all the same.
+    """
+    import logging  # late: `--help` and `--version` need none
+
+    silent = logging.NullHandler()
+    logger = logging.getLogger("chasquimq")
+    logger.addHandler(silent)
+    try:
+        yield
+    finally:
+        logger.removeHandler(silent)
 
 
 def _refuse(refused: click.ClickException) -> int:

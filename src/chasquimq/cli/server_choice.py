@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from chasquimq.cli.render import mask_url, talk
@@ -31,12 +32,20 @@ def any_server(redis_url: str | None, *, is_told: bool = True) -> str:
     found = find_or_start(redis_url)
     assert found.url is not None, "a server that was started has a URL"
     if found.binary is not None:
-        logger.warning(
-            "no server was named, started one for this project at %s; set CHASQUI_REDIS_URL for "
-            "production",
-            mask_url(found.url),
-        )
+        _tell_started(mask_url(found.url))
     return _checked(found, found.url, is_told=is_told)
+
+
+def _tell_started(address: str) -> None:
+    """Warn of a server that goes on running: in the log, or on stderr where a command has none."""
+    sentence = (
+        f"no server was named, started one for this project at {address}; set CHASQUI_REDIS_URL "
+        "for production"
+    )
+    if logging.root.handlers:
+        logger.warning("%s", sentence)
+    else:
+        talk(f"warning: {sentence}")
 
 
 def reason_of_choice() -> str:

@@ -1,5 +1,8 @@
 """Loggers whose calls never raise: what a user's logging set-up raises harms no job and no loop.
 
+No handler is added here, not even a silent one: where a program sets up no logging, Python writes
+warnings to stderr, and a buried job or a server that is away must not go unseen.
+
 Whatever belongs to a record is named `chasqui_…`, so that it clashes with no field of the user's.
 """
 
@@ -15,8 +18,6 @@ from typing import Any
 from chasquimq.model.pace import Pace
 
 PREFIX = "chasqui_"
-# Who sets up no logging sees nothing of ours.
-logging.getLogger("chasquimq").addHandler(logging.NullHandler())
 # From the logging module back to the line that logs: `_log` and the method of the level between.
 _STACK_LEVEL = 3
 
