@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.latency_report import RANKS
+from benchmarks.latency import RANKS
 from benchmarks.rounds import LIMIT, OURS
 from chasquimq.errors import ChasquiError
 

@@ -1,4 +1,4 @@
-"""Runs measuring processes and hears their one line of figures."""
+"""Runs measuring processes and reads their one line of figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
-from benchmarks.environment import last_line
+from benchmarks.peer import last_line
 from benchmarks.peers.arrivals import READY
 from benchmarks.peers.measuring import digest
 from benchmarks.scenario import CONCURRENCY, Figures, LoopKind, Plan

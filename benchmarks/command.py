@@ -1,4 +1,4 @@
-"""`chasqui bench`: this queue beside its peers and beside what the server could do."""
+"""Runs `chasqui bench`: this queue beside its peers and beside what the server could do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from chasquimq.cli.render import clean, emit_json, emit_table
 from chasquimq.cli.signals import ended_like_an_interrupt
 
 if TYPE_CHECKING:
-    from benchmarks.choice import Choice
-    from benchmarks.target import Target
-    from benchmarks.whole import Whole
+    from benchmarks.run import Choice, Whole
+    from benchmarks.server import Target
 
 RESULTS = Path("benchmarks/results")
 
@@ -86,8 +85,8 @@ def bench(
     limit is a bare client that replays the commands of our own run.
     """
     from benchmarks.child import BenchFailed
-    from benchmarks.choice import choose
-    from benchmarks.target import open_target
+    from benchmarks.run import choose
+    from benchmarks.server import open_target
 
     if binary and redis_url:
         raise click.UsageError("--server and --redis-url name two servers; choose one")
@@ -106,9 +105,8 @@ def bench(
 
 
 def _measure(choice: Choice, target: Target) -> dict[str, Any]:
-    from benchmarks.machine import describe_machine, quiet_text
-    from benchmarks.report import make_document
-    from benchmarks.whole import Whole
+    from benchmarks.report import describe_machine, make_document, quiet_text
+    from benchmarks.run import Whole
 
     machine = describe_machine()
     click.echo(clean(quiet_text(machine)), err=True)
@@ -155,8 +153,7 @@ def _progress(whole: Whole) -> Generator[Callable[[str], None]]:
 
 
 def _show(document: dict[str, Any], json_path: Path | None) -> None:
-    from benchmarks.tables import notes, tables, what_rows
-    from benchmarks.writing import json_text
+    from benchmarks.tables import json_text, notes, tables, what_rows
 
     if json_path == Path("-"):
         emit_json(document)
@@ -173,7 +170,7 @@ def _show(document: dict[str, Any], json_path: Path | None) -> None:
 def _keep(document: dict[str, Any], out: Path | None) -> None:
     if out is None:
         return
-    from benchmarks.writing import keep
+    from benchmarks.tables import keep
 
     written, why_no_charts = keep(document, out)
     click.echo(f"kept: {', '.join(map(str, written))}", err=True)

@@ -22,10 +22,9 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.filling import preload
-from benchmarks.machine import describe_machine, own_versions, quiet_text
+from benchmarks.report import describe_machine, own_versions, quiet_text
 from benchmarks.scenario import CONCURRENCY, QUEUE, STREAM, EventLevel
-from benchmarks.target import Target, open_target
+from benchmarks.server import Target, open_target, preload
 from chasquimq import MetricsSink, NoopSink, Worker
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.connection import Connection

@@ -1,4 +1,4 @@
-"""Measures this package through its public nouns."""
+"""Measures this package through its public classes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.instruments import Stopwatch, Stretch, time_calls, until_empty
 from benchmarks.peers.arrivals import Starts, arrive
 from benchmarks.peers.measuring import digest
 from benchmarks.scenario import Plan
-from benchmarks.timing import Stopwatch, Stretch, time_calls, until_empty
 from chasquimq.queue import Queue
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.opening import open_connection
 from chasquimq.worker import Worker
 
 if TYPE_CHECKING:
+    from benchmarks.instruments import Recorder
     from benchmarks.scenario import Work
-    from benchmarks.tape import Recorder
     from chasquimq.job import Job
 
 

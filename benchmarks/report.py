@@ -1,30 +1,167 @@
-"""Turns figures into a document for programs."""
+"""Turns figures into a document for programs: machine, versions, ratios, and which aims were met."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from benchmarks.bars import judged
-from benchmarks.growth_report import growth_part
-from benchmarks.latency_report import latency_part
-from benchmarks.machine import own_versions
+from benchmarks.growth import growth_part
+from benchmarks.latency import latency_part
 from benchmarks.peer import PEERS
-from benchmarks.rounds import OURS
-from benchmarks.scenario import CONCURRENCY
-from benchmarks.spread import bound_by, spread
+from benchmarks.rounds import LIMIT, OURS
+from benchmarks.scenario import CONCURRENCY, bound_by, spread
+from chasquimq import version
 
 if TYPE_CHECKING:
     from benchmarks.rounds import BenchSettings, Measured
+    from benchmarks.run import Outcome
     from benchmarks.scenario import Figures
-    from benchmarks.target import Target
-    from benchmarks.whole import Outcome
+    from benchmarks.server import Target
 
+QUIET_LOAD_MAX = 1.5
+_PACKAGES = ("hiredis", "msgspec", "ormsgpack", "redis", "uvloop")
 Row = dict[str, Any]
+ORIGINAL, BEST_OTHER = "original", "best other"
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, cores this process may use, system, and how busy it is before we add to it."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load_average": os.getloadavg(),
+    }
+
+
+def quiet_text(machine: dict[str, Any]) -> str:
+    """How busy the machine was before the run, with a warning when it was too busy to trust."""
+    load = machine["load_average"][0]
+    said = f"load average before the run: {load:.1f} on {machine['cores']} cores"
+    if load <= QUIET_LOAD_MAX:
+        return said
+    return f"warning: {said}; above {QUIET_LOAD_MAX} no figure is a peak and ratios may be off"
+
+
+def own_versions() -> dict[str, str]:
+    """This package and what its speed rests on; what is not installed is left out."""
+    versions = {"chasquimq-py": version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version_of(package)
+    return versions
+
+
+def _cpu_model() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+# ── aims ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Bar(NamedTuple):
+    """How many times the rate of a side; `of` is its scenario where it cannot do ours."""
+
+    scenario: str
+    side: str
+    at_least: float
+    of: str = ""
+
+
+BARS = (
+    Bar("consume-100", ORIGINAL, 12.0),
+    Bar("consume-100", BEST_OTHER, 60.0),
+    Bar("consume-100", LIMIT, 0.75),
+    Bar("consume-100-events", ORIGINAL, 8.0),
+    Bar("consume-100-events", LIMIT, 0.7),
+    Bar("consume-100-history", ORIGINAL, 10.0, of="consume-100"),
+    Bar("consume-100-history", BEST_OTHER, 50.0, of="consume-100"),
+    Bar("consume-100-history", LIMIT, 0.7),
+    Bar("consume-results", ORIGINAL, 6.0),
+    Bar("consume-results", BEST_OTHER, 15.0),
+    Bar("consume-results", LIMIT, 0.6),
+    Bar("add-bulk-50", ORIGINAL, 2.2),
+    Bar("add-bulk-50", BEST_OTHER, 12.0),
+    Bar("add-bulk-50", LIMIT, 0.6),
+    Bar("add-bulk-50x8", ORIGINAL, 4.0),
+    Bar("add-bulk-50x8", BEST_OTHER, 20.0, of="add-bulk-50"),
+    Bar("add-bulk-50x8", LIMIT, 0.6),
+    Bar("add-bulk-1000", ORIGINAL, 5.0),
+    Bar("add-bulk-1000", LIMIT, 0.6),
+    Bar("add-concurrent", ORIGINAL, 4.0),
+    Bar("add-concurrent", BEST_OTHER, 8.0),
+    Bar("add-concurrent", LIMIT, 0.5),
+    Bar("add", ORIGINAL, 1.5),
+    Bar("add", BEST_OTHER, 1.5),
+    Bar("add", LIMIT, 0.75),
+    Bar("delayed-end-to-end", ORIGINAL, 5.0),
+    Bar("delayed-end-to-end", LIMIT, 0.6),
+    Bar("retry-throughput", ORIGINAL, 5.0),
+    Bar("retry-throughput", LIMIT, 0.5),
+)
+
+
+def judged(scenarios: Sequence[Row]) -> list[Row]:
+    """Every bar that the run has figures for, with what was found."""
+    sides = {one["name"]: {side["side"]: side for side in one["sides"]} for one in scenarios}
+    return list(_judged(sides))
+
+
+def _judged(sides: Mapping[str, Mapping[str, Row]]) -> Iterator[Row]:
+    for bar in BARS:
+        ours = sides.get(bar.scenario, {}).get("ours")
+        others = sides.get(bar.of or bar.scenario, {})
+        name = _best_other(others) if bar.side == BEST_OTHER else bar.side
+        if ours is None or name is None or name not in others:
+            continue
+        pairs = zip(_rates(ours), _rates(others[name]), strict=True)
+        found = spread([mine / rate for mine, rate in pairs])
+        yield {
+            "scenario": bar.scenario,
+            "side": name,
+            "of": bar.of,
+            "at_least": bar.at_least,
+            "found": found,
+            "verdict": verdict(found, bar.at_least),
+        }
+
+
+def _best_other(others: Mapping[str, Row]) -> str | None:
+    """The fastest of the other packages for Python."""
+    known = [PEERS[name] for name in others if name in PEERS]
+    names = [one.side for one in known if not one.is_original and one.loop != "node"]
+    return max(names, key=lambda name: others[name]["jobs_per_s"]["median"], default=None)
+
+
+def _rates(side: Row) -> list[float]:
+    return [one["jobs_per_s"] for one in side["rounds"]]
+
+
+def verdict(found: dict[str, float], bar: float) -> str:
+    # Rounds on both sides of the bar say that the machine was too busy to tell.
+    if found["min"] < bar <= found["max"]:
+        return "unclear"
+    return "met" if found["min"] >= bar else "not met"
+
+
+# ── the document ──────────────────────────────────────────────────────────────────────────────────
 
 
 def make_document(machine: Row, target: Target, settings: BenchSettings, outcome: Outcome) -> Row:

@@ -1,4 +1,4 @@
-"""Runs the rounds: one fresh process per side and round, sides taking turns."""
+"""Runs the rounds: one fresh process per side and round, sides taking turns, each checked for its work."""
 
 from __future__ import annotations
 
@@ -12,15 +12,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from benchmarks.child import BenchFailed, Side, measure, own_command
-from benchmarks.effect import check_effect
-from benchmarks.filling import preload
-from benchmarks.payload import payload_of
 from benchmarks.peer import PEERS, Peer, PeerMissing
-from benchmarks.scenario import Figures, LoopKind, Plan, Scenario, wait_s
-from benchmarks.server_cpu import ServerCpu
+from benchmarks.scenario import (
+    DELAYED,
+    DLQ,
+    EVENTS,
+    HISTORY,
+    STREAM,
+    Figures,
+    LoopKind,
+    Plan,
+    Scenario,
+    payload_of,
+    wait_s,
+)
+from benchmarks.server import ServerCpu, ask, preload
 
 if TYPE_CHECKING:
-    from benchmarks.target import Target
+    from benchmarks.server import Target
 
 OURS = "ours"
 LIMIT = "limit"
@@ -188,3 +197,37 @@ def _fills_itself(side: Side, plan: Plan) -> bool:
     if side.peer is None:
         return False
     return not side.is_original or plan.work.delay_ms > 0
+
+
+# ── what a side must have done ────────────────────────────────────────────────────────────────────
+
+
+def check_effect(url: str, side: Side, plan: Plan, jobs: int) -> None:
+    """Look at the server for what the plan asked for.
+
+    Other packages have books of their own; their programs count runs and results themselves.
+
+    Raises:
+        BenchFailed: jobs, results, events or history are missing, or jobs are left.
+    """
+    if side.peer is not None and not side.is_original:
+        return
+    _check_jobs(url, side, plan, jobs)
+    work = plan.work
+    if work.result is not None and ask(url, "DBSIZE") < jobs:
+        raise BenchFailed(f"{side.name} must keep {jobs} results and did not")
+    if work.events != "off" and not ask(url, "XLEN", EVENTS):
+        raise BenchFailed(f"{side.name} must write events and wrote none")
+    if work.has_history and side.name == "ours" and not ask(url, "XLEN", HISTORY):
+        raise BenchFailed(f"{side.name} must keep a history and did not")
+
+
+def _check_jobs(url: str, side: Side, plan: Plan, jobs: int) -> None:
+    in_stream = ask(url, "XLEN", STREAM)
+    if plan.act == "add":
+        if in_stream < jobs:
+            raise BenchFailed(f"{side.name} must add {jobs} jobs, {in_stream} are there")
+        return
+    left = in_stream + ask(url, "ZCARD", DELAYED) + ask(url, "XLEN", DLQ)
+    if left > plan.left:
+        raise BenchFailed(f"{side.name} left {left} jobs in the queue after {jobs}")

@@ -1,14 +1,21 @@
-"""What is measured: the scenarios, and the plan that one measuring process gets."""
+"""Names what is measured: scenarios, the plan of a measuring process, and the figures it answers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 import msgspec
 
-from benchmarks.payload import KIB, PAYLOAD, SMALL_BYTES
-
+# 101 bytes of MessagePack.
+PAYLOAD = {f"k{i}": f"v{i}" for i in range(15)}
+SMALL_BYTES = 100
+KIB = 1024
+# What MessagePack adds to a text longer than 31 bytes, and to one longer than 255.
+_SHORT_HEAD_BYTES, _LONG_HEAD_BYTES = 2, 3
+_SHORT_TEXT_MAX = 255
 Act = Literal["add", "consume", "arrive", "start"]
 LoopKind = Literal["asyncio", "uvloop", "threads", "node"]
 EventLevel = Literal["off", "terminal", "full"]
@@ -25,6 +32,26 @@ CONCURRENCY = 100
 # No side may take longer than this, however slow the machine is.
 _WAIT_S_MIN = 60
 _JOBS_PER_S_MIN = 500
+# Of one core: whoever is this busy has nothing left to give.
+BUSY_SHARE_MIN = 0.85
+SERVER, CLIENT, NEITHER = "server", "client", "neither"
+
+
+def payload_of(wanted_bytes: int) -> dict[str, str]:
+    """The usual fields, with texts so long that MessagePack takes just so many bytes.
+
+    Up to the usual size it is the usual payload; small texts have other heads.
+    """
+    if wanted_bytes <= SMALL_BYTES:
+        return PAYLOAD
+    names = list(PAYLOAD)
+    head = _LONG_HEAD_BYTES if wanted_bytes > len(names) * _SHORT_TEXT_MAX else _SHORT_HEAD_BYTES
+    fixed = 1 + sum(1 + len(name) + head for name in names)
+    each, rest = divmod(wanted_bytes - fixed, len(names))
+    return {name: "v" * (each + (at < rest)) for at, name in enumerate(names)}
+
+
+# ── scenarios ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,3 +223,24 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cpu_us_per_job(self) -> float:
         return self.cpu_seconds / self.jobs * 1e6
+
+
+# ── medians ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def bound_by(figures: Sequence[Figures], processes: int = 1) -> str | None:
+    """Who had no processor time left: the server's thread, the measured process, or neither.
+
+    Both at once is told as the server: no client could have been faster.
+    """
+    shares = [one.server_cpu_share for one in figures if one.server_cpu_share is not None]
+    if not shares:
+        return None
+    if median(shares) >= BUSY_SHARE_MIN:
+        return SERVER
+    own = median(one.cpu_seconds / one.seconds / processes for one in figures)
+    return CLIENT if own >= BUSY_SHARE_MIN else NEITHER

@@ -1,4 +1,4 @@
-"""One measurement of one side, in its own process: `python -m benchmarks.side SIDE PLAN`."""
+"""Measures one side once, in its own process: `python -m benchmarks.side SIDE PLAN`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import limit, ours, redis_client
+from benchmarks import limit, ours
+from benchmarks.instruments import Recorder, Stretch, time_calls
 from benchmarks.peers.arrivals import say_ready
 from benchmarks.peers.measuring import digest
 from benchmarks.scenario import Figures, Plan
-from benchmarks.tape import Recorder
-from benchmarks.timing import Stretch
 from chasquimq import version
+
+# As long as an envelope of ours with the same payload.
+_ENVELOPE = b"\xc4" * 140
 
 
 def main(side: str, plan: Plan) -> Figures | dict[str, Any]:
@@ -61,7 +63,7 @@ def _measure(side: str, plan: Plan) -> Coroutine[None, None, Stretch]:
         case "limit", "consume":
             return limit.consume(plan)
         case "redis-py", "add":
-            return redis_client.add(plan)
+            return add_with_redis_py(plan)
         case _:
             raise SystemExit(f"{side} cannot {plan.act}")
 
@@ -71,6 +73,17 @@ async def _record(plan: Plan) -> Stretch:
     measure = ours.add if plan.act == "add" else ours.consume
     stretch = await measure(plan, recorder)
     recorder.tape.save(plan.tape)
+    return stretch
+
+
+async def add_with_redis_py(plan: Plan) -> Stretch:
+    """Add entries of the same size on one client, as code without a queue would do."""
+    from redis.asyncio import Redis
+
+    client = Redis.from_url(plan.url)  # pyright: ignore[reportUnknownMemberType]  half typed
+    fields: dict[Any, Any] = {"d": _ENVELOPE, "n": plan.job_name}
+    stretch = await time_calls(lambda: client.xadd(plan.stream, fields), plan)
+    await client.aclose()
     return stretch
 
 

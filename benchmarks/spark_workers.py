@@ -27,11 +27,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.filling import preload
-from benchmarks.machine import describe_machine
+from benchmarks.report import describe_machine
 from benchmarks.scenario import CONCURRENCY, QUEUE, STREAM
+from benchmarks.server import Target, open_target, preload
 from benchmarks.spark_cost import family, spent_s
-from benchmarks.target import Target, open_target
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.blocking import BlockingConnection
 

@@ -1,15 +1,18 @@
-"""The document as rows and sentences for people."""
+"""Shows a document to people: tables, notes, and the files that keep a run."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.growth_report import growth_rows, server_limits
-from benchmarks.latency_report import capacity_text, latency_rows
-from benchmarks.machine import quiet_text
+from benchmarks.charts import ChartsMissing, draw_charts
+from benchmarks.growth import growth_rows, server_limits
+from benchmarks.latency import capacity_text, latency_rows
+from benchmarks.report import quiet_text
 from benchmarks.rounds import LIMIT, OURS
-from benchmarks.scenario import WHATS
-from benchmarks.spread import SERVER
+from benchmarks.scenario import SERVER, WHATS
 
 Row = dict[str, Any]
 LIMIT_TEXT = (
@@ -17,7 +20,7 @@ LIMIT_TEXT = (
     "benchmarks/README.md"
 )
 WANTED_TEXT = (
-    "wanted: aims that this project set itself, in benchmarks/bars.py; met or not met "
+    "wanted: aims that this project set itself, in benchmarks/report.py; met or not met "
     "where all rounds agree"
 )
 
@@ -147,3 +150,46 @@ def _bar_line(bar: Row) -> str:
 def _took_text(document: Row) -> str:
     minutes, seconds = divmod(round(document["took_s"]), 60)
     return f"the run took {minutes} min {seconds} s"
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def keep(document: Row, directory: Path) -> tuple[list[Path], str | None]:
+    """Write everything there; which files, and why there are no charts if there are none."""
+    directory.mkdir(parents=True, exist_ok=True)
+    name = run_name(document)
+    written = [directory / f"{name}.json", directory / f"{name}.md"]
+    written[0].write_text(json_text(document), "utf-8")
+    written[1].write_text(markdown(document), "utf-8")
+    try:
+        return written + draw_charts(document, directory, name), None
+    except ChartsMissing as missing:
+        return written, str(missing)
+
+
+def json_text(document: Row) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def run_name(document: Row) -> str:
+    """The same for all files of a run: when, and on what."""
+    server = document["server"]
+    moment = document["made_at"][:16].replace(":", "")
+    return f"{moment}-{server['kind']}-{server['version']}"
+
+
+def markdown(document: Row) -> str:
+    """Notes, tables and the raw rates, ready for a page."""
+    parts = ["\n".join(f"- {line}" for line in notes(document))]
+    parts += [markdown_table(rows) for rows in tables(document)]
+    raw = raw_rows(document)
+    if raw:
+        parts += ["Rounds:", markdown_table(raw)]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([str(row[name]) for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.choice import GROWTH, PEER_NAMES, SCENARIO_NAMES, choose
+from benchmarks.run import GROWTH, PEER_NAMES, SCENARIO_NAMES, choose
 from benchmarks.scenario import SCENARIOS, WHATS
 from chasquimq.errors import SettingsError
 

@@ -4,11 +4,10 @@ import msgspec
 import pytest
 
 from benchmarks.child import Side
-from benchmarks.payload import payload_of
 from benchmarks.peer import PEERS
 from benchmarks.rounds import Bench, BenchSettings
-from benchmarks.scenario import SCENARIOS
-from benchmarks.target import Target, ask, open_target
+from benchmarks.scenario import SCENARIOS, payload_of
+from benchmarks.server import Target, ask, open_target
 
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
 # A slow package gets fewer jobs, and each runs on the loop that makes it fast.

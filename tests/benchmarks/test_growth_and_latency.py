@@ -2,12 +2,10 @@
 
 import pytest
 
-from benchmarks.growth import DIMENSIONS, Growth, GrowthSettings
-from benchmarks.growth_report import growth_part, growth_rows
-from benchmarks.latency import Latency, LatencySettings
-from benchmarks.latency_report import latency_part, latency_rows
+from benchmarks.growth import DIMENSIONS, Growth, GrowthSettings, growth_part, growth_rows
+from benchmarks.latency import Latency, LatencySettings, latency_part, latency_rows
 from benchmarks.rounds import Bench, BenchSettings
-from benchmarks.target import open_target
+from benchmarks.server import open_target
 
 JOBS = 600
 SMALLEST = GrowthSettings(

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from benchmarks.peer import ORIGINALS, PeerMissing
-from benchmarks.target import Target
+from benchmarks.server import Target
 
 ORIGINAL = ORIGINALS[0]
 

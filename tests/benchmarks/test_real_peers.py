@@ -7,7 +7,7 @@ import pytest
 from benchmarks.peer import OTHERS, PeerMissing
 from benchmarks.rounds import Bench, BenchSettings, sized
 from benchmarks.scenario import SCENARIOS
-from benchmarks.target import open_target
+from benchmarks.server import open_target
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
 JOBS = 200

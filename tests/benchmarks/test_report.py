@@ -2,14 +2,12 @@
 
 import pytest
 
-from benchmarks.bars import judged, verdict
-from benchmarks.machine import quiet_text
-from benchmarks.report import _scenario, make_document
+from benchmarks.report import _scenario, judged, make_document, quiet_text, verdict
 from benchmarks.rounds import BenchSettings, Measured
+from benchmarks.run import Outcome
 from benchmarks.scenario import SCENARIOS, Figures
+from benchmarks.server import Target
 from benchmarks.tables import notes, table_rows
-from benchmarks.target import Target
-from benchmarks.whole import Outcome
 
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
 

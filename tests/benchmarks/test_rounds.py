@@ -9,13 +9,11 @@ import pytest
 
 from benchmarks import limit
 from benchmarks.child import BenchFailed, Side
-from benchmarks.effect import check_effect
-from benchmarks.filling import preload
+from benchmarks.instruments import Tape
 from benchmarks.peer import ORIGINALS
-from benchmarks.rounds import Bench, BenchSettings, sized, turns
+from benchmarks.rounds import Bench, BenchSettings, check_effect, sized, turns
 from benchmarks.scenario import DELAYED, SCENARIOS, STREAM, Work
-from benchmarks.tape import Tape
-from benchmarks.target import ask, open_target
+from benchmarks.server import ask, open_target, preload
 from chasquimq.errors import StoreError
 
 JOBS = 1_500

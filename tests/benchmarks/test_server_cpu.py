@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.server_cpu import ServerCpu
+from benchmarks.server import ServerCpu
 
 BUSY_S = 0.2
 

@@ -9,11 +9,10 @@ from benchmarks.growth import Grown
 from benchmarks.latency import Waited
 from benchmarks.report import make_document
 from benchmarks.rounds import BenchSettings, Measured
+from benchmarks.run import Outcome
 from benchmarks.scenario import SCENARIOS, Figures
-from benchmarks.tables import notes, tables, what_rows
-from benchmarks.target import Target
-from benchmarks.whole import Outcome
-from benchmarks.writing import keep, markdown
+from benchmarks.server import Target
+from benchmarks.tables import keep, markdown, notes, tables, what_rows
 
 MACHINE = {"cpu": "a fast one", "cores": 2, "python": "3.11.7", "load_average": (0.4, 0.2, 0.1)}
 TARGET = Target(url="redis://localhost", kind="redis", version="8.6.2", is_private=True)
