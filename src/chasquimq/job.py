@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from chasquimq.model.json_value import ToDict
+from chasquimq.model.json_value import JsonForm, ToDict
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
@@ -25,7 +25,7 @@ class Job(ToDict):
 
     id: str
     name: str
-    data: Any
+    data: Annotated[Any, JsonForm()]
     attempt: int = 0
     created_at_ms: int = 0
     is_duplicate: bool = field(default=False, repr=False, compare=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from chasquimq.errors import KindRefused, SettingsError
-from chasquimq.model.json_value import ToDict
+from chasquimq.model.json_value import JsonForm, ToDict
 
 _PATTERN_KEYS = {"cron": ("expression", "tz"), "every": ("interval_ms",)}
 _POLICY_KEYS: dict[str, tuple[str, ...]] = {
@@ -114,7 +114,7 @@ class QuarantinedRepeatable(ToDict):
 
     key: str
     reason: str
-    spec: bytes
+    spec: Annotated[bytes, JsonForm()]
     quarantined_at_ms: int
 
 

@@ -210,6 +210,44 @@ def test_a_fastapi_endpoint_may_return_every_answer(url, queue_name):
     asyncio.run(play())
 
 
+def test_a_fastapi_response_model_carries_data_that_json_has_no_form_for(url, queue_name):
+    fastapi = pytest.importorskip("fastapi")
+    httpx = pytest.importorskip("httpx")
+    data = {"picture": b"\xff\x00", "text": b"abc", "ratio": float("inf"), 7: [b""]}
+    shown = {
+        "picture": {"$base64": "/wA="}, "text": {"$base64": "YWJj"}, "ratio": "inf",
+        "7": [{"$base64": ""}],
+    }  # fmt: skip
+
+    async def play() -> None:
+        async with chasquimq.Queue(queue_name, redis_url=url) as queue:
+            app = fastapi.FastAPI()
+
+            @app.post("/mails")
+            async def add() -> chasquimq.Job:
+                return await queue.add("mail", data)
+
+            @app.get("/mails/{job_id}")
+            async def find(job_id: str) -> chasquimq.JobState:
+                return await queue.get_job(job_id)
+
+            @app.get("/plans")
+            async def plans() -> list[chasquimq.QuarantinedRepeatable]:
+                return [chasquimq.QuarantinedRepeatable("plan", "broken", b"\xff", 1)]
+
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                added = (await client.post("/mails")).json()
+                assert added["data"] == shown
+                found = (await client.get(f"/mails/{added['id']}")).json()
+                assert found["data"] == shown
+                assert (await client.get("/plans")).json()[0]["spec"] == {"$base64": "/w=="}
+                schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+                assert schemas["Job"]["properties"].keys() == JOB_KEYS
+
+    asyncio.run(play())
+
+
 def test_a_starlette_endpoint_may_return_a_dict_of_every_answer(url, queue_name):
     responses = pytest.importorskip("starlette.responses")
 

@@ -156,7 +156,8 @@ def unannounced(stderr: str, failures: list[str]) -> list[str]:
     return [
         line
         for line in stderr.splitlines()
-        if line and not line.startswith((" ", "Traceback "))
+        if line
+        and not line.startswith((" ", "Traceback "))
         and not any(failure in line for failure in failures)
     ]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from chasquimq.model.json_value import ToDict
+from chasquimq.model.json_value import JsonForm, ToDict
 
 State = Literal["ready", "running", "delayed", "dead", "completed", "unknown"]
 Source = Literal["stream", "delayed", "dlq", "outcome", "result", "history"]
@@ -52,6 +52,6 @@ class JobState(ToDict):
     traceback: str | None = None
     payload_bytes: int | None = None
     is_decoded: bool = False
-    data: Any = None
+    data: Annotated[Any, JsonForm()] = None
     has_result: bool = False
     scanned_all: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, cast
@@ -21,6 +21,18 @@ class ToDict:
         """Its fields, made of what JSON has; bytes become {"$base64": …}."""
         own: Any = self
         return {one.name: json_value(getattr(self, one.name)) for one in fields(own)}
+
+
+class JsonForm:
+    """Marks a field that may hold bytes: pydantic, and so FastAPI, gives it as `json_value` does."""
+
+    __slots__ = ()
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: Callable[[Any], dict[str, Any]]
+    ) -> dict[str, Any]:
+        form = {"type": "function-plain", "function": json_value, "when_used": "json"}
+        return {**handler(source), "serialization": form}
 
 
 def json_value(value: Any) -> Any:
