@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.options import server_options
-from chasquimq.cli.render import clean, emit_json, emit_table
+from chasquimq.cli.context import server_options
+from chasquimq.cli.output.render import clean, emit_json, emit_table
 from chasquimq.cli.signals import ended_like_an_interrupt
 
 if TYPE_CHECKING:

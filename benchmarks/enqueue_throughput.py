@@ -23,7 +23,7 @@ from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.queues.enqueue import enqueue
 from chasquimq.spark.session import SessionSettings, open_session
-from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.net.blocking import BlockingConnection
 from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chasquimq.errors import ConnectionLost, StoreError
-from chasquimq.store.connection import Connection
+from chasquimq.store.net.connection import Connection
 
 if TYPE_CHECKING:
     from benchmarks.scenario import Plan
-    from chasquimq.store.connection import End, OnEnd
+    from chasquimq.store.net.connection import End, OnEnd
 
 _POLL_S = 0.001
 # Where several processes share a queue each has to look while it works.

@@ -18,9 +18,9 @@ import msgspec
 from benchmarks.instruments import Frame, Stopwatch, Stretch, Tape, until_empty
 from chasquimq.errors import StoreError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import new_async_connection
-from chasquimq.store.connection import Connection, Reply
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.address import new_async_connection
+from chasquimq.store.net.connect import open_connection
+from chasquimq.store.net.connection import Connection, Reply
 
 if TYPE_CHECKING:
     from benchmarks.scenario import Plan

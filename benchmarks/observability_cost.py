@@ -27,8 +27,8 @@ from benchmarks.scenario import CONCURRENCY, QUEUE, STREAM, EventLevel
 from benchmarks.server import Target, open_target, preload
 from chasquimq import MetricsSink, NoopSink, Worker
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.connection import Connection
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.connect import open_connection
+from chasquimq.store.net.connection import Connection
 
 BARE = "bare"
 ROUND_S_MAX = 60

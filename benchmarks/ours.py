@@ -13,7 +13,7 @@ from benchmarks.peers.measuring import digest
 from benchmarks.scenario import Plan
 from chasquimq.queue import Queue
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.connect import open_connection
 from chasquimq.worker import Worker
 
 if TYPE_CHECKING:

@@ -20,20 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.spark_cost import Peak, cpu
-from chasquimq.model.verdict import Failure
+from chasquimq.model.retry import Failure
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.batches import BatchReport
-from chasquimq.spark.lake import Lake
-from chasquimq.spark.pipeline import Pipeline
-from chasquimq.spark.pipeline_settings import PipelineSettings
+from chasquimq.spark.lake.lake import Lake
+from chasquimq.spark.pipeline.batches import BatchReport
+from chasquimq.spark.pipeline.pipeline import Pipeline
+from chasquimq.spark.pipeline.settings import PipelineSettings
 from chasquimq.spark.session import SessionSettings, open_session
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.connection import pack
-from chasquimq.wire.history import encode_history
-from chasquimq.wire.history_block import HistoryBlock
-from chasquimq.wire.job_id import new_job_ids
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.connection import pack
+from chasquimq.wire.history import HistoryBlock, encode_history
 from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.new_job import new_job_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,12 +16,12 @@ from typing import Any, Self
 from benchmarks.scenario import JOB_NAME, PAYLOAD, QUEUE, RUN_ONCE, Work
 from chasquimq.errors import ServerUnreachable, StoreError
 from chasquimq.queue import Queue
-from chasquimq.server.binary import find_binary
-from chasquimq.server.command_line import AofMode
+from chasquimq.server.launch import find_binary
+from chasquimq.server.probe import AofMode
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import normal_url, redact
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.address import normal_url, redact
+from chasquimq.store.net.connect import open_connection
 
 # To forget a million jobs takes a server seconds.
 _COMMAND_TIMEOUT_MS = 60_000

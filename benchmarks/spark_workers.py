@@ -32,7 +32,7 @@ from benchmarks.scenario import CONCURRENCY, QUEUE, STREAM
 from benchmarks.server import Target, open_target, preload
 from benchmarks.spark_cost import family, spent_s
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.net.blocking import BlockingConnection
 
 CHECKOUT = Path(__file__).parents[1]
 SOURCES = CHECKOUT / "src"

@@ -1,5 +1,5 @@
 """Registers the data source `chasqui.history`; Spark looks for modules with this beginning."""
 
-from chasquimq.spark.history import HistorySource as DefaultSource
+from chasquimq.spark.sources.history import HistorySource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -12,8 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from chasquimq.batching import Batch as Batch
-    from chasquimq.consumer import Consumer
+    from chasquimq.compat import Consumer, Producer, Scheduler
     from chasquimq.errors import (
         AbilityMissing,
         BatchAnswer,
@@ -51,15 +50,12 @@ if TYPE_CHECKING:
         WireError,
         WriteFailed,
     )
-    from chasquimq.health import Health
-    from chasquimq.inspector import Inspector
     from chasquimq.job import Job, current_job
-    from chasquimq.model.job_state import JobState
     from chasquimq.model.json_value import json_value
-    from chasquimq.model.snapshot import DelayedJob, Snapshot
-    from chasquimq.producer import Producer
-    from chasquimq.queue import Queue
-    from chasquimq.queue.dead_letters import DeadLetter
+    from chasquimq.model.snapshot import DelayedJob, JobState, Snapshot
+    from chasquimq.queue.dlq import DeadLetter
+    from chasquimq.queue.inspector import Inspector
+    from chasquimq.queue.queue import Queue
     from chasquimq.queue_events import QueueEvent, QueueEvents
     from chasquimq.repeat import (
         BackoffSpec,
@@ -68,7 +64,6 @@ if TYPE_CHECKING:
         RepeatableMeta,
         RepeatPattern,
     )
-    from chasquimq.scheduler import Scheduler
     from chasquimq.settings import (
         AbilitySettings,
         AckSettings,
@@ -83,10 +78,9 @@ if TYPE_CHECKING:
         UpkeepSettings,
         WorkerSettings,
     )
-    from chasquimq.store.dead_letters import Imported
-    from chasquimq.store.draining import Cancelled, Drained
-    from chasquimq.store.inspecting import Counts
-    from chasquimq.store.replaying import Replayed
+    from chasquimq.store.dlq import Imported, Replayed
+    from chasquimq.store.drain import Cancelled, Drained
+    from chasquimq.store.inspect.queue import Counts
     from chasquimq.telemetry.labelled import QueueLabeled
     from chasquimq.telemetry.memory import InMemorySink
     from chasquimq.telemetry.otel import OtelSink as OtelSink
@@ -102,48 +96,51 @@ if TYPE_CHECKING:
         RetryScheduled,
     )
     from chasquimq.telemetry.tracing import Tracing
-    from chasquimq.upkeep import Upkeep
-    from chasquimq.worker import Handler, HandlerFunction, Worker
+    from chasquimq.worker.batching import Batch as Batch
+    from chasquimq.worker.handlers import Handler, HandlerFunction
+    from chasquimq.worker.health import Health
+    from chasquimq.worker.upkeep import Upkeep
+    from chasquimq.worker.worker import Worker
 
 _HOMES = {
     "AbilityMissing": "errors",
     "AbilitySettings": "settings",
     "AckSettings": "settings",
     "BackoffSpec": "repeat",
-    "Batch": "batching",
+    "Batch": "worker.batching",
     "BatchAnswer": "errors",
-    "Cancelled": "store.draining",
+    "Cancelled": "store.drain",
     "ChasquiError": "errors",
     "ConnectionLost": "errors",
     "ConnectionSettings": "settings",
-    "Consumer": "consumer",
-    "Counts": "store.inspecting",
+    "Consumer": "compat",
+    "Counts": "store.inspect.queue",
     "CredentialsRefused": "errors",
     "current_job": "job",
-    "DeadLetter": "queue.dead_letters",
+    "DeadLetter": "queue.dlq",
     "DecodeError": "errors",
     "DelayedJob": "model.snapshot",
     "DlqRouted": "telemetry.sink",
-    "Drained": "store.draining",
+    "Drained": "store.drain",
     "DurabilityNotMet": "errors",
     "EditRefused": "errors",
     "EncodeError": "errors",
     "EntriesLost": "errors",
     "EventSettings": "settings",
     "GroupConflict": "errors",
-    "Handler": "worker",
-    "HandlerFunction": "worker",
-    "Health": "health",
+    "Handler": "worker.handlers",
+    "HandlerFunction": "worker.handlers",
+    "Health": "worker.health",
     "HistorySettings": "settings",
     "IdConflict": "errors",
-    "Imported": "store.dead_letters",
+    "Imported": "store.dlq",
     "InMemorySink": "telemetry.memory",
-    "Inspector": "inspector",
+    "Inspector": "queue.inspector",
     "Job": "job",
     "JobError": "errors",
     "JobFailed": "errors",
     "JobOutcome": "telemetry.sink",
-    "JobState": "model.job_state",
+    "JobState": "model.snapshot",
     "JobTimeout": "errors",
     "json_value": "model.json_value",
     "KindRefused": "errors",
@@ -157,12 +154,12 @@ _HOMES = {
     "OtelSink": "telemetry.otel",
     "PayloadTooLarge": "errors",
     "ProcessLate": "errors",
-    "Producer": "producer",
+    "Producer": "compat",
     "ProducerSettings": "settings",
     "PrometheusSink": "telemetry.prometheus",
     "PromoterTick": "telemetry.sink",
     "QuarantinedRepeatable": "repeat",
-    "Queue": "queue",
+    "Queue": "queue.queue",
     "QueueEvent": "queue_events",
     "QueueEvents": "queue_events",
     "QueueFull": "errors",
@@ -171,14 +168,14 @@ _HOMES = {
     "ReadSettings": "settings",
     "RepeatableMeta": "repeat",
     "RepeatPattern": "repeat",
-    "Replayed": "store.replaying",
+    "Replayed": "store.dlq",
     "ResultExpired": "errors",
     "ResultSettings": "settings",
     "RetryLater": "errors",
     "RetryScheduled": "telemetry.sink",
     "RetrySettings": "settings",
     "RowsRefused": "errors",
-    "Scheduler": "scheduler",
+    "Scheduler": "compat",
     "ScheduleRefused": "errors",
     "ScriptFailed": "errors",
     "ServerOutOfMemory": "errors",
@@ -190,10 +187,10 @@ _HOMES = {
     "StoreError": "errors",
     "Tracing": "telemetry.tracing",
     "UnrecoverableError": "errors",
-    "Upkeep": "upkeep",
+    "Upkeep": "worker.upkeep",
     "UpkeepSettings": "settings",
     "WireError": "errors",
-    "Worker": "worker",
+    "Worker": "worker.worker",
     "WorkerSettings": "settings",
     "WriteFailed": "errors",
 }

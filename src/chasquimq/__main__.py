@@ -9,7 +9,7 @@ def main() -> int:
     """Run the command line of this process and answer its exit code."""
     # Before anything is imported that takes its time.
     interrupts.answer_from_here_on()
-    from chasquimq.cli.main import main as run
+    from chasquimq.cli.app import main as run
 
     return interrupts.end_quietly(run())
 

@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterator
 
 from chasquimq import version
-from chasquimq.consumer import BytesJob as _Job
-from chasquimq.consumer import Consumer
-from chasquimq.producer import Producer
-from chasquimq.scheduler import Scheduler
+from chasquimq.compat import BytesJob as _Job
+from chasquimq.compat import Consumer, Producer, Scheduler
 
 __all__ = ["Consumer", "Producer", "Scheduler", "_Job", "_init_tracing", "version"]
 

@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from chasquimq.errors import NotSupportedError
-from chasquimq.queue import Queue as AsyncQueue
+from chasquimq.queue.queue import Queue as AsyncQueue
 
 __all__ = ["Queue"]
 

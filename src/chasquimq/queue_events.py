@@ -14,11 +14,10 @@ from typing import Any, Self
 from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
 from chasquimq.model.json_value import ToDict
 from chasquimq.settings import CredentialProvider, at_least
-from chasquimq.store.address import connection_settings
-from chasquimq.store.tailing import EventTail, TailedEntry
-from chasquimq.store.tails import ManyTails, open_tail
-from chasquimq.wire.event_fields import EventKind
-from chasquimq.wire.names import check_queue_name
+from chasquimq.store.event_reader import EventTail, ManyTails, TailedEntry, open_tail
+from chasquimq.store.net.address import connection_settings
+from chasquimq.wire.events import EventKind
+from chasquimq.wire.keys import check_queue_name
 
 _NUMBERS = frozenset({"attempt", "backoff_ms", "delay_ms", "duration_us", "ts", "enq", "dc", "due"})
 EVENT_NAMES = tuple(kind.value for kind in EventKind)

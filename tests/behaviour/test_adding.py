@@ -16,7 +16,7 @@ from chasquimq.errors import (
     StoreError,
 )
 from chasquimq.settings import AbilitySettings
-from chasquimq.store.add_write import AddMark
+from chasquimq.store.producer.writes import AddMark
 from chasquimq.wire.codec import decode_envelope, decode_payload, split_envelope
 from support.faultproxy import FaultProxy
 from support.raw import Raw

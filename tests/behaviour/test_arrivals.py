@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chasquimq.model.backoff import RetryOverride
-from chasquimq.model.fingerprint import fingerprint
+from chasquimq.model.retry import fingerprint
 from chasquimq.wire.codec import encode_envelope, encode_payload
 from support.waiting import eventually
 

@@ -20,7 +20,7 @@ from chasquimq.errors import (
     PayloadTooLarge,
     SettingsError,
 )
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from chasquimq import Queue, QueueEvents, blocking
 from chasquimq.errors import SettingsError
 from chasquimq.settings import ProducerSettings
-from chasquimq.wire.event_fields import decode_event
+from chasquimq.wire.events import decode_event
 from support.faultproxy import FaultProxy
 from support.waiting import eventually
 

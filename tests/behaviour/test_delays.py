@@ -9,7 +9,7 @@ import pytest
 
 from chasquimq.errors import IdConflict, LimitExceeded, SettingsError
 from chasquimq.wire.codec import decode_envelope
-from chasquimq.wire.delayed_member import split_member
+from chasquimq.wire.stream_entry import split_member
 from support.waiting import eventually, patience
 
 

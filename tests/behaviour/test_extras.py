@@ -9,9 +9,9 @@ from chasquimq.wire.codec import (
     EXTRAS_DEPTH_MAX,
     decode_envelope,
     encode_envelope,
+    value_end,
 )
-from chasquimq.wire.delayed_member import split_member
-from chasquimq.wire.value_end import value_end
+from chasquimq.wire.stream_entry import split_member
 from support.waiting import eventually
 
 JOB = encode_envelope("job", b"\x01", 1_700_000_000_000)

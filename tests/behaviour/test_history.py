@@ -10,7 +10,7 @@ import pytest
 
 from chasquimq import RetryLater, UnrecoverableError, Worker
 from chasquimq.errors import SettingsError
-from chasquimq.model.attempt_row import outcome_label
+from chasquimq.model.history import outcome_label
 from chasquimq.wire.history import decode_history
 from support.faultproxy import FaultProxy
 from support.waiting import eventually

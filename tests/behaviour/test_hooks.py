@@ -7,10 +7,11 @@ import logging
 
 import pytest
 
-from chasquimq import UnrecoverableError, Worker, current_job, hooks
+from chasquimq import UnrecoverableError, Worker, current_job
 from chasquimq.errors import RetryLater
-from chasquimq.hooks import RUNNING_MAX, WAITING_MAX
 from chasquimq.settings import RetrySettings
+from chasquimq.worker import hooks
+from chasquimq.worker.hooks import RUNNING_MAX, WAITING_MAX
 from support.waiting import eventually
 
 SOON = RetrySettings(initial_backoff_ms=10, max_backoff_ms=20, jitter_ms=0)

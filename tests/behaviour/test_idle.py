@@ -11,9 +11,9 @@ import pytest
 
 from chasquimq import Worker
 from chasquimq.settings import RetrySettings, UpkeepSettings
-from chasquimq.upkeep import Upkeep
 from chasquimq.wire.codec import encode_envelope
-from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.stream_entry import encode_member
+from chasquimq.worker.upkeep import Upkeep
 from support.monitor import Monitor
 from support.waiting import eventually, patience
 from support.workers import RunningWorker

@@ -12,9 +12,9 @@ import pytest
 
 import chasquimq
 from chasquimq import RepeatPattern, Worker, blocking, json_value
-from chasquimq.inspector import Inspector
 from chasquimq.job import DeliveredJob
 from chasquimq.model.json_value import ToDict
+from chasquimq.queue.inspector import Inspector
 
 PLAN = RepeatPattern.cron("0 9 * * *", tz="America/Lima")
 JOB_KEYS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from chasquimq.model.attempt_row import outcome_label
+from chasquimq.model.history import outcome_label
 from chasquimq.telemetry.families import FAMILIES
 from chasquimq.wire.history import decode_history
 from support.command import RunningCommand

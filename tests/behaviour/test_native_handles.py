@@ -12,7 +12,7 @@ import pytest
 from chasquimq import Consumer, Producer, Scheduler, UnrecoverableError, Worker, _native
 from chasquimq.errors import LimitExceeded, ServerUnreachable, SettingsError, StoreError
 from chasquimq.wire.codec import decode_envelope
-from chasquimq.wire.delayed_member import split_member
+from chasquimq.wire.stream_entry import split_member
 from support.waiting import eventually
 
 NO_SERVER = "redis://127.0.0.1:1"
@@ -494,7 +494,7 @@ async def test_a_long_dlq_is_reported_once_and_never_trimmed(url, queue_name, ra
         )
     worker = Worker(queue_name, noop, redis_url=url, dlq_max_stream_len=2)
 
-    with caplog.at_level(logging.WARNING, logger="chasquimq.engine.dlq_alarm"):
+    with caplog.at_level(logging.WARNING, logger="chasquimq.engine.upkeep"):
         running = asyncio.create_task(worker.run())
         await eventually(lambda: caplog.records, what="a warning")
         await worker.close()
@@ -556,7 +556,7 @@ def test_a_filter_chooses_the_log_lines(untraced, capsys, wanted, is_heard):
     untraced.setenv("CHASQUIMQ_LOG", wanted)
     _native._init_tracing()
 
-    logging.getLogger("chasquimq.store.link").debug("dialling")
+    logging.getLogger("chasquimq.store.net.reconnect").debug("dialling")
 
     assert ("dialling" in capsys.readouterr().err) is is_heard
 
@@ -566,7 +566,7 @@ def test_the_first_variable_wins(untraced, capsys):
     untraced.setenv("CHASQUIMQ_LOG", "debug")
     _native._init_tracing()
 
-    logging.getLogger("chasquimq.store.link").warning("dialling")
+    logging.getLogger("chasquimq.store.net.reconnect").warning("dialling")
 
     assert capsys.readouterr().err == ""
 

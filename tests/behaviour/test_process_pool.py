@@ -18,11 +18,18 @@ from typing import Any
 
 import pytest
 
-from chasquimq.engine.child import ORPHAN_EXIT_CODE, TEXT_BYTES_MAX
-from chasquimq.engine.child_errors import ChildDied, RemoteError
-from chasquimq.engine.child_frames import Call, HandlerAddress, JobValues, encode_frame, read_frame
-from chasquimq.engine.child_start import hello_frame
-from chasquimq.engine.process_pool import ProcessPool
+from chasquimq.engine.process_pool.child import ORPHAN_EXIT_CODE, TEXT_BYTES_MAX
+from chasquimq.engine.process_pool.frames import (
+    Call,
+    ChildDied,
+    HandlerAddress,
+    JobValues,
+    RemoteError,
+    encode_frame,
+    read_frame,
+)
+from chasquimq.engine.process_pool.pool import ProcessPool
+from chasquimq.engine.process_pool.process import hello_frame
 from chasquimq.errors import (
     DecodeError,
     JobTimeout,
@@ -30,7 +37,7 @@ from chasquimq.errors import (
     SettingsError,
     UnrecoverableError,
 )
-from chasquimq.store import payloads
+from chasquimq.store.consumer import decode as payloads
 from support.waiting import patience
 
 HANDLERS = """
@@ -867,7 +874,12 @@ async def test_a_busy_child_leaves_when_its_pipe_ends_though_the_parent_lives(
 def start_child() -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, "-m", "chasquimq.engine.child", str(theirs.fileno())]
+        command = [
+            sys.executable,
+            "-m",
+            "chasquimq.engine.process_pool.child",
+            str(theirs.fileno()),
+        ]
         return subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=environment()), ours
 
 

@@ -12,9 +12,9 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from chasquimq import Worker
-from chasquimq.engine.redaction import WITHHELD
+from chasquimq.engine.tracebacks import WITHHELD
 from chasquimq.errors import RetryLater, SettingsError
-from chasquimq.model.fingerprint import fingerprint
+from chasquimq.model.retry import fingerprint
 from chasquimq.settings import RetrySettings
 from support.spans import traced_to
 from support.waiting import eventually
@@ -217,7 +217,7 @@ async def test_a_hook_that_fails_withholds_the_text_and_is_told_once(
     assert await told_places(raw, f"password {SECRET}") == set()
     warnings = [one for one in caplog.records if "the redact hook" in one.getMessage()]
     assert [one.name for one in warnings if "must return" in one.getMessage()] == [
-        "chasquimq.engine.redaction"
+        "chasquimq.engine.tracebacks"
     ]
     assert SECRET not in caplog.text
 

@@ -20,13 +20,13 @@ from chasquimq.errors import (
 from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.model.schedule import Plan
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
-from chasquimq.store.firing import FiringStore
-from chasquimq.store.inspecting import server_ms
-from chasquimq.store.link import Link
-from chasquimq.upkeep import Upkeep
+from chasquimq.store.inspect.queue import server_ms
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.repeatables import FiringStore
 from chasquimq.wire.codec import decode_envelope
-from chasquimq.wire.job_id import ulid_ms
-from chasquimq.wire.repeat_spec import RepeatSpec, encode_spec
+from chasquimq.wire.new_job import ulid_ms
+from chasquimq.wire.repeat import RepeatSpec, encode_spec
+from chasquimq.worker.upkeep import Upkeep
 from support.waiting import eventually, patience
 from wire.vectors import cases, load
 

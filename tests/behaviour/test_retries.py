@@ -10,11 +10,11 @@ import pytest
 
 from chasquimq import BackoffSpec, UnrecoverableError
 from chasquimq.errors import RetryLater
-from chasquimq.model.fingerprint import fingerprint
+from chasquimq.model.retry import fingerprint
 from chasquimq.settings import RetrySettings
-from chasquimq.store.inspecting import server_ms
+from chasquimq.store.inspect.queue import server_ms
 from chasquimq.wire.codec import decode_envelope, encode_envelope, read_extras
-from chasquimq.wire.delayed_member import split_member
+from chasquimq.wire.stream_entry import split_member
 from support.waiting import eventually, patience
 from wire.vectors import cases, load
 from wire.vectors import raw as golden_bytes

@@ -13,9 +13,9 @@ import pytest
 
 from chasquimq import Queue, QueueEvents, Upkeep, Worker
 from chasquimq.errors import ChasquiError, ServerRefused
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.net.blocking import BlockingConnection
 from support.raw import Raw
 from support.topologies import Cluster
 from support.waiting import eventually

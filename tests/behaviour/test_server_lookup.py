@@ -17,11 +17,11 @@ import pytest
 import chasquimq
 from chasquimq import blocking
 from chasquimq.errors import ServerUnreachable, SettingsError
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 from chasquimq.server import ProjectServer, finder
-from chasquimq.server.binary import bundled_binary
 from chasquimq.server.finder import resolve_server
-from chasquimq.store import address
+from chasquimq.server.launch import bundled_binary
+from chasquimq.store.net import address
 
 SOURCE = Path(__file__).parents[2] / "src"
 NOBODY = "redis://127.0.0.1:1"
@@ -516,7 +516,7 @@ async def dial_and_say_canary(use: str, queue_name: str) -> None:
             await queue.add("canary", 1)
         return
     from chasquimq.settings import ConnectionSettings
-    from chasquimq.store.blocking import BlockingConnection
+    from chasquimq.store.net.blocking import BlockingConnection
 
     connection = BlockingConnection(ConnectionSettings())
     await asyncio.to_thread(connection.call, "GET", "canary")

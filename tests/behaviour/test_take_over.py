@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from chasquimq.engine.claimer import Claimer
+from chasquimq.engine.reader import Claimer
 from chasquimq.settings import (
     AbilitySettings,
     ConnectionSettings,
     ReadSettings,
     ResultSettings,
 )
-from chasquimq.store.consuming import ConsumerStore
+from chasquimq.store.consumer.store import ConsumerStore
 from support.waiting import eventually, patience
 
 PENDING, WORKERS = 50_000, 300

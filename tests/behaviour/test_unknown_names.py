@@ -7,7 +7,7 @@ import re
 import time
 
 from chasquimq import Worker
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 from chasquimq.settings import RetrySettings
 from support.waiting import eventually, patience
 

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chasquimq.engine.janitor import Janitor
+from chasquimq.engine.upkeep import Janitor
 from chasquimq.errors import ServerUnreachable
 from chasquimq.repeat import RepeatPattern
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
-from chasquimq.store.janitor import JanitorStore
-from chasquimq.store.link import Link
-from chasquimq.upkeep import Upkeep
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.upkeep import JanitorStore
+from chasquimq.worker.upkeep import Upkeep
 from support.waiting import eventually
 
 

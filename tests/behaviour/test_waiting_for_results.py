@@ -9,8 +9,8 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.errors import StoreError
-from chasquimq.queue import resulting
-from chasquimq.wire.resp import bulk
+from chasquimq.queue import results as resulting
+from chasquimq.wire.stream_entry import bulk
 from support.waiting import eventually
 
 TAIL = b"name=chasqui-results "

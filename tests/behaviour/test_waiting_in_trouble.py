@@ -11,7 +11,7 @@ from chasquimq import Queue
 from chasquimq.errors import ServerUnreachable
 from chasquimq.queue.result_watch import ResultWatch
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.end_tail import EndTail
+from chasquimq.store.event_reader import EndTail
 from chasquimq.store.results import ResultStore
 from store.fake_server import OLD, FakeServer
 from support.faultproxy import FaultProxy

@@ -18,7 +18,7 @@ import pytest
 
 import chasquimq
 from chasquimq import Queue, Worker
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 from support.raw import Raw
 from support.waiting import eventually, patience
 from support.workers import RunningWorker

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chasquimq import Queue, UnrecoverableError, Worker
-from chasquimq.cli.main import main
+from chasquimq.cli.app import main
 from support.command import ANSWER_S_MAX, PROGRAM, RunningCommand, Said, run_on_a_terminal
 from support.waiting import patience
 

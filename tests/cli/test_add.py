@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from chasquimq.cli.duration import DURATION, duration_text, interval_text
-from chasquimq.cli.main import main
-from chasquimq.inspector import Inspector
+from chasquimq.cli.app import main
+from chasquimq.cli.values import DURATION, duration_text, interval_text
+from chasquimq.queue.inspector import Inspector
 
 pytestmark = pytest.mark.takes_turns
 

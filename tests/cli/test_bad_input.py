@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 import pytest
 
-from chasquimq.cli.main import COMMANDS, load_command
+from chasquimq.cli.app import COMMANDS, load_command
 from support.command import Said
 from support.screen import CONTROL
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import target
 from benchmarks.scenario import WHATS
-from chasquimq.cli.main import main
+from chasquimq.cli.app import main
 from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]

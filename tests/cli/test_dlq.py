@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from chasquimq.cli.main import main
-from chasquimq.inspector import open_envelope
+from chasquimq.cli.app import main
+from chasquimq.queue.inspector import open_envelope
 from support.command import ESCAPES
 
 pytestmark = pytest.mark.takes_turns

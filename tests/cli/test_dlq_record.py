@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.dlq_record import FOLDER, Recorder, replays
+from chasquimq.cli.dlq.outcome import FOLDER, Recorder, replays
 
 
 @pytest.fixture

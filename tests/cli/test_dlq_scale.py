@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from chasquimq.inspector import open_envelope
-from chasquimq.store.connection import pack
+from chasquimq.queue.inspector import open_envelope
+from chasquimq.store.net.connection import pack
 from chasquimq.wire.codec import encode_envelope, encode_payload
 from support.waiting import eventually
 

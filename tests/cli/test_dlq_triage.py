@@ -16,7 +16,7 @@ pytestmark = pytest.mark.takes_turns
 
 async def data_of_waiting(queue, raw):
     entries = await raw("XRANGE", raw.keys.stream, "-", "+")
-    from chasquimq.inspector import open_envelope
+    from chasquimq.queue.inspector import open_envelope
 
     return [open_envelope(fields[1]).data for _, fields in entries]
 

@@ -7,11 +7,10 @@ import dataclasses
 import msgspec
 import pytest
 
-from chasquimq.model.group_use import GroupUse
-from chasquimq.model.queue_facts import QueueFacts, RunTimes, check_queue
-from chasquimq.model.server_facts import ServerFacts, check_server
+from chasquimq.model.diagnosis import ServerFacts, check_server
+from chasquimq.model.queue_diagnosis import GroupUse, QueueFacts, RunTimes, check_queue
 from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
-from chasquimq.store import script
+from chasquimq.store.net import script
 from support.command import ESCAPES
 from support.waiting import eventually
 

@@ -8,7 +8,7 @@ import pytest
 
 from chasquimq import Queue, RepeatPattern
 from chasquimq.wire.codec import encode_envelope, encode_payload
-from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.stream_entry import encode_member
 from support.command import ESCAPES
 from support.screen import CONTROL, lines_of
 

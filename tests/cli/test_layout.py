@@ -6,10 +6,17 @@ import os
 
 import pytest
 
-from chasquimq.cli import cells
-from chasquimq.cli.cells import cell_width, cut, terminal_columns, wrapped
-from chasquimq.cli.layout import Column, fit, records
-from chasquimq.cli.render import emit_table
+from chasquimq.cli.output import tables as cells
+from chasquimq.cli.output.render import emit_table
+from chasquimq.cli.output.tables import (
+    Column,
+    cell_width,
+    cut,
+    fit,
+    records,
+    terminal_columns,
+    wrapped,
+)
 
 ID = Column("id", ["1794798054930-0"], is_text=False)
 NAME = Column("name", ["charge", "mail"], is_text=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from chasquimq import version
-from chasquimq.cli import render
-from chasquimq.cli.main import COMMANDS, main
+from chasquimq.cli.app import COMMANDS, main
+from chasquimq.cli.output import render
 
 SRC = Path(__file__).parents[2] / "src"
 HELP_S_MAX = 0.150
@@ -75,7 +75,9 @@ def test_help_imports_no_command_no_client_and_no_drawing(environ: dict[str, str
 
     libraries, ours = answer.stdout.splitlines()[-2:]
     assert libraries == "[]"
-    assert ours == "['chasquimq.cli.interrupts', 'chasquimq.cli.main', 'chasquimq.cli.render']"
+    assert (
+        ours == "['chasquimq.cli.interrupts', 'chasquimq.cli.app', 'chasquimq.cli.output.render']"
+    )
 
 
 def test_help_is_there_before_a_person_notices(environ: dict[str, str], tmp_path: Path):

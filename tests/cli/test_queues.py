@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chasquimq import Queue
-from chasquimq.inspector import Inspector
-from chasquimq.store.scanning import escaped
+from chasquimq.queue.inspector import Inspector
+from chasquimq.store.inspect.queue import escaped
 from support.raw import Raw
 
 pytestmark = pytest.mark.takes_turns

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from chasquimq.cli.main import COMMANDS, load_command
+from chasquimq.cli.app import COMMANDS, load_command
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/cli.md").read_text()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.render import mask_secrets
+from chasquimq.cli.output.render import mask_secrets
 from support.command import PROGRAM
 
 SECRET = "canary"

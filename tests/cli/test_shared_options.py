@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.cli.main import COMMANDS, behind_the_name, main
+from chasquimq.cli.app import COMMANDS, behind_the_name, main
 
 pytestmark = pytest.mark.takes_turns
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.cli.main import main
-from chasquimq.cli.spark_enqueue import tell
+from chasquimq.cli.app import main
+from chasquimq.cli.spark.enqueue import tell
 from chasquimq.spark.queues.report import TaskReport, summary_of
 
 QUEUE = ("spark", "enqueue", "--queue", "orders")

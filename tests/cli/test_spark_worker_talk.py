@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chasquimq.cli.spark_worker_talk import LINE_EVERY_S, ProgressTeller, tell_summary
+from chasquimq.cli.spark.worker import LINE_EVERY_S, ProgressTeller, tell_summary
 from chasquimq.spark.workers.run import RunSummary
 from chasquimq.spark.workers.tally import Progress
 

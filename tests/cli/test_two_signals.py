@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.pipeline_run import _until_signal as pipeline_until_signal
-from chasquimq.cli.spark_worker import _until_signal as workers_until_signal
+from chasquimq.cli.pipeline.run import _until_signal as pipeline_until_signal
+from chasquimq.cli.spark.worker import _until_signal as workers_until_signal
 from chasquimq.model.stop_signals import ECHO_S
 from support.waiting import eventually
 

@@ -15,7 +15,7 @@ import pytest
 
 from chasquimq import Queue, Worker
 from chasquimq.errors import ServerRefused, ServerUnreachable
-from chasquimq.upkeep import Upkeep
+from chasquimq.worker.upkeep import Upkeep
 from support.raw import Raw
 from support.waiting import eventually, patience
 

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from chasquimq.cli.main import main
+from chasquimq.cli.app import main
+from chasquimq.model.forecast import Rates, Trend, about, outlook
 from chasquimq.model.snapshot import Snapshot
-from chasquimq.model.trend import Rates, Trend, about, outlook
 from support.command import ESCAPES
 
 pytestmark = pytest.mark.takes_turns

@@ -10,8 +10,8 @@ import pytest
 
 from chasquimq import Worker
 from chasquimq.cli.endpoint import LOOPBACK, Endpoint
-from chasquimq.cli.worker_pages import WorkerPages
-from chasquimq.health import Health
+from chasquimq.cli.worker.run import WorkerPages
+from chasquimq.worker.health import Health
 
 pytestmark = pytest.mark.takes_turns
 

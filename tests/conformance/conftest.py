@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
-from chasquimq.store.consuming import ConsumerStore
+from chasquimq.store.consumer.store import ConsumerStore
 
 FALLBACKS = AbilitySettings(ack_delete=False, claim_on_read=False, idempotent_add=False)
 LEASE_MS = 30_000

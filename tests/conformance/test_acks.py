@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.model.outcome import Door
+from chasquimq.model.retry import Door
 
 DONE, GONE = Door.DONE, Door.GONE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq import Queue
-from chasquimq.store.add_write import AddMark, send_pieces
+from chasquimq.store.producer.writes import AddMark, send_pieces
 from chasquimq.wire.codec import decode_envelope
 from chasquimq.wire.new_job import JobSpeller
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.engine.counters import Counters
-from chasquimq.engine.hand_back import HandBack
-from chasquimq.engine.holdings import Holdings
+from chasquimq.engine.in_flight import Holdings
+from chasquimq.engine.pipeline import HandBack
+from chasquimq.engine.settlement import Counters
 from chasquimq.settings import ReadSettings
 from conformance.conftest import LEASE_MS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import ScriptFailed, ServerOutOfMemory, ServerRefused
-from chasquimq.store.server_errors import Action, action_for, error_from_reply
+from chasquimq.store.net.errors import Action, action_for, error_from_reply
 
 # As Redis 6.2, 7.0 and 8.6 and Valkey 9 say it about a command inside a script.
 OLD = "ERR Error running script (call to f_fa1761cf): @user_script:1: "

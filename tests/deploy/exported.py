@@ -8,10 +8,10 @@ from functools import cache
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from chasquimq.cli.metrics_serving import scrape_page
-from chasquimq.inspector import Survey
-from chasquimq.model.reason import DlqReason
+from chasquimq.cli.commands.metrics import scrape_page
+from chasquimq.model.delivery import DlqReason
 from chasquimq.model.snapshot import Snapshot
+from chasquimq.queue.inspector import Survey
 from chasquimq.telemetry.labelled import QueueLabeled
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import (

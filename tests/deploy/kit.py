@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from chasquimq.cli.main import COMMANDS, load_command
+from chasquimq.cli.app import COMMANDS, load_command
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chasquimq.cli.main import COMMANDS, load_command
+from chasquimq.cli.app import COMMANDS, load_command
 from deploy.exported import OF_PROMETHEUS, known
 from deploy.kit import run
 from deploy.promql import TEMPLATE_LABEL, labels_of, matched_labels, parse, selectors

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from chasquimq import Queue, RepeatPattern, UnrecoverableError, Worker
-from chasquimq.server.binary import bundled_binary
+from chasquimq.server.launch import bundled_binary
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.net.blocking import BlockingConnection
 from deploy.kit import ROOT
 from deploy.production import SERVER
 from support.servers import server_kinds

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chasquimq.server.binary import find_binary
+from chasquimq.server.launch import find_binary
 from chasquimq.settings import WorkerSettings
 from deploy.kit import COMPOSE, DEPLOY, EVERY_INTERFACE, ROOT, parsed, run
 from support.command import PROGRAM

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 
-from chasquimq.cli.main import COMMANDS, load_command
+from chasquimq.cli.app import COMMANDS, load_command
 from deploy.exported import OF_SERVER, known
 from deploy.kit import DEPLOY, ROOT
 from deploy.promql import parse, selectors

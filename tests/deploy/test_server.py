@@ -11,9 +11,9 @@ import yaml
 
 from chasquimq import Queue, Worker
 from chasquimq.errors import ServerRefused, StoreError
-from chasquimq.inspector import Inspector
-from chasquimq.server.binary import bundled_binary
-from chasquimq.store import rights
+from chasquimq.queue.inspector import Inspector
+from chasquimq.server.launch import bundled_binary
+from chasquimq.store.net import rights
 from deploy.kit import run
 from deploy.production import HOST, SERVER, Production, tls_binary
 from security.everyday import do_everything, produce

@@ -14,8 +14,8 @@ import time
 from chasquimq.engine.scheduler import Scheduler
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
-from chasquimq.store.firing import FiringStore
-from chasquimq.store.link import Link
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.repeatables import FiringStore
 
 
 async def main(options: dict) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from chasquimq import QueueEvents
 from chasquimq.wire.codec import decode_envelope
-from chasquimq.wire.delayed_member import split_member
 from chasquimq.wire.outcome import decode_outcome
+from chasquimq.wire.stream_entry import split_member
 from support.journal import END_OK, read_journals
 from support.waiting import eventually
 

@@ -10,9 +10,8 @@ import pytest
 from chasquimq import BackoffSpec, Queue, RepeatPattern, UnrecoverableError, Worker
 from chasquimq.errors import ServerOutOfMemory
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.row_write import Jobs, OwnIdTerms, own_id_write
-from chasquimq.store.row_writing import Patience, RowWriter
-from chasquimq.wire.row_jobs import encode_envelopes, job_digests
+from chasquimq.store.producer.rows import Jobs, OwnIdTerms, Patience, RowWriter, own_id_write
+from chasquimq.wire.new_job import encode_envelopes, job_digests
 from support.waiting import eventually, patience
 
 OUTAGE_S = 3.0

@@ -13,7 +13,7 @@ import pytest
 from chasquimq import Queue
 from chasquimq.blocking import Queue as BlockingQueue
 from chasquimq.errors import ConnectionLost, StoreError
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 from support.faultproxy import FaultProxy
 from support.raw import Raw
 from support.waiting import patience

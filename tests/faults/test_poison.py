@@ -14,8 +14,8 @@ import pytest
 from chasquimq import UnrecoverableError
 from chasquimq.engine import supervisor
 from chasquimq.errors import DecodeError, StoreError
-from chasquimq.store.inspecting import server_ms
-from chasquimq.wire.delayed_member import split_member
+from chasquimq.store.inspect.queue import server_ms
+from chasquimq.wire.stream_entry import split_member
 from support.waiting import eventually, patience
 from wire.vectors import load
 

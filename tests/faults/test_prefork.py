@@ -10,7 +10,7 @@ import pytest
 from chasquimq import Queue
 from chasquimq.errors import StoreError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.connect import open_connection
 
 CHILDREN, ADDS = 4, 50
 

@@ -18,10 +18,10 @@ from chasquimq import MissedFiresPolicy, Queue, RepeatPattern
 from chasquimq.engine.scheduler import Scheduler
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
-from chasquimq.store.firing import FiringStore
-from chasquimq.store.inspecting import server_ms
-from chasquimq.store.link import Link
-from chasquimq.store.script import script
+from chasquimq.store.inspect.queue import server_ms
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.script import script
+from chasquimq.store.repeatables import FiringStore
 from support.clock_skew import DAY_S, skewed_environment
 from support.faultproxy import LosesOneReply
 from support.raw import Raw

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 
-from chasquimq.store.inspecting import Counts
+from chasquimq.store.inspect.queue import Counts
 from support.journal import END_OK, START, read_journals
 from support.waiting import eventually, patience
 

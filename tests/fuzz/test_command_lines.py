@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chasquimq.cli.main import load_command, main
+from chasquimq.cli.app import load_command, main
 from fuzz.seeds import RUN_S_MAX, budget, lines
 from support.screen import CONTROL
 

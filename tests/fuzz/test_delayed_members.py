@@ -12,7 +12,7 @@ from chasquimq import Queue
 from chasquimq.errors import DecodeError
 from chasquimq.store.upkeep import UpkeepStore
 from chasquimq.wire.codec import decode_envelope
-from chasquimq.wire.delayed_member import encode_member, split_member
+from chasquimq.wire.stream_entry import encode_member, split_member
 from fuzz.seeds import RUN_S_MAX, budget, envelopes, golden, mutated
 from support.raw import Raw
 

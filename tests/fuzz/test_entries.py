@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.model.backoff import BackoffDefaults
-from chasquimq.model.reason import DlqReason
-from chasquimq.model.verdict import RetryPolicy, judge_arrival
-from chasquimq.store.arrivals import ArrivalReader
+from chasquimq.model.delivery import DlqReason
+from chasquimq.model.retry import RetryPolicy, judge_arrival
+from chasquimq.store.consumer.decode import ArrivalReader
 from fuzz.seeds import RUN_S_MAX, budget, entries, envelopes, mutated
 
 PAYLOAD_BYTES_MAX = 1024 * 1024

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chasquimq.errors import DecodeError, SettingsError
 from chasquimq.model.backoff import Backoff, BackoffDefaults, RetryOverride, delay_ms
 from chasquimq.model.schedule import Cron, plan_fires
-from chasquimq.wire.stored_repeat import StoredRepeat, read_stored
+from chasquimq.wire.repeat import StoredRepeat, read_stored
 from fuzz.seeds import RUN_S_MAX, budget, golden, lines, mutated
 
 NOW_MS = 1_893_456_000_000

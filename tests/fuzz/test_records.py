@@ -9,16 +9,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.reason import DlqReason
-from chasquimq.model.verdict import Failure
-from chasquimq.store.replaying import next_generation
+from chasquimq.model.delivery import DlqReason
+from chasquimq.model.retry import Failure
+from chasquimq.store.dlq import next_generation
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome
 from chasquimq.telemetry.tally import NAMES_MAX
-from chasquimq.wire.event_fields import decode_event, encode_event, ended_job_id
+from chasquimq.wire.events import decode_event, encode_event, ended_job_id
 from chasquimq.wire.history import decode_history
 from chasquimq.wire.outcome import decode_outcome, encode_completed, encode_dead
-from chasquimq.wire.stored_repeat import BadRecord, decode_record, encode_record
+from chasquimq.wire.repeat import BadRecord, decode_record, encode_record
 from chasquimq.wire.stream_entry import decode_dlq, encode_dlq
 from fuzz.seeds import RUN_S_MAX, budget, envelopes, mutated
 from wire.vectors import flat, load

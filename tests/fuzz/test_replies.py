@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chasquimq.errors import StoreError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.connect import open_connection
 from fuzz.seeds import CORPUS, RUN_S_MAX, budget, mutated
 from store.fake_server import OLD, FakeServer
 

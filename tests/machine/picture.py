@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from chasquimq.errors import StoreError
-from chasquimq.store.connection import pack
+from chasquimq.store.net.connection import pack
 from chasquimq.wire.codec import decode_envelope
-from chasquimq.wire.delayed_member import split_member
+from chasquimq.wire.stream_entry import split_member
 from support.raw import Raw
 
 # Kinds of keys by what follows the hash tag; True: it must go away by itself.

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_ENGINE, _STORE = "src/chasquimq/engine", "src/chasquimq/store"
-_LUA = f"{_STORE}/scripts"
+_LUA = "src/chasquimq/store/scripts"
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,12 @@ MUTANTS = (
         "test_an_entry_of_a_job_that_is_overdue_stays[valkey]",
     ),
     Mutant(
-        "no heartbeat", f"{_ENGINE}/lease.py",
+        "no heartbeat", "src/chasquimq/engine/lease.py",
         "lost = self._store.renew(self._held())", "lost = []",
         f"{_LEASES}::test_a_worker_alone_lets_no_lease_run_out[valkey]",
     ),
     Mutant(
-        "heartbeat on the event loop", f"{_ENGINE}/pipeline.py",
+        "heartbeat on the event loop", "src/chasquimq/engine/pipeline.py",
         "            self.lease.start()\n",
         "            async def beats() -> None:\n"
         "                while True:\n"
@@ -80,39 +79,39 @@ MUTANTS = (
         f"{_LEASES}::test_a_long_handler_in_a_process_of_its_own_starts_once[valkey-spin]",
     ),
     Mutant(
-        "heartbeat for running jobs only", f"{_ENGINE}/lease.py",
+        "heartbeat for running jobs only", "src/chasquimq/engine/lease.py",
         "held = set(self._holdings.ids())",
         "held = {i for i in self._holdings.ids() if self._holdings.get(i).started_ns}",
         f"{_LEASES}::test_prefetched_jobs_are_kept_as_long_as_running_ones[valkey]",
     ),
     Mutant(
-        "renewals dial as often as they like", f"{_ENGINE}/lease.py",
+        "renewals dial as often as they like", "src/chasquimq/engine/lease.py",
         "            self._await_server(failures)\n", "",
         "tests/faults/test_network.py::"
         "test_an_outage_is_no_storm_of_dials_and_its_end_is_noticed[valkey]",
     ),
     Mutant(
-        "trust in leases is decided without the lock", f"{_ENGINE}/lease.py",
+        "trust in leases is decided without the lock", "src/chasquimq/engine/lease.py",
         "self._deciding = threading.Lock()", "self._deciding = __import__('contextlib').nullcontext()",
         f"{_LEASES}::test_a_renewal_between_a_lapse_and_its_hold_lets_runners_go_on[valkey]",
     ),
     Mutant(
-        "suspects beside each other", f"{_ENGINE}/suspects.py",
+        "suspects beside each other", "src/chasquimq/engine/suspects.py",
         "if self._on_trial is not None or not self.waiting:", "if not self.waiting:",
         f"{_SUSPECTS}::test_redelivered_jobs_run_one_at_a_time_beside_the_others[valkey]",
     ),
     Mutant(
-        "company for a suspect on its last attempt", f"{_ENGINE}/suspects.py",
+        "company for a suspect on its last attempt", "src/chasquimq/engine/suspects.py",
         "return suspect.run_number >= self._max_attempts_of(suspect)", "return False",
         f"{_SUSPECTS}::test_a_job_on_its_last_attempt_runs_alone[valkey]",
     ),
     Mutant(
-        "a suspect that is never proved", f"{_ENGINE}/suspects.py",
+        "a suspect that is never proved", "src/chasquimq/engine/suspects.py",
         "left_s = self._trial_left_s(suspect)", "left_s = PROVED_S",
         f"{_SUSPECTS}::test_a_run_that_lasts_is_proved_and_holds_nobody_back_any_more[valkey]",
     ),
     Mutant(
-        "suspects that wait in vain", f"{_ENGINE}/suspects.py",
+        "suspects that wait in vain", "src/chasquimq/engine/suspects.py",
         "overdue = self._suspects.take_overdue()", "return",
         f"{_SUSPECTS}::"
         "test_suspects_that_wait_in_vain_are_taken_by_another_worker_uncharged[valkey]",
@@ -124,7 +123,7 @@ MUTANTS = (
         "test_a_claim_charges_only_what_was_never_charged[valkey]",
     ),
     Mutant(
-        "a job that leaves its batch while it runs", "src/chasquimq/batching.py",
+        "a job that leaves its batch while it runs", "src/chasquimq/worker/batching.py",
         "while not self.task.done():", "while False:",
         "tests/behaviour/test_batches.py::"
         "test_a_job_that_times_out_ends_its_batch_before_it_runs_again[valkey]",
@@ -252,21 +251,21 @@ MUTANTS = (
     ),
     Mutant(
         "a handler that keeps asking for no time keeps its worker busy",
-        "src/chasquimq/model/verdict.py",
+        "src/chasquimq/model/retry.py",
         "return verdict.after_ms == 0 and verdict.spent == delivery.run_number",
         "return verdict.after_ms == 0",
         "tests/behaviour/test_retries.py::"
         "test_a_handler_that_keeps_asking_for_no_time_waits_for_promotion[valkey]",
     ),
     Mutant(
-        "a delivery is not counted", f"{_STORE}/arrivals.py",
+        "a delivery is not counted", "src/chasquimq/store/consumer/decode.py",
         "            entry[3] if len(entry) > 3 else 0,\n",
         "            max(0, entry[3] - 1) if len(entry) > 3 else 0,\n",
         "tests/faults/test_crash_budget.py::"
         "test_a_job_never_starts_more_often_than_its_budget_however_its_workers_die[valkey]",
     ),
     Mutant(
-        "ack before the handler has ended", f"{_STORE}/consuming.py",
+        "ack before the handler has ended", "src/chasquimq/store/consumer/store.py",
         "        return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY",
         '        if reply:\n            await self._run("ack", self.group, '
         "*[row[0] for row in reply[0][1]])\n"
@@ -274,7 +273,7 @@ MUTANTS = (
         "tests/faults/test_kills.py::test_kills_lose_nothing_and_double_next_to_nothing[valkey]",
     ),
     Mutant(
-        "acks are dropped when they fail", f"{_ENGINE}/door.py",
+        "acks are dropped when they fail", "src/chasquimq/engine/settlement.py",
         "        except BaseException:\n            self._was_sent = True\n",
         "        except BaseException:\n            self._under_way = []\n",
         "tests/faults/test_servers_gone.py::"
@@ -302,7 +301,7 @@ MUTANTS = (
         "test_entries_that_wait_and_that_do_not_travel_together[valkey]",
     ),
     Mutant(
-        "the producer's clock decides a delay", f"{_STORE}/delay_write.py",
+        "the producer's clock decides a delay", "src/chasquimq/store/producer/writes.py",
         "job.wait.ms, how)",
         "*((job.wait.ms, how) if how == 'at' else "
         "(int(__import__('time').time() * 1000) + job.wait.ms, 'at')))",
@@ -310,7 +309,7 @@ MUTANTS = (
         "test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wrong[valkey]",
     ),
     Mutant(
-        "the worker's clock decides a retry", f"{_STORE}/consuming.py",
+        "the worker's clock decides a retry", "src/chasquimq/store/consumer/store.py",
         '        return await pass_moves(self._writes, "retry"',
         "        for move in moves:\n            skew = int(__import__('time').time() * 1000 - "
         "self.clock.now_ms())\n            __import__('msgspec').structs.force_setattr(move, 'after_ms', "
@@ -332,7 +331,7 @@ MUTANTS = (
         "test_a_window_that_has_not_come_by_the_servers_clock_does_not_fire[valkey]",
     ),
     Mutant(
-        "a loop stops at an error", f"{_ENGINE}/supervisor.py",
+        "a loop stops at an error", "src/chasquimq/engine/supervisor.py",
         "                self._note(loop.name, error)\n            except BaseException",
         "                self._note(loop.name, error)\n                return\n"
         "            except BaseException",
@@ -340,7 +339,7 @@ MUTANTS = (
         "test_a_key_of_the_wrong_type_is_named_and_holds_up_only_what_needs_it[valkey-delayed]",
     ),
     Mutant(
-        "a lost group stays lost", f"{_STORE}/consuming.py",
+        "a lost group stays lost", "src/chasquimq/store/consumer/store.py",
         'if error.code != "NOGROUP":', 'if error.code != "NEVER":',
         "tests/behaviour/test_recovery.py::"
         "test_new_jobs_run_after_an_operator_deleted_the_keys[valkey-delete_stream]",
@@ -358,7 +357,7 @@ MUTANTS = (
         "test_a_handed_back_entry_is_parked_uncharged_and_claimable_at_once[valkey]",
     ),
     Mutant(
-        "the deadline is counted from a later moment", f"{_ENGINE}/pipeline.py",
+        "the deadline is counted from a later moment", "src/chasquimq/engine/pipeline.py",
         "        await self._wait_for_handlers(deadline_s)\n",
         "        begun_s = self._loop.time()\n"
         "        await self._wait_for_handlers(lambda: begun_s + 20)\n",
@@ -366,18 +365,18 @@ MUTANTS = (
         "test_handlers_that_ignore_their_cancel_do_not_delay_the_exit[valkey]",
     ),
     Mutant(
-        "no ceiling for the pause between dials", "src/chasquimq/model/dialing.py",
+        "no ceiling for the pause between dials", "src/chasquimq/model/reconnect.py",
         "return uniform(_LONG_MS_MIN, _LONG_MS_MAX)", "return uniform(40, 60)",
         "tests/faults/test_network.py::"
         "test_an_outage_is_no_storm_of_dials_and_its_end_is_noticed[valkey]",
     ),
     Mutant(
-        "no jitter between dials", "src/chasquimq/model/dialing.py",
+        "no jitter between dials", "src/chasquimq/model/reconnect.py",
         "return uniform(ceiling / 2, ceiling)", "return ceiling",
         "tests/unit/test_dialing.py::test_two_clients_do_not_dial_in_step",
     ),
     Mutant(
-        "forgotten scripts are not sent again", f"{_STORE}/script.py",
+        "forgotten scripts are not sent again", "src/chasquimq/store/net/script.py",
         "return isinstance(reply, ServerRefused) and action_for(reply) is Action.RELOAD",
         "return False",
         "tests/faults/test_admin_acts.py::test_administration_costs_no_job[valkey]",
@@ -411,7 +410,7 @@ MUTANTS = (
         "every_job_is_added_and_run_once[valkey]",
     ),
     Mutant(
-        "events before the commit", f"{_ENGINE}/door.py",
+        "events before the commit", "src/chasquimq/engine/settlement.py",
         "                doors = await self._pass(self._under_way)\n",
         "                self._settle(self._under_way, [Door.DONE] * len(self._under_way), False)\n"
         "                doors = await self._pass(self._under_way)\n",
@@ -419,50 +418,50 @@ MUTANTS = (
         "test_a_death_at_any_point_of_an_act_loses_nothing_and_doubles_nothing[valkey-ack]",
     ),
     Mutant(
-        "confirmations are not counted", f"{_STORE}/confirming.py",
+        "confirmations are not counted", "src/chasquimq/store/producer/sender.py",
         "if found < needed:", "if found < 0:",
         "tests/behaviour/test_durability.py::"
         "test_too_few_replicas_is_an_error_that_names_the_written_jobs[valkey]",
     ),
     Mutant(
-        "an outcome is sent and forgotten", f"{_ENGINE}/door.py",
+        "an outcome is sent and forgotten", "src/chasquimq/engine/settlement.py",
         "                doors = await self._pass(self._under_way)\n",
         "                doors = [Door.DONE] * len(self._under_way)\n",
         "tests/faults/test_small_budget.py::"
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
     ),
     Mutant(
-        "an add without an answer counts as done", f"{_STORE}/add_sending.py",
+        "an add without an answer counts as done", "src/chasquimq/store/producer/sender.py",
         "            sent.trouble = error\n", "            return [AddMark.ADDED] * len(write.jobs)\n",
         "tests/store/test_resending.py::"
         "test_a_write_that_reached_the_server_in_part_is_added_once[valkey]",
     ),
     Mutant(
-        "a job whose caller gave up leaves with the others", f"{_STORE}/producing.py",
+        "a job whose caller gave up leaves with the others", "src/chasquimq/store/producer/store.py",
         "            pending.leave_out_gone(self.spell_ready)\n", "            pass\n",
         f"{_DEADLINES}::test_of_adds_that_leave_together_those_that_gave_up_stay_behind"
         "[as probed-valkey]",
     ),
     Mutant(
-        "a write on its way counts as not done", f"{_STORE}/add_sending.py",
+        "a write on its way counts as not done", "src/chasquimq/store/producer/sender.py",
         "        was_done, write.may_be_done = write.may_be_done, True\n",
         "        was_done = write.may_be_done\n",
         f"{_DEADLINES}::test_an_add_that_left_and_was_not_answered_is_unknown"
         "[as probed-valkey-add_unique]",
     ),
     Mutant(
-        "dials before their time are not counted", "src/chasquimq/model/dialing.py",
+        "dials before their time are not counted", "src/chasquimq/model/reconnect.py",
         "return (is_long or is_urgent) and self._leaves_enough(now_s)",
         "return is_long or is_urgent",
         "tests/unit/test_dialing.py::test_no_pattern_of_demand_costs_more_than_fifteen_dials_a_minute",
     ),
     Mutant(
-        "a connection is used after a fork", f"{_STORE}/connection.py",
+        "a connection is used after a fork", "src/chasquimq/store/net/connection.py",
         "if self._owner_pid != this_process.pid:", "if self._owner_pid == 0:",
         "tests/faults/test_prefork.py::test_an_open_connection_sends_nothing_after_a_fork[valkey]",
     ),
     Mutant(
-        "a counter that lies", f"{_ENGINE}/outcomes.py",
+        "a counter that lies", "src/chasquimq/engine/settlement.py",
         "self.counters.completed += len(done)", "self.counters.completed += len(done) + 1",
         "tests/faults/test_small_budget.py::"
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
@@ -496,28 +495,28 @@ MUTANTS = (
         f"{_LOGGING}::test_what_a_record_carries_begins_with_our_name",
     ),
     Mutant(
-        "an attempt that cannot be settled is kept for nobody", f"{_ENGINE}/outcomes.py",
+        "an attempt that cannot be settled is kept for nobody", "src/chasquimq/engine/settlement.py",
         "            self.unsettled(delivery, bug)\n", "            pass\n",
         f"{_LOGGING}::test_an_error_that_nobody_can_describe_ends_its_job_and_no_runner"
         "[valkey-never_suspended-of_no_class]",
     ),
     Mutant(
-        "a runner that dies keeps the queue", f"{_ENGINE}/runner.py",
+        "a runner that dies keeps the queue", "src/chasquimq/engine/runner.py",
         "self._drainer is not None and self._drainer.done()", "False",
         f"{_STALLS}::test_a_runner_that_somebody_cancels_is_replaced[valkey]",
     ),
     Mutant(
-        "health does not tell a stall", f"{_ENGINE}/runner.py",
+        "health does not tell a stall", "src/chasquimq/engine/runner.py",
         "self._note_stall(self.stalled_ms >= self._stall_after_ms)", "self._note_stall(False)",
         f"{_STALLS}::test_a_worker_that_starts_nothing_of_what_it_holds_is_not_well[valkey]",
     ),
     Mutant(
-        "jobs that may not start yet are a stall", f"{_ENGINE}/runner.py",
+        "jobs that may not start yet are a stall", "src/chasquimq/engine/runner.py",
         "if not (may_start and has_room):", "if not holdings.waiting:",
         f"{_STALLS}::test_jobs_that_wait_for_their_turn_are_no_stall[valkey]",
     ),
     Mutant(
-        "a move that cannot be encoded blocks its batch", f"{_ENGINE}/door.py",
+        "a move that cannot be encoded blocks its batch", "src/chasquimq/engine/settlement.py",
         "                if not _is_about_a_move(error):\n                    raise\n"
         "                await self._pass_singly()\n",
         "                raise\n",
@@ -525,35 +524,35 @@ MUTANTS = (
         "test_a_retry_that_cannot_be_encoded_is_buried_and_the_others_are_retried[valkey]",
     ),
     Mutant(
-        "what cannot be sent is kept for nobody", f"{_ENGINE}/outcomes.py",
+        "what cannot be sent is kept for nobody", "src/chasquimq/engine/settlement.py",
         "            self.burier.put(burial)\n", "            pass\n",
         f"{_EXTRAS}::test_a_burial_that_cannot_be_encoded_is_tried_without_its_words[valkey-False]",
     ),
     Mutant(
-        "what cannot be buried is renewed for ever", f"{_ENGINE}/outcomes.py",
+        "what cannot be buried is renewed for ever", "src/chasquimq/engine/settlement.py",
         "            self._holdings.release([move.entry_id])\n", "            pass\n",
         f"{_EXTRAS}::test_what_cannot_even_be_buried_is_let_go_and_delivered_again[valkey]",
     ),
     Mutant(
-        "refusals of the server's state bury jobs", f"{_ENGINE}/door.py",
+        "refusals of the server's state bury jobs", "src/chasquimq/engine/settlement.py",
         "            if keeps_refusals and is_refusal(error):\n", "            if False:\n",
         "tests/unit/test_door.py::"
         "test_what_the_server_refuses_for_every_move_is_kept_and_lines_up_behind",
     ),
     Mutant(
         "a burial that is refused for its traceback is tried with it for ever",
-        f"{_ENGINE}/outcomes.py",
+        "src/chasquimq/engine/settlement.py",
         "            if len(moves) > 1 or not moves[0].traceback or not is_refusal(error):\n",
         "            if True:\n",
         f"{_TRACEBACKS}::test_a_burial_that_is_refused_for_its_traceback_goes_without_it[valkey]",
     ),
     Mutant(
-        "a traceback shows lines of source where words are redacted", f"{_ENGINE}/tracebacks.py",
+        "a traceback shows lines of source where words are redacted", "src/chasquimq/engine/tracebacks.py",
         "        if part.more and redact is None:\n", "        if part.more:\n",
         f"{_TRACEBACKS}::test_what_is_redacted_is_in_no_traceback[valkey-literal]",
     ),
     Mutant(
-        "a dead job whose outcome was left behind is dead for ever", f"{_STORE}/finding.py",
+        "a dead job whose outcome was left behind is dead for ever", "src/chasquimq/store/inspect/find_job.py",
         "        return self._sighting.in_dlq(entries[0]) if entries else None\n",
         "        return self._sighting.in_outcome(outcome)\n",
         "tests/behaviour/test_ended_jobs.py::"
@@ -572,7 +571,7 @@ MUTANTS = (
         "[valkey-large]",
     ),
     Mutant(
-        "extras are lost by a retry", f"{_STORE}/moves.py",
+        "extras are lost by a retry", "src/chasquimq/store/consumer/settle.py",
         'extras = raw_extras(delivery.envelope) if delivery.extras else b""', 'extras = b""',
         f"{_EXTRAS}::test_extras_that_a_retry_does_not_change_keep_every_byte[valkey-strange]",
     ),

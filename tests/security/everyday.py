@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from chasquimq import BackoffSpec, Queue, QueueEvents, RepeatPattern, UnrecoverableError, Worker
-from chasquimq.cli.main import main
+from chasquimq.cli.app import main
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.events import EventsSource
-from chasquimq.spark.history import HistorySource
-from chasquimq.spark.sampler import ServerSampler
+from chasquimq.spark.pipeline.sampler import ServerSampler
+from chasquimq.spark.sources.events import EventsSource
+from chasquimq.spark.sources.history import HistorySource
 from support.drive import Drive
 from support.waiting import eventually
 

@@ -11,11 +11,11 @@ import pytest
 
 from chasquimq import Queue, QueueEvents, Worker
 from chasquimq.blocking import Queue as BlockingQueue
-from chasquimq.cli.main import main
-from chasquimq.inspector import Inspector
+from chasquimq.cli.app import main
+from chasquimq.queue.inspector import Inspector
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.options import SourceOptions, parse_options
-from chasquimq.upkeep import Upkeep
+from chasquimq.spark.sources.options import SourceOptions, parse_options
+from chasquimq.worker.upkeep import Upkeep
 from security.everyday import do_everything
 from support.faultproxy import FaultProxy
 from support.waiting import eventually

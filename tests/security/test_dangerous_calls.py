@@ -29,14 +29,14 @@ WEAK_HASHES = {"md5", "sha1"}
 # Chance may spread things in time, never name or guard them.
 CHANCE = {"random.uniform", "random.Random"}
 CHANCE_MODULE = {
-    "chasquimq/engine/outcomes.py": "hands the module on to the jitter of retries",
+    "chasquimq/engine/settlement.py": "hands the module on to the jitter of retries",
 }
 EXCEPTIONS = {
     (
-        "chasquimq/store/address.py",
+        "chasquimq/store/net/address.py",
         "CERT_NONE",
     ): "insecure_tls=True, which warns and is spelled out",
-    ("chasquimq/store/address.py", "ssl_check_hostname=False"): "the same",
+    ("chasquimq/store/net/address.py", "ssl_check_hostname=False"): "the same",
 }
 
 

@@ -7,8 +7,8 @@ import pytest
 from chasquimq import Queue, QueueEvents, Worker
 from chasquimq.blocking import Queue as BlockingQueue
 from chasquimq.errors import SettingsError
-from chasquimq.inspector import Inspector
-from chasquimq.upkeep import Upkeep
+from chasquimq.queue.inspector import Inspector
+from chasquimq.worker.upkeep import Upkeep
 
 HOSTILE = {
     "closes the tag": "a}b",

@@ -13,10 +13,16 @@ import pytest
 from chasquimq import Queue, Worker
 from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.history import HistorySource
-from chasquimq.store.row_write import Jobs, OwnIdTerms, RowOwner, own_id_write, run_write
-from chasquimq.store.row_writing import RowWriter
-from chasquimq.wire.row_jobs import encode_envelopes, job_digests, row_digests
+from chasquimq.spark.sources.history import HistorySource
+from chasquimq.store.producer.rows import (
+    Jobs,
+    OwnIdTerms,
+    RowOwner,
+    RowWriter,
+    own_id_write,
+    run_write,
+)
+from chasquimq.wire.new_job import encode_envelopes, job_digests, row_digests
 from security.everyday import do_everything
 from support.drive import Drive
 from support.script_commands import commands_of, script_names

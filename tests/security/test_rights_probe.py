@@ -13,8 +13,8 @@ import pytest
 from chasquimq import BackoffSpec, Queue, RepeatPattern, Upkeep, Worker
 from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store import rights
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net import rights
+from chasquimq.store.net.connect import open_connection
 from chasquimq.wire.keys import QueueKeys
 from security.test_least_privilege import EVERYWHERE, MANY_SET, NEWER, PAGE, REMOVAL
 from support.waiting import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq.server import ProjectServer
-from chasquimq.server.binary import bundled_binary
+from chasquimq.server.launch import bundled_binary
 
 
 def server_programs() -> list[Path]:

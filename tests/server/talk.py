@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from chasquimq.server.address import Address, unix_address
-from chasquimq.server.probe import Reply, ask
+from chasquimq.server.probe import Address, Reply, ask, unix_address
 
 SRC = Path(__file__).parents[2] / "src"
 PATIENCE_S = 10.0

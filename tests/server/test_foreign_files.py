@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli import demo_tables
+from chasquimq.cli.demo import tables as demo_tables
 from chasquimq.errors import SettingsError
 from chasquimq.server import ProjectServer, find_server
-from chasquimq.server.address import Address
+from chasquimq.server.files import project_socket_path
 from chasquimq.server.launch import LOG_BYTES_MAX
-from chasquimq.server.probe import identify
-from chasquimq.server.socket_path import project_socket_path
+from chasquimq.server.probe import Address, identify
 
 PRECIOUS = "somebody's work\n"
 STRANGER = 12_345

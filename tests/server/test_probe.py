@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq.server import SessionServer
-from chasquimq.server.address import Address, free_port, unix_address
-from chasquimq.server.probe import identify, is_serving
+from chasquimq.server.probe import Address, free_port, identify, is_serving, unix_address
 from server.talk import address_of
 
 

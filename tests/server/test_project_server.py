@@ -12,7 +12,7 @@ import pytest
 
 from chasquimq.errors import ServerUnreachable, SettingsError
 from chasquimq.server import ProjectServer, launch
-from chasquimq.server.address import free_port
+from chasquimq.server.probe import free_port
 from server.talk import add_entries, call, comes_true, is_alive, start_python
 
 STARTER = """

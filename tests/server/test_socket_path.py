@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.server.socket_path import (
-    SOCKET_PATH_BYTES_MAX,
-    ensure_private,
-    project_socket_path,
-)
+from chasquimq.server.files import SOCKET_PATH_BYTES_MAX, ensure_private, project_socket_path
 
 
 def test_the_socket_is_in_a_private_directory(directory: Path, environ: dict[str, str]):

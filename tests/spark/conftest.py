@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.spark.events import EventsSource
-from chasquimq.spark.history import HistorySource
 from chasquimq.spark.session import SessionSettings, open_session
+from chasquimq.spark.sources.events import EventsSource
+from chasquimq.spark.sources.history import HistorySource
 from support.drive import Drive
 from support.feed import Feed
 from support.light_spark import lighten

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.spark.answers import Answers
-from chasquimq.spark.answers_scope import Scope
-from chasquimq.spark.answers_traffic import by_name
-from chasquimq.spark.compaction import compact
-from chasquimq.spark.lake import Lake
-from chasquimq.spark.sketches import count_of, gathered, merged, quantile_of, quantiles
-from chasquimq.spark.table_schemas import TABLES
+from chasquimq.spark.lake.compaction import compact
+from chasquimq.spark.lake.lake import Lake
+from chasquimq.spark.lake.sketches import count_of, gathered, merged, quantile_of, quantiles
+from chasquimq.spark.lake.tables import TABLES
+from chasquimq.spark.query.queries import Answers
+from chasquimq.spark.query.scope import Scope
+from chasquimq.spark.query.traffic import by_name
 from support.made_lake import append, minutes, sketch
 
 JOBS = "select job_id, attempts, status from silver_jobs order by job_id"

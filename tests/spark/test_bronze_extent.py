@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from chasquimq.spark.bronze_extent import last_ids, queues_in
-from chasquimq.spark.lake import Change, Lake
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, BRONZE_EVENTS
+from chasquimq.spark.lake.extent import last_ids, queues_in
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake
+from chasquimq.spark.lake.tables import BRONZE_ATTEMPTS, BRONZE_EVENTS
 from support.rows import DAY, attempt, batch, dated
 
 YESTERDAY = DAY - timedelta(days=1)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from chasquimq import Queue, Worker
-from chasquimq.spark.lake import Lake
+from chasquimq.spark.lake.lake import Lake
 from support.command import PROGRAM
 from support.interrupting import assert_ends_well, assert_no_drafts, duration_s, interrupt, moments
 from support.made_lake import make_example

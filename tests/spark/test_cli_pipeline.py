@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from chasquimq import Queue, Worker
-from chasquimq.spark.checkpoints import only_pipeline
-from chasquimq.spark.lake import Lake
-from chasquimq.spark.retention import Kept, peak_per_s
-from chasquimq.spark.retention_advice import advise
+from chasquimq.spark.lake.checkpoints import only_pipeline
+from chasquimq.spark.lake.lake import Lake
+from chasquimq.spark.pipeline.retention import Kept, advise, peak_per_s
 from support.command import PROGRAM, RunningCommand, Said, run_on_a_terminal
 from support.made_lake import EVIL, append, make_example, minutes
 

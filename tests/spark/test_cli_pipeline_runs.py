@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq import Queue, Worker
-from chasquimq.spark.answers import Answers
+from chasquimq.spark.query.queries import Answers
 from support.command import PROGRAM, RunningCommand
 from support.waiting import eventually
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.demo_tables import differences
-from chasquimq.cli.demo_tally import Tally
-from chasquimq.spark.report_shape import Column, Grid, Report, Section
+from chasquimq.cli.demo.jobs import Tally
+from chasquimq.cli.demo.tables import differences
+from chasquimq.spark.report.shape import Column, Grid, Report, Section
 
 SOURCES = Path(__file__).parents[2] / "src"
 RUN_S_MAX = 200

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.spark.checkpoints import Checkpoint
-from chasquimq.spark.lake import Change, Lake, Once
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.manifest import Manifest
+from chasquimq.spark.lake.checkpoints import Checkpoint
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake, Once
+from chasquimq.spark.lake.manifest import Manifest
 from support.rows import attempt, batch
 
 TABLE = "bronze_attempts"

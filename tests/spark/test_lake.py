@@ -13,12 +13,12 @@ import polars as pl
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.spark.checkpoints import Checkpoint, only_pipeline, reserved
-from chasquimq.spark.lake import Change, Lake, Once
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.manifest import Manifest, ManifestFile
-from chasquimq.spark.table_schemas import TABLES
-from chasquimq.spark.table_shape import Column, Table
+from chasquimq.spark.lake.checkpoints import Checkpoint, only_pipeline, reserved
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake, Once
+from chasquimq.spark.lake.manifest import Manifest, ManifestFile
+from chasquimq.spark.lake.table_shape import Column, Table
+from chasquimq.spark.lake.tables import TABLES
 from support.rows import DAY, attempt, batch, dated
 
 TABLE = "bronze_attempts"

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chasquimq.spark.audit import audit
-from chasquimq.spark.lake import Change, Lake
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.standing import TO_THE_TAIL, Standing
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake
+from chasquimq.spark.pipeline.audit.audit import audit
+from chasquimq.spark.pipeline.audit.read_progress import TO_THE_TAIL, Standing
 from support.rows import batch
 
 # Yesterday, so that nothing is on its way any more.

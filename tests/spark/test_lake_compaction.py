@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.spark.answers import Answers
-from chasquimq.spark.checkpoints import only_pipeline
-from chasquimq.spark.compaction import compact
-from chasquimq.spark.lake import Change, Lake, Once
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.lake_reading import JOBS_MOVE
-from chasquimq.spark.sketches import quantiles
-from chasquimq.spark.tidying import tidy
+from chasquimq.spark.lake.checkpoints import only_pipeline
+from chasquimq.spark.lake.compaction import compact
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake, Once
+from chasquimq.spark.lake.maintenance import tidy
+from chasquimq.spark.lake.reading import JOBS_MOVE
+from chasquimq.spark.lake.sketches import quantiles
+from chasquimq.spark.query.queries import Answers
 from support.made_lake import sketch
 from support.rows import DAY, NOON, after, batch
 

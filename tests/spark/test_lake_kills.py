@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.spark.bronze_extent import last_ids
-from chasquimq.spark.checkpoints import Checkpoint, only_pipeline
-from chasquimq.spark.lake import Change, Lake, Once
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.manifest import Manifest
-from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS
-from chasquimq.spark.tidying import tidy
+from chasquimq.spark.lake.checkpoints import Checkpoint, only_pipeline
+from chasquimq.spark.lake.extent import last_ids
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake, Once
+from chasquimq.spark.lake.maintenance import tidy
+from chasquimq.spark.lake.manifest import Manifest
+from chasquimq.spark.lake.tables import BRONZE_ATTEMPTS
 from support.rows import DAY, NOON, attempt, batch
 
 ONCE = Once("writer", 1)

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.lake import Change, Lake
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.pipeline_settings import PipelineSettings
-from chasquimq.spark.tidying import Tidying, tidy
-from chasquimq.spark.workplace import Workplace
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake
+from chasquimq.spark.lake.maintenance import Tidying, tidy
+from chasquimq.spark.pipeline.context import Workplace
+from chasquimq.spark.pipeline.settings import PipelineSettings
 from support.rows import DAY, after, batch
 
 HOUR_S = 3_600

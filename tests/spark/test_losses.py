@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from chasquimq.errors import EntriesLost
-from chasquimq.spark.history import HISTORY, HistorySource
 from chasquimq.spark.offsets import Position
-from chasquimq.spark.options import parse_options
-from chasquimq.spark.planning import Planner
-from chasquimq.spark.subscription import Subscription
-from chasquimq.store.ranging import RangeStore
+from chasquimq.spark.sources.history import HISTORY, HistorySource
+from chasquimq.spark.sources.options import parse_options
+from chasquimq.spark.sources.planning import Planner
+from chasquimq.spark.sources.subscription import Subscription
+from chasquimq.store.inspect.ranges import RangeStore
 
 GOES_ON = {"failOnDataLoss": "false"}
 

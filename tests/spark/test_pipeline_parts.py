@@ -9,14 +9,14 @@ import pytest
 from chasquimq.errors import NotSupportedError, ServerRefused, SettingsError
 from chasquimq.model.forecast import Sample
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.backlog import Backlog
-from chasquimq.spark.channels import Channels, by_channel
-from chasquimq.spark.lake import Change, Lake
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.pipeline import Pipeline
-from chasquimq.spark.pipeline_settings import PipelineSettings
-from chasquimq.spark.sampler import ServerSampler, alive_names
-from chasquimq.store.ranging import RangeStore
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake
+from chasquimq.spark.pipeline.backlog import Backlog
+from chasquimq.spark.pipeline.channels import Channels, by_channel
+from chasquimq.spark.pipeline.pipeline import Pipeline
+from chasquimq.spark.pipeline.sampler import ServerSampler, alive_names
+from chasquimq.spark.pipeline.settings import PipelineSettings
+from chasquimq.store.inspect.ranges import RangeStore
 from support.rows import DAY, batch
 from support.waiting import eventually
 

@@ -6,12 +6,12 @@ import tracemalloc
 
 import pytest
 
-from chasquimq.spark.events import EVENTS
-from chasquimq.spark.history import HISTORY
-from chasquimq.spark.options import parse_options
-from chasquimq.spark.planning import Planner
-from chasquimq.spark.ranges import share_out
-from chasquimq.store.ranging import RangeStore
+from chasquimq.spark.sources.events import EVENTS
+from chasquimq.spark.sources.history import HISTORY
+from chasquimq.spark.sources.options import parse_options
+from chasquimq.spark.sources.planning import Planner
+from chasquimq.spark.sources.ranges import share_out
+from chasquimq.store.inspect.ranges import RangeStore
 
 TASKS = 4
 # The first and the last entry of a stream come with the question how long it is.

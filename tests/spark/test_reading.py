@@ -8,10 +8,10 @@ import pytest
 
 from chasquimq import UnrecoverableError
 from chasquimq.errors import SettingsError
-from chasquimq.spark.history import HISTORY, HistorySource
-from chasquimq.spark.options import parse_options
-from chasquimq.spark.subscription import Subscription
-from chasquimq.store.ranging import RangeStore
+from chasquimq.spark.sources.history import HISTORY, HistorySource
+from chasquimq.spark.sources.options import parse_options
+from chasquimq.spark.sources.subscription import Subscription
+from chasquimq.store.inspect.ranges import RangeStore
 from chasquimq.wire.keys import QueueKeys
 from support.drive import Drive
 from support.waiting import eventually

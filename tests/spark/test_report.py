@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.spark.answers import Answers
-from chasquimq.spark.charts_ink import as_page_ink
-from chasquimq.spark.report import make_report
-from chasquimq.spark.report_format import ms_text, rate_text, share_text, shown
-from chasquimq.spark.report_page import page_of
+from chasquimq.spark.query.queries import Answers
+from chasquimq.spark.report.charts import as_page_ink
+from chasquimq.spark.report.format import ms_text, rate_text, share_text, shown
+from chasquimq.spark.report.page import page_of
+from chasquimq.spark.report.report import make_report
 from support.made_lake import append, make_example, minutes, sketch
 
 VOID = {"meta", "link", "br", "img", "path", "use", "rect"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.spark.forecast_text import forecast_sentence
+from chasquimq.spark.report.backlog import forecast_sentence
 from support.made_lake import minutes
 
 QUIET = {

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
-from chasquimq.spark.complaint import complaint
+from chasquimq.spark.failures import complaint
 from support.attempts import BASE_MS
 from wire.vectors import load
 

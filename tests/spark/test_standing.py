@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.sampler import ServerSampler
-from chasquimq.spark.standing import TO_THE_TAIL, ask_standing
-from chasquimq.store.ranging import RangeStore
+from chasquimq.spark.pipeline.audit.read_progress import TO_THE_TAIL, ask_standing
+from chasquimq.spark.pipeline.sampler import ServerSampler
+from chasquimq.store.inspect.ranges import RangeStore
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from chasquimq.spark.events_arrow import event_batch
-from chasquimq.spark.events_tables import still_hoped_for
-from chasquimq.spark.lake_files import one_batch
-from chasquimq.spark.table_schemas import FOLDED_ATTEMPTS
-from chasquimq.spark.tables_bronze import bronze_events
-from chasquimq.spark.tables_events import Folded, fold_events, rejected_entries
+from chasquimq.spark.lake.files import one_batch
+from chasquimq.spark.lake.tables import FOLDED_ATTEMPTS
+from chasquimq.spark.pipeline.events_batch import still_hoped_for
+from chasquimq.spark.pipeline.tables.bronze import bronze_events
+from chasquimq.spark.pipeline.tables.events import Folded, fold_events, rejected_entries
+from chasquimq.spark.sources.events_arrow import event_batch
 from support.rows import DAY, after, batch
 from wire.vectors import load
 

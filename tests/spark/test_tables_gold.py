@@ -8,9 +8,9 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from chasquimq.spark.sketches import quantiles
-from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, TABLES
-from chasquimq.spark.tables_gold import gold_failures, gold_minute, gold_retries, gold_slo
+from chasquimq.spark.lake.sketches import quantiles
+from chasquimq.spark.lake.tables import BRONZE_ATTEMPTS, TABLES
+from chasquimq.spark.pipeline.tables.gold import gold_failures, gold_minute, gold_retries, gold_slo
 from support.rows import NOON, after, attempt, batch, failure
 
 FIGURES = ("started", "completed", "failed", "retried", "dead")

@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pytest
 
-from chasquimq.spark.ledger import Gap, Ledger, RunPart, event_gaps, lost_total, sequence_gaps
+from chasquimq.spark.lake.ledger import Gap, Ledger, RunPart, event_gaps, lost_total, sequence_gaps
+from chasquimq.spark.pipeline.tables.bronze import bronze_gaps
 from chasquimq.spark.schema import ATTEMPTS_ARROW, EVENTS_ARROW, GAP, MARK, UNREADABLE
-from chasquimq.spark.tables_bronze import bronze_gaps
 
 
 def entry(seq: int | None, **columns):

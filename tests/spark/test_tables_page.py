@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from chasquimq.spark.ledger import DROPPED, SEQUENCE
-from chasquimq.spark.loss import RESET, TRIMMED
+from chasquimq.spark.lake.ledger import DROPPED, SEQUENCE
+from chasquimq.spark.lake.tables import TABLES
 from chasquimq.spark.schema import UNREADABLE
-from chasquimq.spark.table_schemas import TABLES
+from chasquimq.spark.sources.loss import RESET, TRIMMED
 
 PAGE = Path(__file__).parents[2] / "docs/reference/tables.md"
 SECTION = re.compile(r"^## (?P<name>\w+_\w+)\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)

@@ -7,11 +7,11 @@ from datetime import date, timedelta
 import pyarrow as pa
 import pytest
 
-from chasquimq.spark.ledger import RunPart
+from chasquimq.spark.lake.ledger import RunPart
+from chasquimq.spark.lake.tables import BRONZE_ATTEMPTS, SILVER_ATTEMPTS, SILVER_JOBS
+from chasquimq.spark.pipeline.tables.bronze import bronze_attempts, bronze_events, bronze_runs
+from chasquimq.spark.pipeline.tables.silver import active_parts, silver_rows, waiting_parts
 from chasquimq.spark.schema import ATTEMPTS_ARROW, EVENTS_ARROW, MARK
-from chasquimq.spark.table_schemas import BRONZE_ATTEMPTS, SILVER_ATTEMPTS, SILVER_JOBS
-from chasquimq.spark.tables_bronze import bronze_attempts, bronze_events, bronze_runs
-from chasquimq.spark.tables_silver import active_parts, silver_rows, waiting_parts
 from support.rows import DAY, NOON, after, attempt, batch, failure
 
 

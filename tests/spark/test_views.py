@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from chasquimq.errors import SettingsError
-from chasquimq.spark.answers import Answers
-from chasquimq.spark.compaction import compact
-from chasquimq.spark.lake import Lake
+from chasquimq.spark.lake.compaction import compact
+from chasquimq.spark.lake.lake import Lake
+from chasquimq.spark.query.queries import Answers
 from support.made_lake import append, minutes
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from chasquimq.cli.main import main
-from chasquimq.store import script
+from chasquimq.cli.app import main
+from chasquimq.store.net import script
 from support.faultproxy import FaultProxy
 
 GROUP = "default"

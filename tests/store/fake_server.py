@@ -8,7 +8,7 @@ from typing import Self
 
 import hiredis
 
-from chasquimq.store.script import script
+from chasquimq.store.net.script import script
 
 RIGHTS = script("missing_rights")
 OK = b"+OK\r\n"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chasquimq.errors import DecodeError
-from chasquimq.store import script
-from chasquimq.store.inspecting import server_ms
+from chasquimq.store.inspect.queue import server_ms
+from chasquimq.store.net import script
 from chasquimq.wire.codec import decode_envelope, encode_envelope
-from chasquimq.wire.delayed_member import encode_member, split_member
+from chasquimq.wire.stream_entry import encode_member, split_member
 from support.raw import Raw
 
 GROUP, ME, PARKING = "default", "me", "parking"

@@ -7,7 +7,7 @@ import pytest
 from chasquimq import Queue, Worker
 from chasquimq.errors import AbilityMissing, StoreError
 from chasquimq.settings import AbilitySettings
-from chasquimq.store.abilities import Abilities, probe
+from chasquimq.store.net.abilities import Abilities, probe
 from support.servers import server_kinds
 from support.waiting import eventually
 from support.workers import RunningWorker

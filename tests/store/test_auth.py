@@ -12,8 +12,8 @@ import pytest
 from chasquimq import Queue, Worker
 from chasquimq.errors import CredentialsRefused, ServerRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.link import Link
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.reconnect import Link
 from support.adding import adding
 from support.raw import Raw
 from support.waiting import eventually

@@ -11,8 +11,8 @@ import pytest
 
 from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.connection import pack
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.connection import pack
 from store.fake_server import NEW, FakeServer
 from support.waiting import eventually, patience
 

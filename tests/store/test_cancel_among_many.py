@@ -11,9 +11,9 @@ import pytest
 
 from chasquimq.errors import StoreError
 from chasquimq.model.backoff import RetryOverride
-from chasquimq.store.connection import pack
+from chasquimq.store.net.connection import pack
 from chasquimq.wire.codec import encode_envelope
-from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.stream_entry import encode_member
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
 CROWD = 1_000_000 if IS_BIG else 200_000

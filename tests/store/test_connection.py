@@ -9,9 +9,9 @@ import pytest
 
 from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import new_async_connection
-from chasquimq.store.connection import pack
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.address import new_async_connection
+from chasquimq.store.net.connect import open_connection
+from chasquimq.store.net.connection import pack
 from store.fake_server import NEW, FakeServer
 from support.waiting import eventually, patience
 

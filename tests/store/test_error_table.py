@@ -9,7 +9,7 @@ import pytest
 from chasquimq import Queue
 from chasquimq.errors import ServerOutOfMemory, ServerRefused
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.link import Link
+from chasquimq.store.net.reconnect import Link
 from chasquimq.store.upkeep import UpkeepStore
 from store.fake_server import ENTRY_ID, NEW, OK, OLD, FakeServer
 

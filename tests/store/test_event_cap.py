@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.link import Link
-from chasquimq.store.recording import EventStore
+from chasquimq.store.events import EventStore
+from chasquimq.store.net.reconnect import Link
 from support.faultproxy import FaultProxy
 from support.waiting import eventually
 

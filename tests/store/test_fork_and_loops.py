@@ -15,9 +15,9 @@ import uvloop
 
 from chasquimq import Producer, Queue, QueueEvents
 from chasquimq.errors import StoreError
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.net.blocking import BlockingConnection
 from chasquimq.wire.keys import QueueKeys
 from store.certificates import Authority
 from support.faultproxy import FaultProxy

@@ -12,7 +12,7 @@ import pytest
 
 from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.link import Link
+from chasquimq.store.net.reconnect import Link
 from store.fake_server import NEW, FakeServer
 from support.waiting import eventually
 

@@ -9,11 +9,11 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.errors import ServerUnreachable
-from chasquimq.inspector import Inspector
-from chasquimq.server.address import free_port
+from chasquimq.queue.inspector import Inspector
+from chasquimq.server.probe import free_port
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.links import Links
-from chasquimq.store.route import SLOT_COUNT, slot_of
+from chasquimq.store.net.cluster import Links
+from chasquimq.store.net.route import SLOT_COUNT, slot_of
 from chasquimq.wire.keys import QueueKeys
 from store.fake_server import OK, FakeServer
 from support.topologies import port_of

@@ -6,13 +6,12 @@ import asyncio
 
 import pytest
 
-from chasquimq.model.durability import parse_durability
+from chasquimq.model.job_options import parse_durability
 from chasquimq.settings import AbilitySettings, ConnectionSettings, ProducerSettings
-from chasquimq.store.add_write import ADDED
-from chasquimq.store.producing import ProducerStore
+from chasquimq.store.producer.store import ProducerStore
+from chasquimq.store.producer.writes import ADDED
 from chasquimq.wire.codec import encode_payload
-from chasquimq.wire.job_id import new_job_id
-from chasquimq.wire.new_job import NewJob
+from chasquimq.wire.new_job import NewJob, new_job_id
 
 NOW_MS = 1_800_000_000_000
 

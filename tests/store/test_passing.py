@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import ScriptFailed, ServerRefused, StoreError
-from chasquimq.model.outcome import Door, Retrying
+from chasquimq.model.retry import Door, Retrying
 from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
-from chasquimq.store.consuming import ConsumerStore
-from chasquimq.store.passing import PartlyPassed
+from chasquimq.store.consumer.settle import PartlyPassed
+from chasquimq.store.consumer.store import ConsumerStore
 
 DONE = Door.DONE
 CALL_MAX = 100

@@ -9,7 +9,7 @@ import pytest
 
 from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.queue_reading import HIGHEST, LOWEST, QueueReadStore
+from chasquimq.store.inspect.ranges import HIGHEST, LOWEST, QueueReadStore
 from chasquimq.wire.outcome import encode_completed, encode_dead
 from store.fake_server import NEW, FakeServer
 

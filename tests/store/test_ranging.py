@@ -8,7 +8,7 @@ import pytest
 
 from chasquimq.errors import ServerRefused, ServerUnreachable
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.ranging import RangeStore, StreamFacts, Stretch
+from chasquimq.store.inspect.ranges import RangeStore, StreamFacts, Stretch
 from store.fake_server import OK, FakeServer
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.errors import ConnectionLost, ServerRefused
-from chasquimq.store.reading import NamedPages, PageSize, ReadStore, StreamPages
+from chasquimq.store.inspect.pages import NamedPages, PageSize, ReadStore, StreamPages
 from support.waiting import eventually, patience
 
 MIB = 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import StoreError
-from chasquimq.store.inspecting import server_ms
+from chasquimq.store.inspect.queue import server_ms
 
 KEY = "mail::every:1000"
 TTL_S = 60

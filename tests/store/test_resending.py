@@ -16,7 +16,7 @@ from chasquimq.errors import (
     ServerUnreachable,
 )
 from chasquimq.settings import AbilitySettings
-from chasquimq.store.add_write import AddMark
+from chasquimq.store.producer.writes import AddMark
 from store.fake_server import ENTRY_ID, NEW, FakeServer
 from support.faultproxy import FaultProxy
 from support.raw import Raw
@@ -329,7 +329,7 @@ async def test_a_cancel_without_an_answer_may_have_happened_whatever_comes_after
 async def test_a_resent_write_is_not_confirmed_by_a_wait_for_nothing(
     kind, queue_at, queue_name, idempotent_add, monkeypatch
 ):
-    monkeypatch.setattr("chasquimq.store.confirming._WAIT_MS", 50)
+    monkeypatch.setattr("chasquimq.store.producer.sender._WAIT_MS", 50)
     with kind.session(aof="everysec") as server:
         async with FaultProxy(server.url) as proxy:
             abilities = AbilitySettings(idempotent_add=idempotent_add)
@@ -355,7 +355,7 @@ async def test_a_resent_write_is_not_confirmed_by_a_wait_for_nothing(
 async def test_a_bulk_that_is_not_confirmed_is_written_whole_and_names_every_job(
     kind, queue_at, queue_name, monkeypatch
 ):
-    monkeypatch.setattr("chasquimq.store.confirming._WAIT_MS", 50)
+    monkeypatch.setattr("chasquimq.store.producer.sender._WAIT_MS", 50)
     with kind.session(aof="everysec") as server:
         raw = await Raw.open(server.url, queue_name)
         await raw("CONFIG", "SET", "appendfsync", "no")

@@ -9,17 +9,18 @@ import pytest
 
 from chasquimq.errors import QueueFull, ServerOutOfMemory, ServerUnreachable, StoreError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.row_write import (
+from chasquimq.store.producer.rows import (
     Jobs,
     OwnIdTerms,
+    Patience,
     RowOwner,
+    RowWriter,
     own_id_write,
     own_id_writes,
     run_write,
 )
-from chasquimq.store.row_writing import Patience, RowWriter
 from chasquimq.wire.codec import decode_envelope
-from chasquimq.wire.row_jobs import encode_envelopes, job_digests, row_digests
+from chasquimq.wire.new_job import encode_envelopes, job_digests, row_digests
 from support.older import without_many_set
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from chasquimq.errors import StoreError
 from chasquimq.settings import AbilitySettings
-from chasquimq.store import script
-from chasquimq.store.abilities import has_many_set, many_set_question, probe
+from chasquimq.store.net import script
+from chasquimq.store.net.abilities import has_many_set, many_set_question, probe
 from support.older import without_many_set
 
 GROUP = "default"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from chasquimq.errors import StoreError
-from chasquimq.store import script
+from chasquimq.store.net import script
 from support.older import without_many_set
 
 TTL_S = 120

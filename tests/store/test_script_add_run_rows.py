@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 
 from chasquimq.errors import StoreError
-from chasquimq.store.row_write import bucket_keys
+from chasquimq.store.producer.rows import bucket_keys
 from chasquimq.wire.codec import decode_envelope, encode_envelope
-from chasquimq.wire.row_jobs import row_digests
+from chasquimq.wire.new_job import row_digests
 
 KEEP_MS = 60_000
 

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store import script
-from chasquimq.store.opening import open_connection
-from chasquimq.store.row_write import bucket_keys
+from chasquimq.store.net import script
+from chasquimq.store.net.connect import open_connection
+from chasquimq.store.producer.rows import bucket_keys
 from chasquimq.wire.codec import encode_envelope
-from chasquimq.wire.row_jobs import row_digests
+from chasquimq.wire.new_job import row_digests
 
 GROUP = "default"
 HOUR_MS = 3_600_000

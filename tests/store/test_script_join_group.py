@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from chasquimq.errors import ServerOutOfMemory, ServerRefused
-from chasquimq.model.group_use import SILENT_MS_MAX
-from chasquimq.store import script
+from chasquimq.model.queue_diagnosis import SILENT_MS_MAX
+from chasquimq.store.net import script
 from support.raw import Raw
 
 

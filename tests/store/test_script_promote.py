@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import DecodeError, StoreError
-from chasquimq.store.inspecting import server_ms
+from chasquimq.store.inspect.queue import server_ms
 from chasquimq.wire.codec import encode_envelope
-from chasquimq.wire.delayed_member import encode_member, split_member
+from chasquimq.wire.stream_entry import encode_member, split_member
 
 MIB = 1024 * 1024
 

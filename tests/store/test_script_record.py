@@ -7,10 +7,10 @@ import pytest
 from chasquimq.errors import StoreError
 from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.history_writing import HistoryStore
-from chasquimq.store.link import Link
-from chasquimq.store.script import script
-from chasquimq.store.server_clock import ServerClock
+from chasquimq.store.history import HistoryStore
+from chasquimq.store.net.clock import ServerClock
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.script import script
 from chasquimq.wire.history import decode_history
 from support.faultproxy import LosesOneReply
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import StoreError
-from chasquimq.store.inspecting import server_ms
-from chasquimq.wire.delayed_member import encode_member
+from chasquimq.store.inspect.queue import server_ms
+from chasquimq.wire.stream_entry import encode_member
 
 GROUP = "default"
 # No server's clock has come there, so these ids are ours to choose.

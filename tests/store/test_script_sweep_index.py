@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.inspecting import server_ms
-from chasquimq.store.janitor import JanitorStore
-from chasquimq.store.link import Link
+from chasquimq.store.inspect.queue import server_ms
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.upkeep import JanitorStore
 from chasquimq.wire.codec import encode_envelope
-from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.stream_entry import encode_member
 
 GRACE_MS = 1_000
 HOUR_MS = 3_600_000

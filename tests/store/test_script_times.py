@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from chasquimq import Queue
-from chasquimq.engine import holdings
-from chasquimq.model.delivery import Delivery
-from chasquimq.model.outcome import Burying, Completing, Retrying
-from chasquimq.model.reason import DlqReason
+from chasquimq.engine import in_flight as holdings
+from chasquimq.model.delivery import Delivery, DlqReason
+from chasquimq.model.retry import Burying, Completing, Retrying
 from chasquimq.settings import (
     AbilitySettings,
     ConnectionSettings,
@@ -22,22 +21,18 @@ from chasquimq.settings import (
     ResultSettings,
     UpkeepSettings,
 )
-from chasquimq.store import (
-    consuming,
-    diagnosing,
-    draining,
-    fire_call,
-    leasing,
-    queue_reading,
-    script,
-)
-from chasquimq.store.add_write import JOBS_PER_WRITE_MAX
-from chasquimq.store.consuming import ConsumerStore
-from chasquimq.store.inspecting import server_ms
-from chasquimq.store.janitor import JanitorStore
-from chasquimq.store.leasing import LeaseStore
-from chasquimq.store.reading import PAGE_MAX
-from chasquimq.store.row_write import (
+from chasquimq.store import drain as draining
+from chasquimq.store import repeatables as fire_call
+from chasquimq.store.consumer import lease as leasing
+from chasquimq.store.consumer import store as consuming
+from chasquimq.store.consumer.lease import LeaseStore
+from chasquimq.store.consumer.store import ConsumerStore
+from chasquimq.store.inspect import diagnose as diagnosing
+from chasquimq.store.inspect import ranges as queue_reading
+from chasquimq.store.inspect.pages import PAGE_MAX
+from chasquimq.store.inspect.queue import server_ms
+from chasquimq.store.net import script
+from chasquimq.store.producer.rows import (
     OWN_ID_ROWS_PER_WRITE_MAX,
     ROWS_PER_WRITE_MAX,
     Jobs,
@@ -47,9 +42,10 @@ from chasquimq.store.row_write import (
     own_id_write,
     run_writes,
 )
-from chasquimq.store.upkeep import UpkeepStore
+from chasquimq.store.producer.writes import JOBS_PER_WRITE_MAX
+from chasquimq.store.upkeep import JanitorStore, UpkeepStore
 from chasquimq.wire.codec import encode_envelope
-from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.stream_entry import encode_member
 from support.raw import Raw
 
 SERVER_MS_MAX = 5.0

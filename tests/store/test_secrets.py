@@ -11,8 +11,8 @@ import pytest
 from chasquimq import Queue, Worker
 from chasquimq.errors import ChasquiError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import normal_url, redact
-from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.net.address import normal_url, redact
+from chasquimq.store.net.blocking import BlockingConnection
 
 CANARY = "canary-7f3a"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.store.inspecting import read_snapshot, snapshot_questions
+from chasquimq.store.inspect.queue import read_snapshot, snapshot_questions
 
 
 @pytest.fixture

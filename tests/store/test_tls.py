@@ -11,8 +11,8 @@ import pytest
 from chasquimq import Queue
 from chasquimq.errors import ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.connect import open_connection
 from store.certificates import Authority
 from support.adding import adding
 from support.faultproxy import FaultProxy

@@ -10,12 +10,12 @@ import pytest
 
 from chasquimq import Queue, QueueEvents, RepeatPattern, Upkeep, Worker
 from chasquimq.errors import ServerRefused, ServerUnreachable
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.sampler import ServerSampler
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.links import Links
-from chasquimq.store.ranging import RangeStore
+from chasquimq.spark.pipeline.sampler import ServerSampler
+from chasquimq.store.inspect.ranges import RangeStore
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.cluster import Links
 from chasquimq.wire.keys import QueueKeys
 from support.topologies import MASTER, Cluster, Watched, port_of
 from support.waiting import eventually

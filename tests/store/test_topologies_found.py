@@ -10,9 +10,9 @@ import pytest
 from chasquimq import Queue
 from chasquimq.errors import ServerRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.connection import pack
-from chasquimq.store.link import Link
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.connection import pack
+from chasquimq.store.net.reconnect import Link
 from store.certificates import Authority
 from store.fake_server import NEW, OK, FakeServer
 from support.faultproxy import FaultProxy

@@ -6,8 +6,8 @@ import pytest
 
 from chasquimq.errors import ServerRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import normal_url
-from chasquimq.store.opening import client_errors_as_ours, open_connection
+from chasquimq.store.net.address import normal_url
+from chasquimq.store.net.connect import client_errors_as_ours, open_connection
 from support.faultproxy import FaultProxy
 
 STARTS = "start one with `chasqui server start`, or correct the URL"
@@ -60,7 +60,7 @@ def test_the_refusal_of_an_unknown_scheme_names_every_scheme():
 
 
 def test_the_refusal_of_weakened_tls_says_what_commands_can_do():
-    from chasquimq.store.address import check_tls
+    from chasquimq.store.net.address import check_tls
 
     with pytest.raises(SettingsError) as caught:
         check_tls(ConnectionSettings(url="rediss://host?ssl_cert_reqs=none"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.link import Link
+from chasquimq.store.net.reconnect import Link
 from chasquimq.store.upkeep import UpkeepStore
 from chasquimq.wire.codec import encode_envelope
-from chasquimq.wire.delayed_member import encode_member
+from chasquimq.wire.stream_entry import encode_member
 
 
 @pytest.fixture

@@ -9,20 +9,20 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chasquimq.errors import ServerUnreachable, SettingsError, StoreError
-from chasquimq.inspector import Inspector
+from chasquimq.queue.inspector import Inspector
 from chasquimq.queue_events import QueueEvents
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import (
+from chasquimq.store.net.address import (
     connection_settings,
     new_async_connection,
     new_blocking_connection,
     normal_url,
 )
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.dialling import dial
-from chasquimq.store.route import Route
-from chasquimq.upkeep import Upkeep
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.connect import dial
+from chasquimq.store.net.route import Route
 from chasquimq.worker import Worker
+from chasquimq.worker.upkeep import Upkeep
 from store.certificates import Authority
 from support.adding import adding
 from support.faultproxy import FaultProxy

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from chasquimq.store.window import Window
+from chasquimq.store.producer.unconfirmed import Window
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from chasquimq.model.verdict import Failure
-from chasquimq.wire.history import encode_history
-from chasquimq.wire.history_block import HistoryBlock
-from chasquimq.wire.history_rows import HistoryRows
+from chasquimq.model.retry import Failure
+from chasquimq.wire.history import HistoryBlock, HistoryRows, encode_history
 
 BASE_MS = 1_800_000_000_000
 _FILLED = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.connection import pack
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.connection import pack
 from chasquimq.wire.keys import QueueKeys
 from support.attempts import entry
 

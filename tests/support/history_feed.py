@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from chasquimq.model.verdict import Failure
-from chasquimq.wire.history import encode_history
-from chasquimq.wire.history_rows import HistoryRows
+from chasquimq.model.retry import Failure
+from chasquimq.wire.history import HistoryRows, encode_history
 from support.attempts import attempts, block_of
 from support.feed import Feed
 

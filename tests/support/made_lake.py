@@ -10,8 +10,8 @@ import pyarrow as pa
 from datasketches import kll_doubles_sketch
 from deltalake import write_deltalake
 
-from chasquimq.spark.table_schemas import TABLES
-from chasquimq.spark.table_shape import PARTITION
+from chasquimq.spark.lake.table_shape import PARTITION
+from chasquimq.spark.lake.tables import TABLES
 
 NOON = datetime(2026, 11, 14, 12, 0, tzinfo=UTC)
 

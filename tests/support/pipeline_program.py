@@ -14,11 +14,11 @@ import sys
 from pathlib import Path
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.batches import Batches
-from chasquimq.spark.lake import Lake
-from chasquimq.spark.manifest import ManifestFile
-from chasquimq.spark.pipeline import Pipeline
-from chasquimq.spark.pipeline_settings import PipelineSettings
+from chasquimq.spark.lake.lake import Lake
+from chasquimq.spark.lake.manifest import ManifestFile
+from chasquimq.spark.pipeline.batches import Batches
+from chasquimq.spark.pipeline.pipeline import Pipeline
+from chasquimq.spark.pipeline.settings import PipelineSettings
 from chasquimq.spark.session import SessionSettings, open_session
 
 

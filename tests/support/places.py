@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.attempt_row import AttemptOutcome
+from chasquimq.model.history import AttemptOutcome
 from chasquimq.wire.codec import split_envelope
-from chasquimq.wire.delayed_member import split_member
-from chasquimq.wire.event_fields import decode_event
+from chasquimq.wire.events import decode_event
 from chasquimq.wire.history import decode_history
+from chasquimq.wire.stream_entry import split_member
 from support.raw import Raw
 
 _PAGE = 10_000

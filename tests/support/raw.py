@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.connection import Connection
-from chasquimq.store.opening import open_connection
+from chasquimq.store.net.connect import open_connection
+from chasquimq.store.net.connection import Connection
 from chasquimq.wire.keys import QueueKeys
 
 

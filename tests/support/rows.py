@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from chasquimq.spark.table_schemas import TABLES
+from chasquimq.spark.lake.tables import TABLES
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 DAY = NOON.date()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chasquimq.store import rights
-from chasquimq.store.script import script
+from chasquimq.store.net import rights
+from chasquimq.store.net.script import script
 
 SCRIPTS = Path(__file__).parents[2] / "src/chasquimq/store/scripts"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.net.blocking import BlockingConnection
 
 
 @dataclass(frozen=True)

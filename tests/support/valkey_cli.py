@@ -6,7 +6,7 @@ import sys
 
 from chasquimq.errors import ChasquiError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.blocking import BlockingConnection
+from chasquimq.store.net.blocking import BlockingConnection
 
 
 def main(words: list[str]) -> int:

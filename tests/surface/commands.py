@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from chasquimq.cli.main import PROGRAM, chasqui
+from chasquimq.cli.app import PROGRAM, chasqui
 
 
 def commands() -> Iterator[str]:

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chasquimq.model.attempt_row import AttemptOutcome
-from chasquimq.model.reason import DlqReason
+from chasquimq.model.delivery import DlqReason
+from chasquimq.model.history import AttemptOutcome
 from chasquimq.telemetry.families import FAMILIES
 from chasquimq.telemetry.otel import otel_name, otel_unit
-from chasquimq.wire import event_fields
-from chasquimq.wire.history_columns import HistoryColumns
+from chasquimq.wire import events as event_fields
+from chasquimq.wire.history import HistoryColumns
 from chasquimq.wire.keys import QueueKeys
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chasquimq.telemetry.buckets import Histogram
+from chasquimq.telemetry.prometheus import Histogram
 
 BOUNDS = (10, 100, 1_000)
 

@@ -6,10 +6,9 @@ import time
 
 import pytest
 
-from chasquimq.model.pace import Pace
-from chasquimq.telemetry.burden import Burden
-from chasquimq.telemetry.dispatch import SafeSink, both_sinks, safe_sink
+from chasquimq.model.log import Pace
 from chasquimq.telemetry.memory import InMemorySink
+from chasquimq.telemetry.safe_sink import Burden, SafeSink, both_sinks, safe_sink
 from chasquimq.telemetry.sink import JobOutcome, MetricsSink, NoopSink, ReaderBatch
 
 OK = JobOutcome("ok", 1, 5, "mail")

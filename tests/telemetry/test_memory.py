@@ -2,7 +2,7 @@
 
 import threading
 
-from chasquimq.model.reason import DlqReason
+from chasquimq.model.delivery import DlqReason
 from chasquimq.telemetry.labelled import Labeled, QueueLabeled
 from chasquimq.telemetry.memory import InMemorySink
 from chasquimq.telemetry.sink import (

@@ -2,11 +2,9 @@
 
 import pytest
 
-from chasquimq.engine.meter import Meter
-from chasquimq.model.delivery import Arrival, Delivery
-from chasquimq.model.outcome import Burying, Completing, Retrying
-from chasquimq.model.reason import DlqReason
-from chasquimq.model.verdict import Failure
+from chasquimq.engine.metrics_listener import Meter
+from chasquimq.model.delivery import Arrival, Delivery, DlqReason
+from chasquimq.model.retry import Burying, Completing, Failure, Retrying
 from chasquimq.telemetry.memory import InMemorySink
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome, RetryScheduled, StaleOutcomes
 

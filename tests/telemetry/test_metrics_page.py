@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq import run_spans
 from chasquimq.telemetry import http, tracing
 from chasquimq.telemetry import sink as port
-from chasquimq.telemetry.families import FAMILIES
-from chasquimq.telemetry.family import Family
+from chasquimq.telemetry.families import FAMILIES, Family
 from chasquimq.telemetry.sink import BATCHES, HAPPENINGS
 from chasquimq.telemetry.tally import NAMES_MAX, OTHER_NAME
+from chasquimq.worker import hooks as run_spans
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
 METRIC = re.compile(

@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from chasquimq.errors import SettingsError
-from chasquimq.model.reason import DlqReason
+from chasquimq.model.delivery import DlqReason
 from chasquimq.telemetry import otel
 from chasquimq.telemetry.families import FAMILIES
 from chasquimq.telemetry.labelled import QueueLabeled

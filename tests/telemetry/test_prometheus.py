@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from chasquimq.errors import SettingsError
-from chasquimq.model.reason import DlqReason
+from chasquimq.model.delivery import DlqReason
 from chasquimq.telemetry.families import FAMILIES
 from chasquimq.telemetry.labelled import Labeled, QueueLabeled
 from chasquimq.telemetry.prometheus import PrometheusSink

@@ -1,6 +1,6 @@
 """What was given up is told once, whoever gave it up."""
 
-from chasquimq.engine.reporter import Reporter
+from chasquimq.engine.metrics_listener import Reporter
 from chasquimq.telemetry.memory import InMemorySink
 from chasquimq.telemetry.sink import GroupRecreated, RowsDropped, WorkerHealth
 

@@ -3,7 +3,7 @@
 import pytest
 
 from chasquimq.model.delivery import Delivery
-from chasquimq.telemetry.runs import CompletedRuns, RunColumns
+from chasquimq.telemetry.records import CompletedRuns, RunColumns
 from chasquimq.telemetry.sink import JobOutcome
 
 OFFSET_US = 1_794_726_955_000_000

@@ -5,11 +5,11 @@ import inspect
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.model.reason import DlqReason
+from chasquimq.model.delivery import DlqReason
 from chasquimq.telemetry import sink as port
-from chasquimq.telemetry.dispatch import SafeSink
 from chasquimq.telemetry.labelled import QueueLabeled
 from chasquimq.telemetry.memory import InMemorySink
+from chasquimq.telemetry.safe_sink import SafeSink
 from chasquimq.telemetry.sink import (
     BATCHES,
     HAPPENINGS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.store.address import normal_url
+from chasquimq.store.net.address import normal_url
 
 PORT = "redis_url must be a URL whose port is a number from 1 to 65535, got"
 QUOTE = "; write special characters of user and password as %XX"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from chasquimq.errors import SettingsError
 from chasquimq.model.cron import CronPattern
-from chasquimq.model.zone import parse_zone
+from chasquimq.model.schedule import parse_zone
 
 NEW_YEAR_2030_MS = 1_893_456_000_000
 LATE_IN_2030_MS = 1_924_819_200_000

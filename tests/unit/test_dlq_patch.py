@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from chasquimq.cli.dlq_patch import Patch, PatchType, patched
+from chasquimq.cli.dlq.select import Patch, PatchType, patched
 from chasquimq.errors import EditRefused
 
 DATA = {"to": "ana", "items": [{"price": 1}, {"price": 2}], "a.b": {"x": 1}}

@@ -5,10 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
-from chasquimq.engine.door import DoorLoop
+from chasquimq.engine.settlement import DoorLoop
 from chasquimq.errors import ConnectionLost, ServerRefused
-from chasquimq.model.outcome import Door
-from chasquimq.store.passing import PartlyPassed
+from chasquimq.model.retry import Door
+from chasquimq.store.consumer.settle import PartlyPassed
 
 DONE, GONE = Door.DONE, Door.GONE
 

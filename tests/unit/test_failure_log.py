@@ -10,7 +10,7 @@ import pytest
 from chasquimq.engine import failure_log
 from chasquimq.engine.failure_log import FailureLog
 from chasquimq.model.delivery import Delivery
-from chasquimq.model.verdict import Failure, Retry
+from chasquimq.model.retry import Failure, Retry
 
 FAILURE = Failure("ValueError", "no")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.engine.holdings import Holdings
+from chasquimq.engine.in_flight import Holdings
 from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ReadSettings
 

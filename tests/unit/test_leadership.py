@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.engine.leadership import Leadership
+from chasquimq.engine.promoter import Leadership
 from chasquimq.errors import ConnectionLost
 from chasquimq.store.upkeep import Lead
 

@@ -10,7 +10,7 @@ import pytest
 from chasquimq import BackoffSpec
 from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
 from chasquimq.model.backoff import Backoff, RetryOverride
-from chasquimq.model.options import (
+from chasquimq.model.job_options import (
     MS_MAX,
     Wait,
     duration_ms,

@@ -9,8 +9,14 @@ from chasquimq.errors import DecodeError, KindRefused, SettingsError
 from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.model.schedule import INSTANT_MS_MAX, Cron, Every, MissedFires
 from chasquimq.repeat import QuarantinedRepeatable
-from chasquimq.wire.new_repeat import Bounds, spell_repeat
-from chasquimq.wire.stored_repeat import BadRecord, decode_record, encode_record, read_stored
+from chasquimq.wire.repeat import (
+    BadRecord,
+    Bounds,
+    decode_record,
+    encode_record,
+    read_stored,
+    spell_repeat,
+)
 
 SKIP = MissedFires.skip()
 

@@ -12,7 +12,7 @@ from chasquimq.errors import (
     ServerRefused,
     ServerUnreachable,
 )
-from chasquimq.store.server_errors import (
+from chasquimq.store.net.errors import (
     Action,
     about,
     action_for,

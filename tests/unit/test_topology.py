@@ -6,11 +6,10 @@ import pytest
 
 from chasquimq.errors import ServerRefused, ServerUnreachable, SettingsError, StoreError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.address import normal_url
-from chasquimq.store.redact import redact
-from chasquimq.store.route import Route, slot_of
-from chasquimq.store.server_errors import error_from_reply
-from chasquimq.store.topology import Kind, Node, parse_topology
+from chasquimq.store.net.address import normal_url
+from chasquimq.store.net.errors import error_from_reply
+from chasquimq.store.net.route import Route, slot_of
+from chasquimq.store.net.topology import Kind, Node, parse_topology, redact
 
 CANARY = "canary-7f3a"
 SLOTS = [

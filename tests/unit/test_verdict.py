@@ -8,9 +8,8 @@ import pytest
 
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
 from chasquimq.model.backoff import Backoff, BackoffDefaults, RetryOverride
-from chasquimq.model.delivery import Delivery
-from chasquimq.model.reason import DlqReason
-from chasquimq.model.verdict import (
+from chasquimq.model.delivery import Delivery, DlqReason
+from chasquimq.model.retry import (
     Bury,
     Failure,
     Retry,

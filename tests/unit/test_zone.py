@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chasquimq.errors import SettingsError
-from chasquimq.model.zone import parse_zone
+from chasquimq.model.schedule import parse_zone
 
 MIDSUMMER = datetime(2030, 7, 1, tzinfo=UTC)
 

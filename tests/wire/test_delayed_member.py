@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError
-from chasquimq.wire.delayed_member import encode_member, split_member
+from chasquimq.wire.stream_entry import encode_member, split_member
 
 
 @given(st.text(max_size=80), st.binary(max_size=80))

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.model.delivery import Delivery
-from chasquimq.wire.event_command import EventSpeller
-from chasquimq.wire.event_fields import Event, EventKind, encode_event
-from chasquimq.wire.resp import command
+from chasquimq.wire.events import Event, EventKind, EventSpeller, encode_event
+from chasquimq.wire.stream_entry import command
 
 KEY = "{chasqui:q}:events"
 WORKER = "host:1:a%b"

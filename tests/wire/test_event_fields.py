@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError
-from chasquimq.wire.event_fields import (
+from chasquimq.wire.events import (
     REASON_CHARS_MAX,
     Event,
     EventKind,

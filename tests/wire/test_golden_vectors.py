@@ -13,12 +13,18 @@ from chasquimq.wire.codec import (
     encode_envelope,
     encode_payload,
 )
-from chasquimq.wire.delayed_member import encode_member, split_member
-from chasquimq.wire.event_fields import decode_event, encode_event
+from chasquimq.wire.events import decode_event, encode_event
 from chasquimq.wire.keys import QueueKeys
-from chasquimq.wire.repeat_spec import decode_spec, encode_spec, resolve_key
-from chasquimq.wire.resp import XaddTemplate, command
-from chasquimq.wire.stream_entry import decode_dlq, encode_dlq, read_fields
+from chasquimq.wire.repeat import decode_spec, encode_spec, resolve_key
+from chasquimq.wire.stream_entry import (
+    XaddTemplate,
+    command,
+    decode_dlq,
+    encode_dlq,
+    encode_member,
+    read_fields,
+    split_member,
+)
 from wire.vectors import cases, flat, load, raw, value
 
 STREAM = load("stream_entries")["stream_entries"]

@@ -6,15 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError, EncodeError
-from chasquimq.model.attempt_row import AttemptOutcome, AttemptRow, outcome_label
-from chasquimq.model.delivery import Arrival, Delivery
-from chasquimq.model.reason import DlqReason
-from chasquimq.model.verdict import Failure
-from chasquimq.wire.history import HistoryEntry, decode_history, encode_history
-from chasquimq.wire.history_block import HistoryBlock
-from chasquimq.wire.history_columns import ERROR_CHARS_MAX
-from chasquimq.wire.history_rows import HistoryRows
-from chasquimq.wire.job_id import new_job_ids
+from chasquimq.model.delivery import Arrival, Delivery, DlqReason
+from chasquimq.model.history import AttemptOutcome, AttemptRow, outcome_label
+from chasquimq.model.retry import Failure
+from chasquimq.wire.history import (
+    ERROR_CHARS_MAX,
+    HistoryBlock,
+    HistoryEntry,
+    HistoryRows,
+    decode_history,
+    encode_history,
+)
+from chasquimq.wire.new_job import new_job_ids
 from support.attempts import block_of
 from wire.vectors import cases, flat, load
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from chasquimq.wire.job_id import new_job_id, new_job_ids, stable_job_id, ulid_ms
+from chasquimq.wire.new_job import new_job_id, new_job_ids, stable_job_id, ulid_ms
 from wire.vectors import load
 
 TIMES = st.integers(0, 2**48 - 1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import LimitExceeded, SettingsError
-from chasquimq.wire.names import (
+from chasquimq.wire.keys import (
     check_group_name,
     check_job_id,
     check_job_name,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chasquimq.model.reason import DlqReason
+from chasquimq.model.delivery import DlqReason
 from chasquimq.wire.stream_entry import (
     ERROR_CHARS_MAX,
     DlqEntry,

@@ -8,8 +8,8 @@ import re
 import select
 from typing import Any, TextIO
 
-from chasquimq.cli.moment import iso
-from chasquimq.cli.render import json_text, mask_secrets, shown
+from chasquimq.cli.output.render import json_text, mask_secrets, shown
+from chasquimq.cli.values import iso
 from chasquimq.model.log import PREFIX
 
 # How long a line waits for a reader that is slow.

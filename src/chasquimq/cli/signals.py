@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from chasquimq.cli import interrupts
 from chasquimq.cli.interrupts import EXIT_INTERRUPTED
-from chasquimq.cli.render import talk
+from chasquimq.cli.output.render import talk
 
 if TYPE_CHECKING:
     from logging import LogRecord

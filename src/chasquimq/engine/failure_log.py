@@ -11,16 +11,13 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
 
-from chasquimq.model.delivery import Arrival, Delivery
-from chasquimq.model.log import get_logger
-from chasquimq.model.pace import Pace
-from chasquimq.model.reason import DlqReason
-from chasquimq.model.verdict import Retry, unknown_since_ms
+from chasquimq.model.delivery import Arrival, Delivery, DlqReason
+from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.retry import Retry, unknown_since_ms
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import TakenOver
-    from chasquimq.model.outcome import Burying
-    from chasquimq.model.verdict import Bury, Failure, RetryPolicy
+    from chasquimq.model.retry import Bury, Burying, Failure, RetryPolicy
 
 _P = ParamSpec("_P")
 logger = get_logger(__name__)

@@ -1,45 +1,112 @@
-"""Lanes and loops become a consumer: start order, drain order, and the tasks in between."""
+"""The last steps of a worker: each on its own, so that one that fails costs no other."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.engine.charger import Charger
-from chasquimq.engine.claimer import Claimer
-from chasquimq.engine.farewell import take_leave
-from chasquimq.engine.hand_back import HandBack
-from chasquimq.engine.holdings import Holdings
-from chasquimq.engine.lease import Lease
-from chasquimq.engine.lease_alarm import LeaseAlarm
-from chasquimq.engine.outcomes import Outcomes
-from chasquimq.engine.pulse import Pulse
-from chasquimq.engine.reader import BUSY_BLOCK_MS_MAX, Intake, Reader
+from chasquimq.engine.delivery_count import Charger
+from chasquimq.engine.in_flight import Holdings
+from chasquimq.engine.lease import Lease, LeaseAlarm, Pulse
+from chasquimq.engine.reader import BUSY_BLOCK_MS_MAX, Claimer, Intake, Reader
 from chasquimq.engine.runner import STOPPING, Begin, Runners
-from chasquimq.engine.supervisor import Supervisor
+from chasquimq.engine.settlement import Outcomes
+from chasquimq.engine.supervisor import Supervisor, Timekeeper
 from chasquimq.engine.suspects import SuspectRequeuer, uncharged
-from chasquimq.engine.timekeeper import Timekeeper
 from chasquimq.errors import StoreError
 from chasquimq.model.log import get_logger
-from chasquimq.model.verdict import describe
-from chasquimq.store.payloads import encode_result
+from chasquimq.model.retry import describe
+from chasquimq.store.consumer.decode import encode_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from chasquimq.engine.historian import Historian
-    from chasquimq.engine.listening import Listener
-    from chasquimq.engine.loop import Loop
-    from chasquimq.engine.reporter import Reporter
+    from chasquimq.engine.history_recorder import Historian
+    from chasquimq.engine.listeners import Listener
+    from chasquimq.engine.metrics_listener import Reporter
+    from chasquimq.engine.settlement import Counters
+    from chasquimq.engine.supervisor import Loop
     from chasquimq.engine.upkeep import UpkeepLoops
     from chasquimq.model.delivery import Delivery
-    from chasquimq.model.verdict import RetryPolicy
+    from chasquimq.model.retry import RetryPolicy
     from chasquimq.settings import WorkerSettings
-    from chasquimq.store.consuming import ConsumerStore
-    from chasquimq.store.leasing import LeaseStore
+    from chasquimq.store.consumer.lease import LeaseStore
+    from chasquimq.store.consumer.store import ConsumerStore
 
 logger = get_logger(__name__)
+# A connection may break under any step, and the next one is there at once.
+_TRIES = 3
+
+Step = Callable[[], Awaitable[object]]
+
+
+async def take_leave(*steps: Step) -> None:
+    """Take every step; whoever calls sets the limit of time."""
+    for step in steps:
+        await _insist(step)
+
+
+async def _insist(step: Step) -> None:
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            await step()
+        except StoreError as error:
+            if not tries_left:
+                logger.warning("a step of stopping failed: %s", error)
+        except Exception:  # a bug in one step must not cost the others
+            logger.exception("a step of stopping failed")
+            return
+        else:
+            return
+
+
+class HandBack:
+    """Entries go back with the number of deliveries that they are charged with."""
+
+    def __init__(self, store: ConsumerStore, holdings: Holdings, counters: Counters) -> None:
+        self._store = store
+        self._holdings = holdings
+        self._counters = counters
+
+    async def give(self, counts: Sequence[tuple[bytes, int]]) -> None:
+        if counts:
+            self._counters.handed_back += await self._store.hand_back(counts)
+            self._holdings.release([entry_id for entry_id, _ in counts])
+
+    async def give_unseen(self) -> None:
+        """What an answer brought that never arrived would else be ours for a whole lease."""
+        self._store.has_gap = False
+        held = set(self._holdings.ids())
+        try:
+            pending = await self._store.pending()
+            await self.give(
+                [(one, self._spent(count)) for one, count in pending if one not in held]
+            )
+        except StoreError:
+            self._store.has_gap = True
+            raise
+
+    async def give_unstarted(self) -> None:
+        """What the server gave us and never started here; those still running stay leased."""
+        counts: list[tuple[bytes, int]] = []
+        for entry_id, count in await self._store.pending():
+            delivery = self._holdings.get(entry_id)
+            if delivery is None:
+                counts.append((entry_id, self._spent(count)))
+            elif not delivery.started_ns:
+                counts.append((entry_id, delivery.earlier))
+        await self.give(counts)
+
+    def _spent(self, count: int) -> int:
+        """What a delivery that nobody heard of is charged with beside itself.
+
+        The claim script charges only what had no charge, so that a larger count is of earlier runs.
+        """
+        is_charged = count == 1 or self._store.abilities.claim_on_read
+        return max(0, count - is_charged)
+
+
 _POLL_S = 0.01
 # A read that began just now cannot be unblocked yet; it is asked again.
 _UNBLOCK_S = 0.05

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import JobTimeout
 from chasquimq.model.log import get_logger
-from chasquimq.model.verdict import describe
+from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
-    from chasquimq.engine.holdings import Holdings
+    from chasquimq.engine.in_flight import Holdings
     from chasquimq.model.delivery import Delivery
 
 # Makes the job's coroutine and its first step: the coroutine, and what it waits for.

@@ -7,15 +7,14 @@ import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from chasquimq.engine.leadership import Leadership
-from chasquimq.engine.loop import Ticker
+from chasquimq.engine.promoter import Leadership
+from chasquimq.engine.supervisor import Ticker
 from chasquimq.model.log import get_logger
 from chasquimq.model.schedule import FIRES_PER_TICK_MAX, MissedFires, Plan, plan_fires
 
 if TYPE_CHECKING:
     from chasquimq.settings import UpkeepSettings
-    from chasquimq.store.due_spec import Agenda, BadSpec, DueSpec, Slot
-    from chasquimq.store.firing import FiringStore
+    from chasquimq.store.repeatables import Agenda, BadSpec, DueSpec, FiringStore, Slot
     from chasquimq.telemetry.sink import MetricsSink
 
 logger = get_logger(__name__)

@@ -1,4 +1,4 @@
-"""Keeps loops alive: whatever ends one early, it starts again, and health says so."""
+"""What a loop is: something that runs until stopped, one bounded step at a time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,55 @@ import random
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from chasquimq.errors import ConnectionLost, StoreError
-from chasquimq.model.log import get_logger
-from chasquimq.model.pace import Pace
-from chasquimq.model.verdict import describe
+from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
-    from chasquimq.engine.loop import Loop
+    from chasquimq.store.consumer.store import ConsumerStore
+
+
+class Loop(Protocol):
+    """Everything the supervisor keeps alive."""
+
+    name: str
+
+    async def run(self) -> None:
+        """Go on until stopped; a StoreError may end it, the supervisor starts it again."""
+        ...
+
+    def stop(self) -> None:
+        """Ask `run` to end soon."""
+        ...
+
+
+class Ticker:
+    """A loop's pause that a stop or a nudge cuts short."""
+
+    def __init__(self) -> None:
+        self._cut = asyncio.Event()
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        self._cut.set()
+
+    def nudge(self) -> None:
+        """End the current pause, or the next one."""
+        self._cut.set()
+
+    async def pause(self, ms: float) -> None:
+        """Wait that long, or until stopped or nudged."""
+        try:
+            async with asyncio.timeout(ms / 1000):
+                await self._cut.wait()
+        except TimeoutError:
+            return
+        if not self.is_stopped:
+            self._cut.clear()
+
 
 logger = get_logger(__name__)
 # A loop is back within two seconds of its cure, which a last long pause must leave time for.
@@ -123,3 +163,28 @@ def _is_asked_for(error: BaseException) -> bool:
 
 def _about(name: str, trouble: _Trouble) -> dict[str, str]:
     return {"loop": name, "error": trouble.error}
+
+
+_PAUSE_MS = 60_000
+
+
+class Timekeeper:
+    """Asks once a minute."""
+
+    name = "timekeeper"
+
+    def __init__(self, store: ConsumerStore) -> None:
+        self._store = store
+        self._ticker = Ticker()
+
+    def stop(self) -> None:
+        self._ticker.stop()
+
+    async def run(self) -> None:
+        while not self._ticker.is_stopped:
+            await self._ticker.pause(_PAUSE_MS)
+            if not self._ticker.is_stopped:
+                await self.run_once()
+
+    async def run_once(self) -> None:
+        await self._store.learn_time()

@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from chasquimq.engine.loop import Ticker
+from chasquimq.engine.supervisor import Ticker
 
 if TYPE_CHECKING:
-    from chasquimq.engine.hand_back import HandBack
+    from chasquimq.engine.pipeline import HandBack
     from chasquimq.model.delivery import Delivery
 
 # What kills its process mostly does it early; a run of this length counts as harmless.

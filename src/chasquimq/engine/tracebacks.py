@@ -1,23 +1,54 @@
-"""Writes down where an error came from: short, storable, and without its words where they are secret.
-
-A trace is collected where the error is, which may be a child process, and becomes text where it is
-known whether the words of errors may be shown.
-"""
+"""Lets a user's hook change error text before it is stored; what the hook raises ends here."""
 
 from __future__ import annotations
 
 import asyncio
 import linecache
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast
 
 import msgspec
 
-from chasquimq.model.verdict import Failure, type_name
+from chasquimq.model.log import get_logger
+from chasquimq.model.retry import Failure, describe, type_name
+
+if TYPE_CHECKING:
+    from chasquimq.settings import Redact
+
+logger = get_logger(__name__)
+WITHHELD = "<withheld: the redact hook failed>"
+
+
+class Redaction:
+    """The hook of one worker; where it fails, no word of the error is told."""
+
+    def __init__(self, hook: Redact) -> None:
+        self._hook = hook
+        self._has_warned = False
+
+    def __call__(self, error_type: str, message: str) -> str:
+        try:
+            redacted = self._hook(error_type, message)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a user's hook may raise anything
+            return self._withhold(f"raised {describe(error).error_type}")
+        # Callers lie.
+        if not isinstance(redacted, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return self._withhold(f"returned {type(redacted).__name__}")
+        return redacted
+
+    def _withhold(self, what: str) -> str:
+        # Only the kind of trouble: its words may be the very ones that must not be told.
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("the redact hook must return text, errors are withheld: it %s", what)
+        return WITHHELD
+
 
 CHARS_MAX = 16 * 1024
 UNREADABLE = "<no traceback: the exception cannot be formatted>"
@@ -34,16 +65,11 @@ _CONTEXT = "\nDuring handling of the above exception, another exception occurred
 _ROOM = Path(__file__).parents[1]
 # How a handler came to be called is the same for every job.
 _OURS = (
-    *(
-        str(_ROOM / part)
-        for part in ("assembly.py", "batch_tables.py", "batching.py", "handlers.py", "run_spans.py")
-    ),
+    f"{_ROOM / 'worker'}{os.sep}",
     f"{_ROOM / 'engine'}{os.sep}",
     f"{_ROOM / 'telemetry'}{os.sep}",
     f"{Path(asyncio.__file__).parent}{os.sep}",
 )
-
-Redact: TypeAlias = Callable[[str, str], str]
 
 
 class TracePart(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,23 +1,94 @@
-"""The loops that keep a queue moving without running any job, and the one that watches its DLQ."""
+"""Sweeps up what accidents leave behind: ghosts, empty consumers, index entries of jobs gone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chasquimq.engine.dlq_alarm import DlqAlarm
-from chasquimq.engine.janitor import Janitor
 from chasquimq.engine.promoter import Promoter
 from chasquimq.engine.scheduler import Scheduler
+from chasquimq.engine.supervisor import Ticker
+from chasquimq.model.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chasquimq.engine.loop import Loop
+    from chasquimq.engine.supervisor import Loop
     from chasquimq.settings import UpkeepSettings
-    from chasquimq.store.firing import FiringStore
-    from chasquimq.store.janitor import JanitorStore
-    from chasquimq.store.upkeep import UpkeepStore
+    from chasquimq.store.repeatables import FiringStore
+    from chasquimq.store.upkeep import JanitorStore, UpkeepStore
     from chasquimq.telemetry.sink import MetricsSink
+
+logger = get_logger(__name__)
+_IDLE_MS_MIN = 3_600_000
+
+
+class Janitor:
+    """Looks once a minute, one worker of the fleet at a time, whoever leads promotion."""
+
+    name = "janitor"
+
+    def __init__(self, store: JanitorStore, pause_ms: int) -> None:
+        self._store = store
+        self._pause_ms = pause_ms
+        self._ticker = Ticker()
+        self.ghost_count = 0
+        self.reaped_count = 0
+
+    def stop(self) -> None:
+        self._ticker.stop()
+
+    async def run(self) -> None:
+        while not self._ticker.is_stopped:
+            await self._ticker.pause(self._pause_ms)
+            if not self._ticker.is_stopped and await self._store.take_turn(self._pause_ms):
+                await self.run_once()
+
+    async def run_once(self) -> None:
+        """Forget ghosts and stale index entries, remove consumers idle for an hour."""
+        ghosts = await self._store.sweep_ghosts()
+        if ghosts:
+            self.ghost_count += ghosts
+            logger.warning(
+                "%d pending jobs had been deleted by somebody", ghosts, extra={"count": ghosts}
+            )
+        self.reaped_count += await self._store.reap_consumers(_IDLE_MS_MIN)
+        await self._store.sweep_index()
+
+
+PAUSE_MS = 10_000
+
+
+class DlqAlarm:
+    """Warns once, and again only after the DLQ had been short enough in between."""
+
+    name = "dlq-alarm"
+
+    def __init__(self, store: UpkeepStore, len_max: int, pause_ms: int = PAUSE_MS) -> None:
+        self._store = store
+        self._len_max = len_max
+        self._pause_ms = pause_ms
+        self._ticker = Ticker()
+        self.is_ringing = False
+
+    def stop(self) -> None:
+        self._ticker.stop()
+
+    async def run(self) -> None:
+        while not self._ticker.is_stopped:
+            await self.run_once()
+            await self._ticker.pause(self._pause_ms)
+
+    async def run_once(self) -> None:
+        """Look, and warn if the DLQ has become too long since the last look."""
+        dead = await self._store.dlq_len()
+        was_ringing, self.is_ringing = self.is_ringing, dead > self._len_max
+        if self.is_ringing and not was_ringing:
+            logger.warning(
+                "%d jobs are in the DLQ, more than dlq_max_stream_len (%d)",
+                dead,
+                self._len_max,
+                extra={"dead": dead, "dlq_max_stream_len": self._len_max},
+            )
 
 
 class UpkeepLoops:

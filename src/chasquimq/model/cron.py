@@ -1,25 +1,213 @@
-"""Finds the next instant a cron expression names, in any zone and across clock changes."""
+"""Reads one field of a cron expression into the values it allows."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from calendar import monthrange
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
+from typing import NamedTuple
 
 from chasquimq.errors import ScheduleRefused
-from chasquimq.model.cron_days import DayRule
-from chasquimq.model.cron_fields import (
-    HOUR,
-    MINUTE,
-    MONTH,
-    SECOND,
-    YEAR,
-    YEAR_MAX,
-    YEAR_MIN,
-    read_values,
-)
+
+YEAR_MIN = 1970
+YEAR_MAX = 5_000
+DIGITS_MAX = 4
+
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One of the seven fields: its name, its bounds, and the words it understands."""
+
+    name: str
+    low: int
+    high: int
+    words: Mapping[str, int]
+
+    def refuse(self, found: str, rule: str) -> ScheduleRefused:
+        return ScheduleRefused(f"cron {self.name}", found, rule)
+
+
+SECOND = Field("second", 0, 59, {})
+MINUTE = Field("minute", 0, 59, {})
+HOUR = Field("hour", 0, 23, {})
+DAY = Field("day of month", 1, 31, {})
+MONTH = Field("month", 1, 12, {word: i for i, word in enumerate(_MONTHS, start=1)})
+WEEKDAY = Field("weekday", 0, 7, {word: i for i, word in enumerate(_WEEKDAYS)})
+YEAR = Field("year", YEAR_MIN, YEAR_MAX, {})
+
+
+def read_values(field: Field, text: str) -> tuple[int, ...]:
+    """Read a whole field, a list of terms, into its values in order."""
+    terms = (read_term(field, term) for term in text.split(","))
+    return tuple(sorted({value for values in terms for value in values}))
+
+
+def read_term(field: Field, term: str) -> range:
+    """Read one term: `*`, `a`, `a-b`, each with a step or without."""
+    span, slash, step = term.partition("/")
+    low, high = _read_span(field, span, is_open=bool(slash))
+    if low > high:
+        raise field.refuse(term, "a range that does not run backwards")
+    return range(low, high + 1, _read_step(field, step) if slash else 1)
+
+
+def read_number(field: Field, text: str) -> int:
+    """Read a number or a word that stands for one."""
+    if text in field.words:
+        return field.words[text]
+    if not _is_number(text) or not field.low <= int(text) <= field.high:
+        raise field.refuse(text, f"a number from {field.low} to {field.high}")
+    return int(text)
+
+
+def _read_span(field: Field, span: str, *, is_open: bool) -> tuple[int, int]:
+    if span == "*":
+        return field.low, field.high
+    start, dash, end = span.partition("-")
+    low = read_number(field, start)
+    if dash:
+        return low, _read_end(field, end)
+    return low, field.high if is_open else low
+
+
+def _read_end(field: Field, end: str) -> int:
+    # Sunday opens the week as 0 and closes it as 7, so that FRI-SUN runs forwards.
+    if field is WEEKDAY and end == "SUN":
+        return WEEKDAY.high
+    return read_number(field, end)
+
+
+def _read_step(field: Field, step: str) -> int:
+    if not _is_number(step) or int(step) < 1:
+        raise field.refuse(step, "a step of at least 1")
+    return int(step)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+
+
+LAST = -1
+NTH_MAX = 5
+
+_SATURDAY = 6
+_SUNDAY = 0
+
+
+class MonthShape(NamedTuple):
+    """All that a day rule needs to know of a month; there are only 28 shapes."""
+
+    first_weekday: int
+    day_count: int
+
+    def weekday(self, day: int) -> int:
+        return (self.first_weekday + day - 1) % 7
+
+
+@dataclass(frozen=True, slots=True)
+class DayRule:
+    """The day-of-month and weekday fields together; None is a field that allows all days."""
+
+    days: frozenset[int] | None
+    nearest_to: frozenset[int]
+    weekdays: frozenset[tuple[int, int | None]] | None
+    needs_both: bool
+    _known: dict[MonthShape, tuple[int, ...]] = field(
+        default_factory=dict[MonthShape, tuple[int, ...]], compare=False, repr=False
+    )
+
+    @classmethod
+    def read(cls, days: str, weekdays: str) -> DayRule:
+        """Read both fields; a leading `+` on the weekday asks for days that match both."""
+        needs_both = weekdays.startswith("+")
+        days, weekdays = days.replace("?", "*"), weekdays.removeprefix("+").replace("?", "*")
+        plain = [term for term in days.split(",") if not _is_nearest(term)]
+        nearest = [term for term in days.split(",") if _is_nearest(term)]
+        return cls(
+            None if days == "*" else frozenset(day for term in plain for day in _read_days(term)),
+            frozenset(read_number(DAY, term.removesuffix("W")) for term in nearest),
+            None if weekdays == "*" else frozenset(_read_weekdays(weekdays)),
+            needs_both,
+        )
+
+    def days_of(self, year: int, month: int) -> tuple[int, ...]:
+        """The days of this month that the rule allows, in order."""
+        monday_based, day_count = monthrange(year, month)
+        shape = MonthShape((monday_based + 1) % 7, day_count)
+        if shape not in self._known:
+            self._known[shape] = tuple(self._days_in(shape))
+        return self._known[shape]
+
+    def _days_in(self, shape: MonthShape) -> Iterator[int]:
+        nearest = {nearest_weekday(day, shape) for day in self.nearest_to if day <= shape.day_count}
+        for day in range(1, shape.day_count + 1):
+            if self._allows(day, shape, day in nearest):
+                yield day
+
+    def _allows(self, day: int, shape: MonthShape, is_nearest: bool) -> bool:
+        by_day = self.days is None or is_nearest or _matches_day(day, shape, self.days)
+        by_weekday = self.weekdays is None or _matches_weekday(day, shape, self.weekdays)
+        if self.needs_both or self.days is None or self.weekdays is None:
+            return by_day and by_weekday
+        return by_day or by_weekday
+
+
+def nearest_weekday(day: int, shape: MonthShape) -> int:
+    """Monday to Friday closest to the day, without leaving the month."""
+    if shape.weekday(day) == _SATURDAY:
+        return day - 1 if day > 1 else day + 2
+    if shape.weekday(day) == _SUNDAY:
+        return day + 1 if day < shape.day_count else day - 2
+    return day
+
+
+def _is_nearest(term: str) -> bool:
+    return term.endswith("W")
+
+
+def _read_days(term: str) -> range | tuple[int]:
+    return (LAST,) if term == "L" else read_term(DAY, term)
+
+
+def _read_weekdays(text: str) -> Iterator[tuple[int, int | None]]:
+    for term in text.split(","):
+        body, nth = _split_nth(term)
+        for weekday in read_term(WEEKDAY, body):
+            yield weekday % 7, nth
+
+
+def _split_nth(term: str) -> tuple[str, int | None]:
+    body, hash_sign, nth = term.partition("#")
+    if not hash_sign:
+        return (term[:-1], LAST) if term.endswith("L") else (term, None)
+    if nth == "L":
+        return body, LAST
+    if nth not in map(str, range(1, NTH_MAX + 1)):
+        raise WEEKDAY.refuse(term, f"followed by #1 to #{NTH_MAX} or #L")
+    return body, int(nth)
+
+
+def _matches_day(day: int, shape: MonthShape, days: frozenset[int]) -> bool:
+    return day in days or (LAST in days and day == shape.day_count)
+
+
+def _matches_weekday(
+    day: int, shape: MonthShape, weekdays: frozenset[tuple[int, int | None]]
+) -> bool:
+    weekday = shape.weekday(day)
+    is_last = day + 7 > shape.day_count
+    return (
+        (weekday, None) in weekdays
+        or (weekday, (day + 6) // 7) in weekdays
+        or (is_last and (weekday, LAST) in weekdays)
+    )
+
 
 EXPRESSION_CHARS_MAX = 1_024
 EXPRESSIONS_REMEMBERED_MAX = 1_024

@@ -1,14 +1,28 @@
-"""A job as read from the stream, and what this worker knows of it."""
+"""Why a job lies in the DLQ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from chasquimq.model.backoff import RetryOverride
-from chasquimq.model.reason import DlqReason
+
+
+class DlqReason(StrEnum):
+    """The label in a DLQ entry's `reason` field; the first five are the original's."""
+
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    DECODE_FAILED = "decode_failed"
+    MALFORMED = "malformed"
+    OVERSIZE_PAYLOAD = "oversize_payload"
+    UNRECOVERABLE = "unrecoverable"
+    CRASH_LOOP = "crash_loop"
+    UNKNOWN_NAME = "unknown_name"
+    MALFORMED_DELAYED = "malformed_delayed"
+    EXPIRED = "expired"
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):

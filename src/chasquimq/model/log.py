@@ -1,21 +1,53 @@
-"""Loggers whose calls never raise: what a user's logging set-up raises harms no job and no loop.
-
-No handler is added here, not even a silent one: where a program sets up no logging, Python writes
-warnings to stderr, and a buried job or a server that is away must not go unseen.
-
-Whatever belongs to a record is named `chasqui_…`, so that it clashes with no field of the user's.
-"""
+"""Lets a message through at once, then ever less often, however often it is asked for."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from chasquimq.model.pace import Pace
+_QUIET_S_MIN = 60.0
+_QUIET_S_MAX = 3_600.0
+
+
+class Pace:
+    """Ask before each message; `held_back` counts the refusals since the last one let through."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._quiet_s = _QUIET_S_MIN / 2
+        self._quiet_until_s = float("-inf")
+        # When the last message was let through, and the one before it.
+        self._last_s = self._before_s = now_s()
+        self.held_back = 0
+
+    def allows(self) -> bool:
+        now_s = self._now_s()
+        if now_s < self._quiet_until_s:
+            self.held_back += 1
+            return False
+        self._quiet_s = min(self._quiet_s * 2, _QUIET_S_MAX)
+        self._quiet_until_s = now_s + self._quiet_s
+        self._before_s, self._last_s = self._last_s, now_s
+        return True
+
+    def held_back_text(self) -> str:
+        """Ends a message that was let through: how many like it were not; empty for none."""
+        count = self.take_held_back()
+        if not count:
+            return ""
+        seconds = self._last_s - self._before_s
+        return f"; {count:,} more like it were not logged in the {seconds:,.0f} s before"
+
+    def take_held_back(self) -> int:
+        """How many were refused; counting starts again."""
+        held_back, self.held_back = self.held_back, 0
+        return held_back
+
 
 PREFIX = "chasqui_"
 # From the logging module back to the line that logs: `_log` and the method of the level between.

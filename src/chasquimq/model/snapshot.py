@@ -1,12 +1,87 @@
-"""Read-only pictures of a queue at one moment, by the server's clock."""
+"""What a worker says of itself, and what can be told from its silence."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from chasquimq.model.json_value import ToDict
-from chasquimq.model.worker_record import WorkerRecord, WorkerState, state_after
+from chasquimq.errors import StoreError
+from chasquimq.model.json_value import JsonForm, ToDict
+
+WorkerState = Literal["alive", "silent", "dead", "parking"]
+# A worker says nothing more often than this, however short its lease is.
+RECORD_PAUSE_MS_MIN = 1_000
+# The record of a dead worker stays for a while: it tells whose the jobs were, and on which host.
+_KEPT_AFTER_DEATH_MS = 60_000
+_HANDLERS_MAX = 200
+_HANDLERS_BYTES_MAX = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord(ToDict):
+    """One worker of one group; every field has a default, so that older and newer ones are read.
+
+    `handlers` are the names that it has handlers for, the first of them where there are many:
+    `handlers_left_out` says how many more there are. `handles_all` is one function for every name.
+    `supports` names what it does beside its jobs: `delayed`, `repeatable`, `results`, `history`,
+    `events`. `started_at_ms` is by the server's clock. `ttl_ms` is how long the server keeps the
+    record after each renewal, so that the time left tells how old the last one is.
+    """
+
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+    queues: tuple[str, ...] = ()
+    group: str = ""
+    concurrency: int = 0
+    lease_ms: int = 0
+    ttl_ms: int = 0
+    started_at_ms: int = 0
+    handlers: tuple[str, ...] = ()
+    handlers_left_out: int = 0
+    handles_all: bool = False
+    supports: tuple[str, ...] = ()
+
+    def lacks(self, name: str) -> bool:
+        """Whether it is known to have no handler of that name; one that names none does not say."""
+        is_known = bool(self.handlers) and not (self.handles_all or self.handlers_left_out)
+        return is_known and name not in self.handlers
+
+
+def record_ttl_ms(lease_ms: int) -> int:
+    """How long a record outlives its last renewal: a lease, and then a minute of being dead."""
+    return lease_ms + _KEPT_AFTER_DEATH_MS
+
+
+def bounded_handlers(names: Iterable[str]) -> tuple[tuple[str, ...], int]:
+    """The first names that a record has room for, and how many are left out."""
+    every, bytes_left, kept = list(names), _HANDLERS_BYTES_MAX, list[str]()
+    for name in every[:_HANDLERS_MAX]:
+        bytes_left -= len(name.encode(errors="replace"))
+        if bytes_left < 0:
+            break
+        kept.append(name)
+    return tuple(kept), len(every) - len(kept)
+
+
+def state_after(silent_ms: int, lease_ms: int, *, has_record: bool) -> WorkerState:
+    """Whether a worker lives that was not heard of for so long; a whole lease is death.
+
+    One with a record is heard of every third of its lease, so half a lease is a silence.
+    """
+    # What is renewed once a second may be a second old.
+    patience_ms = 2 * RECORD_PAUSE_MS_MIN if has_record else 0
+    if silent_ms > max(lease_ms, patience_ms):
+        return "dead"
+    return "silent" if has_record and silent_ms > max(lease_ms // 2, patience_ms) else "alive"
+
+
+def leases_of(records: Sequence[WorkerRecord]) -> list[int]:
+    """The different leases, the shortest first."""
+    return sorted({one.lease_ms for one in records})
+
 
 _RUST_NAME = re.compile("c-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -116,3 +191,83 @@ class WrongType(ToDict):
 
     def __str__(self) -> str:
         return f"the key {self.key} must hold a {self.wanted}, found a {self.found}"
+
+
+@dataclass(slots=True)
+class Survey(ToDict):
+    """Snapshots of many queues, keys that kept others from being looked at, and those others.
+
+    `unseen` are the queues of masters that do not answer, and why; `missed` is why others, whose
+    names nobody could list, are not here at all.
+    """
+
+    snapshots: list[Snapshot]
+    broken: list[WrongType]
+    broken_queues: list[str]
+    unseen: dict[str, StoreError]
+    missed: list[StoreError]
+
+    @property
+    def silences(self) -> list[str]:
+        """What kept masters from answering, each once."""
+        return list(dict.fromkeys(map(str, (*self.missed, *self.unseen.values()))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was seen, and why the rest was not, in words."""
+        return {
+            "snapshots": [one.to_dict() for one in self.snapshots],
+            "broken": [one.to_dict() for one in self.broken],
+            "broken_queues": list(self.broken_queues),
+            "unseen": {queue: str(why) for queue, why in self.unseen.items()},
+            "missed": [str(why) for why in self.missed],
+        }
+
+
+State = Literal["ready", "running", "delayed", "dead", "completed", "unknown"]
+Source = Literal["stream", "delayed", "dlq", "outcome", "result", "history"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState(ToDict):
+    """What is known of one job; None stands for what is not known.
+
+    `ready` waits for a worker, `running` is held by one, `delayed` waits for its time (retries
+    too), `dead` was given up, `completed` is done. A job that ended long ago is `unknown` where
+    nothing is kept of it, as is one that never was. `source` is where the state is known from.
+
+    `attempt` counts runs already spent, of a job that ended all its runs. `entry_id` is the place
+    in the stream or the DLQ. `worker` runs the job or ran it last; `since_ms` is when the server
+    last heard that it holds the job. `created_at_ms` is of the producer's clock, other times are of
+    the server's; `started_at_ms` and `duration_us` are those of the last run. `data` is what the
+    job carries, where `is_decoded`; `payload_bytes` is its size. `has_result` says that a result is
+    kept. `waits_for` says why a `delayed` job that is due again and again does not run: no worker
+    that met it has its handler. After `waits_until_ms` it is buried.
+    `scanned_all` is False where the search gave up before it had seen every entry, so that
+    `unknown` does not mean gone.
+    """
+
+    job_id: str
+    state: State
+    source: Source | None = None
+    name: str | None = None
+    attempt: int | None = None
+    entry_id: str | None = None
+    worker: str | None = None
+    since_ms: int | None = None
+    created_at_ms: int | None = None
+    due_ms: int | None = None
+    ready_at_ms: int | None = None
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    duration_us: int | None = None
+    reason: str | None = None
+    error: str | None = None
+    waits_for: str | None = None
+    waits_since_ms: int | None = None
+    waits_until_ms: int | None = None
+    traceback: str | None = None
+    payload_bytes: int | None = None
+    is_decoded: bool = False
+    data: Annotated[Any, JsonForm()] = None
+    has_result: bool = False
+    scanned_all: bool = True

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from chasquimq.model.options import BackoffLike
-from chasquimq.queue.adding import Adding, DelayLike, DelayMsLike, OnConflict
-from chasquimq.queue.cancelling import Cancelling
-from chasquimq.queue.dead_letters import DeadLetters
-from chasquimq.queue.finding import Finding
-from chasquimq.queue.repeating import MissedFiresLike, Repeating, RepeatLike
-from chasquimq.queue.resulting import Resulting
+from chasquimq.model.job_options import BackoffLike
+from chasquimq.queue.queue import DelayLike, DelayMsLike, OnConflict, Queue
+from chasquimq.queue.repeatables import MissedFiresLike, RepeatLike
 from chasquimq.settings import CredentialProvider
-from chasquimq.store.dead_letters import Imported
-from chasquimq.store.draining import Cancelled, Drained
+from chasquimq.store.dlq import Imported
+from chasquimq.store.drain import Cancelled, Drained
 
 __all__ = [
     "BackoffLike",
@@ -26,10 +22,3 @@ __all__ = [
     "Queue",
     "RepeatLike",
 ]
-
-
-class Queue(Adding, Repeating, Cancelling, Resulting, DeadLetters, Finding):
-    """One queue, from the outside; connects when first used.
-
-    Every method may be called from many tasks at once. After `close()` every call is refused.
-    """

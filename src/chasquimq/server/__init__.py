@@ -1,8 +1,8 @@
 """A real server for a machine that has none: found, started once, shared, stopped."""
 
 from chasquimq.server.finder import Found, find_or_start, find_server, resolve_server
+from chasquimq.server.project import ProjectServer, ServerStatus
 from chasquimq.server.session import SessionServer
-from chasquimq.server.supervisor import ProjectServer, ServerStatus
 
 __all__ = [
     "Found",

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chasquimq.errors import ServerUnreachable
-from chasquimq.server.binary import find_binary
-from chasquimq.server.supervisor import ProjectServer
+from chasquimq.server.launch import find_binary
+from chasquimq.server.project import ProjectServer
 
 URL_VARIABLES = ("CHASQUI_REDIS_URL", "REDIS_URL")
 # Programs written for ChasquiMQ (Rust) rely on it.

@@ -1,13 +1,132 @@
-"""Asks a server who it is, with a plain socket and a few lines of its protocol."""
+"""Where a server listens: a unix socket, a loopback port, or both."""
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal, get_args
+from urllib.parse import quote, unquote
 
-from chasquimq.server.address import Address
+from chasquimq.errors import SettingsError
+
+LOOPBACK_HOST = "127.0.0.1"
+UNIX_SCHEME = "unix://"
+# Where other systems than Linux keep who listens: level, option, and the bytes up to the user.
+_SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A socket path, a port (0: none), or both; the socket is preferred."""
+
+    socket_path: Path | None = None
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        if self.socket_path is not None:
+            return UNIX_SCHEME + quote(str(self.socket_path))
+        return f"redis://{LOOPBACK_HOST}:{self.port}"
+
+    def connect(self, timeout_s: float) -> socket.socket:
+        if self.socket_path is None:
+            return socket.create_connection((LOOPBACK_HOST, self.port), timeout_s)
+        return _connect_unix(self.socket_path, timeout_s)
+
+
+def unix_address(url: str) -> Address | None:
+    """Read back a `unix://` URL; None: it is something else."""
+    if not url.startswith(UNIX_SCHEME + "/"):
+        return None
+    return Address(socket_path=Path(unquote(url.removeprefix(UNIX_SCHEME))))
+
+
+def free_port() -> int:
+    """A loopback port that nobody listened on a moment ago."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _connect_unix(path: Path, timeout_s: float) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.settimeout(timeout_s)
+    try:
+        link.connect(str(path))
+        check_peer(link, path)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def check_peer(link: socket.socket, path: Path | str) -> None:
+    """Talk to nobody but ourselves: another user may listen where our server did.
+
+    Raises:
+        PermissionError: another user listens there.
+    """
+    user = _peer_user(link)
+    if user is not None and user != os.getuid():
+        raise PermissionError(f"user {os.getuid()} must listen on {path}, found user {user}")
+
+
+def _peer_user(link: socket.socket) -> int | None:
+    """Who listens; None: this system does not say."""
+    if sys.platform == "linux":
+        said = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return struct.unpack("3i", said)[1]
+    try:
+        said = link.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 128)
+        return struct.unpack_from("=II", said)[1]
+    except (OSError, struct.error):
+        return None
+
+
+# One name for every server: whoever starts on a directory meets the same lock.
+DATA_LOCK_NAME = "data.lock"
+
+AofMode = Literal["no", "everysec", "always"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """All that a server process needs to know before it starts."""
+
+    binary: Path
+    address: Address
+    data_dir: Path
+    log_path: Path
+    lock_path: Path
+    aof: AofMode = "everysec"
+    extra: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.aof not in get_args(AofMode):
+            raise SettingsError("aof", self.aof, '"no", "everysec" or "always"')
+
+    @property
+    def command(self) -> list[str]:
+        return [str(self.binary), *self._storage(), *self._listening(), *self.extra]
+
+    def _storage(self) -> list[str]:
+        fsync = [] if self.aof == "no" else ["--appendfsync", self.aof]
+        appendonly = ["--appendonly", "no" if self.aof == "no" else "yes", *fsync]
+        # A queue that evicts loses jobs; a full server must say so instead.
+        evicting = ["--maxmemory-policy", "noeviction"]
+        return ["--dir", str(self.data_dir), "--save", "", *appendonly, *evicting]
+
+    def _listening(self) -> list[str]:
+        tcp = ["--bind", LOOPBACK_HOST, "--port", str(self.address.port)]
+        if self.address.socket_path is None:
+            return tcp
+        return [*tcp, "--unixsocket", str(self.address.socket_path), "--unixsocketperm", "700"]
+
 
 ANSWER_TIMEOUT_S = 1.0
 REPLY_BYTES_MAX = 1 << 20

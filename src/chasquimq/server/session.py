@@ -1,9 +1,12 @@
-"""A server for one session, such as a test or a demo: it dies with its owner."""
+"""One life of a server process, tied to the life of this one by a pipe."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,12 +14,57 @@ from types import TracebackType
 from typing import Self
 
 from chasquimq.errors import ServerUnreachable
-from chasquimq.server.address import Address, free_port
-from chasquimq.server.binary import bundled_binary
-from chasquimq.server.command_line import DATA_LOCK_NAME, AofMode, LaunchPlan
-from chasquimq.server.lifeline import Lifeline
-from chasquimq.server.probe import tell
-from chasquimq.server.socket_path import fits_a_socket
+from chasquimq.server.files import becomes_free, fits_a_socket
+from chasquimq.server.launch import await_answer, bundled_binary, spawn_tied
+from chasquimq.server.probe import DATA_LOCK_NAME, Address, AofMode, LaunchPlan, free_port, tell
+
+DEATH_WAIT_S = 10.0
+
+
+class Lifeline:
+    """A running server and the pipe whose closing kills it."""
+
+    def __init__(self, plan: LaunchPlan, scratch: Path) -> None:
+        self._lock_path = plan.lock_path
+        self._owner_pid = os.getpid()
+        self._shell = spawn_tied(plan, scratch)
+        _lifelines.add(self)
+        try:
+            self.server_pid = await_answer(plan).pid
+        except BaseException:
+            self.cut()
+            raise
+
+    @property
+    def is_ours(self) -> bool:
+        """False: this process is a fork of the owner and has no say in the server's life."""
+        return self._owner_pid == os.getpid()
+
+    def cut(self) -> None:
+        """Kill the server, and return when it and its children are gone."""
+        # The group outlives a server that died by itself, so no stranger's pid is ever hit.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._shell.pid, signal.SIGKILL)
+        self.let_go()
+        self._shell.wait()
+        becomes_free(self._lock_path, DEATH_WAIT_S)
+
+    def let_go(self) -> None:
+        assert self._shell.stdin is not None, "the pipe is made with the shell"
+        self._shell.stdin.close()
+
+
+_lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
+
+
+def _let_go_of_all() -> None:
+    for lifeline in list(_lifelines):
+        lifeline.let_go()
+
+
+# A forked child would keep the pipe open, and with it the server, after the owner is gone.
+os.register_at_fork(after_in_child=_let_go_of_all)
+
 
 PORT_TRIES_MAX = 5
 SHUTDOWN_WAIT_S = 10.0

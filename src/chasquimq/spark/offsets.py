@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from chasquimq.errors import SettingsError
-from chasquimq.store.ranging import NO_ENTRY, StreamFacts
+from chasquimq.store.inspect.ranges import NO_ENTRY, StreamFacts
 
 _POSITION = re.compile(r"(?P<id>\d{1,20}-\d{1,20})(?:@(?P<count>\d{1,20}|\?))?")
 _ID_PART_MAX = 2**64 - 1

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from chasquimq.errors import DecodeError, StoreError
-from chasquimq.store.connection import Reply, pack
-from chasquimq.store.server_errors import Action, action_for
+from chasquimq.store.net.connection import Reply, pack
+from chasquimq.store.net.errors import Action, action_for
 from chasquimq.wire.codec import decode_payload
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.outcome import JobOutcome, decode_outcome
 
 if TYPE_CHECKING:
-    from chasquimq.store.link import Link
+    from chasquimq.store.net.reconnect import Link
 
 _IDS_PER_CALL_MAX = 500
 

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from chasquimq.errors import SettingsError
-from chasquimq.model.log import get_logger
-from chasquimq.model.pace import Pace
+from chasquimq.model.log import Pace, get_logger
 
 logger = get_logger(__name__)
 REQUEST_BYTES_MAX = 8_192

@@ -18,10 +18,8 @@ except ModuleNotFoundError as missing:
     raise
 
 from chasquimq.errors import SettingsError
-from chasquimq.telemetry.families import FAMILIES
-from chasquimq.telemetry.family import Family
-from chasquimq.telemetry.tally import NAMES_MAX, Labels, Tallies
-from chasquimq.telemetry.tally_sink import TallySink
+from chasquimq.telemetry.families import FAMILIES, Family
+from chasquimq.telemetry.tally import NAMES_MAX, Labels, Tallies, TallySink
 
 METER_NAME = "chasquimq"
 _UNITS = {"": "1", "seconds": "s", "ms": "ms", "entries": "{entry}"}

@@ -9,6 +9,7 @@ from typing import Any
 from chasquimq.telemetry.records import (
     U32_MAX,
     U64_MAX,
+    CompletedRuns,
     DlqRouted,
     GroupRecreated,
     JobOutcome,
@@ -25,7 +26,6 @@ from chasquimq.telemetry.records import (
     WorkerHealth,
     saturate,
 )
-from chasquimq.telemetry.runs import CompletedRuns
 
 __all__ = [
     "BATCHES",

@@ -25,14 +25,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from chasquimq.engine.door import DoorLoop
+from chasquimq.engine.settlement import DoorLoop
 from chasquimq.errors import ConnectionLost, SettingsError
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.connection import Connection
-from chasquimq.store.consuming import ConsumerStore
-from chasquimq.store.firing import FiringStore
-from chasquimq.store.history_writing import HistoryStore
-from chasquimq.store.leasing import LeaseStore
+from chasquimq.store.consumer.lease import LeaseStore
+from chasquimq.store.consumer.store import ConsumerStore
+from chasquimq.store.history import HistoryStore
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.connection import Connection
+from chasquimq.store.repeatables import FiringStore
 from chasquimq.store.upkeep import UpkeepStore
 
 # What a killed process leaves as its code, too.

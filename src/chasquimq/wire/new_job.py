@@ -1,19 +1,92 @@
-"""What a caller asks for becomes a job ready to be written: checked whole, then spelled."""
+"""Job ids: ULIDs, 48 bits of time and 80 bits of noise in upper-case Crockford base32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from hashlib import blake2b
+from itertools import repeat
+from operator import add, methodcaller
 from typing import Any
 
 import msgspec
 
 from chasquimq.errors import PayloadTooLarge, SettingsError, WireError
 from chasquimq.model.backoff import RetryOverride
-from chasquimq.model.options import Wait, optional_ms, retry_override, wait_of
+from chasquimq.model.job_options import Wait, optional_ms, retry_override, wait_of
 from chasquimq.wire.codec import encode_envelope, encode_payload, encode_plain_envelope
-from chasquimq.wire.job_id import new_job_ids
-from chasquimq.wire.names import check_job_id, check_job_name
+from chasquimq.wire.keys import check_job_id, check_job_name
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_TIME_CHARS = 10
+_RANDOM_CHARS = 16
+_POOLED = 256
+_TIME_BITS = 48
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_DIGITS = {char: digit for digit, char in enumerate(_ALPHABET)}
+# 256 is a multiple of 32, so taking each byte modulo 32 keeps the characters uniform.
+_CHAR_OF_BYTE = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
+
+
+def new_job_id(now_ms: int) -> str:
+    """Return one fresh id stamped with `now_ms`."""
+    # Asking the kernel for each id costs more than the rest of an add's spelling.
+    try:
+        noise = _pool.pop()
+    except IndexError:
+        _refill()
+        noise = _pool.pop()
+    return _spell_time(now_ms) + noise
+
+
+def new_job_ids(count: int, now_ms: int) -> list[str]:
+    """Return `count` fresh ids stamped with `now_ms`.
+
+    A thousand and twenty-four share 70 bits of noise and are in order: those that one call adds
+    need only be told from those of other calls in the same millisecond.
+    """
+    job_ids: list[str] = []
+    while (left := count - len(job_ids)) > 0:
+        start = new_job_id(now_ms)[:-2]
+        job_ids += [start + pair for pair in _PAIRS[:left]]
+    return job_ids
+
+
+def stable_job_id(seed: bytes, at_ms: int) -> str:
+    """Return the id that this seed has at this time; whoever asks gets the same."""
+    digest = blake2b(seed + at_ms.to_bytes(8, "big"), digest_size=_RANDOM_CHARS).digest()
+    return _spell_time(at_ms) + digest.translate(_CHAR_OF_BYTE).decode("ascii")
+
+
+def ulid_ms(job_id: str) -> int | None:
+    """Return the time inside an id, or None where the id is not a ULID as we write them."""
+    if len(job_id) != _TIME_CHARS + _RANDOM_CHARS or not _DIGITS.keys() >= set(job_id):
+        return None
+    ms = 0
+    for char in job_id[:_TIME_CHARS]:
+        ms = ms << 5 | _DIGITS[char]
+    return ms if ms >> _TIME_BITS == 0 else None
+
+
+# Many ids share a millisecond.
+@lru_cache(maxsize=4)
+def _spell_time(now_ms: int) -> str:
+    assert 0 <= now_ms < 1 << _TIME_BITS, "a ULID holds 48 bits of milliseconds"
+    return "".join([_PAIRS[now_ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
+
+
+_pool: list[str] = []
+
+
+def _refill() -> None:
+    noise = os.urandom(_POOLED * _RANDOM_CHARS).translate(_CHAR_OF_BYTE).decode("ascii")
+    _pool.extend([noise[at : at + _RANDOM_CHARS] for at in range(0, len(noise), _RANDOM_CHARS)])
+
+
+# A forked child must not hand out the ids that its parent will.
+os.register_at_fork(after_in_child=_pool.clear)
+
 
 JobSpec = Mapping[str, Any]
 # Names that were checked already; more than this are checked each time.
@@ -153,3 +226,84 @@ def job_digest(name: str, payload: bytes) -> str:
     person = b"%d" % len(spelled) if b"\0" in spelled else b""
     hashed = blake2b(spelled + b"\0" + payload, digest_size=JOB_DIGEST_BYTES, person=person)
     return hashed.hexdigest()
+
+
+# The digest of a row of a run; its hex is the id of the job.
+ROW_DIGEST_BYTES = 16
+_KEY_BYTES_MAX = 64
+_encode = msgspec.msgpack.Encoder().encode
+_digest = methodcaller("digest")
+
+
+def encode_values(values: Iterable[object]) -> list[bytes]:
+    """Payloads from plain values, spelled as `encode_payload` does."""
+    return list(map(_encode, values))
+
+
+def encode_envelopes(
+    ids: Sequence[str],
+    payloads: Sequence[bytes],
+    now_ms: int,
+    attempts: Sequence[int | None] | None = None,
+) -> list[bytes]:
+    """Envelopes of jobs that have not run yet; `attempts` is how often each may run."""
+    if attempts is None:
+        return list(map(_encode, zip(ids, payloads, repeat(now_ms), repeat(0))))
+    retries = {most: RetryOverride(most, None) for most in set(attempts) if most is not None}
+    # Two shapes: without an override the original writes four elements, not five and a nil.
+    return [
+        _encode((one, payload, now_ms, 0, retries[most]) if most else (one, payload, now_ms, 0))
+        for one, payload, most in zip(ids, payloads, attempts, strict=True)
+    ]
+
+
+def job_digests(names: Sequence[str], payloads: Sequence[bytes]) -> list[str]:
+    """What tells two jobs of one id apart; the digest that `Queue.add` leaves in a marker."""
+    if any("\0" in name for name in set(names)):
+        return list(map(job_digest, names, payloads))
+    begun = {
+        name: blake2b(name.encode() + b"\0", digest_size=JOB_DIGEST_BYTES) for name in set(names)
+    }
+    return [_ended(begun[name], payload) for name, payload in zip(names, payloads, strict=True)]
+
+
+def row_digests(
+    run: str,
+    names: Sequence[str],
+    payloads: Sequence[bytes],
+    waits_ms: Sequence[int] | None = None,
+    attempts: Sequence[int | None] | None = None,
+) -> list[bytes]:
+    """What names a row within a run, whatever other rows it comes with."""
+    key = blake2b(run.encode(), digest_size=_KEY_BYTES_MAX).digest()
+    contents = _row_contents(names, payloads, waits_ms, attempts)
+    hashes = map(partial(blake2b, digest_size=ROW_DIGEST_BYTES, key=key), contents)
+    return list(map(_digest, hashes))
+
+
+def _ended(begun: blake2b, payload: bytes) -> str:
+    # A copy costs half of a new hash.
+    hashed = begun.copy()
+    hashed.update(payload)
+    return hashed.hexdigest()
+
+
+def _row_contents(
+    names: Sequence[str],
+    payloads: Sequence[bytes],
+    waits_ms: Sequence[int] | None,
+    attempts: Sequence[int | None] | None,
+) -> Iterable[bytes]:
+    if waits_ms is None and attempts is None and len(set(names)) == 1:
+        return map(_row_head(names[0], None, None).__add__, payloads)
+    heads = map(_row_head, names, waits_ms or repeat(None), attempts or repeat(None))
+    return map(add, heads, payloads)
+
+
+def _row_head(name: str, wait_ms: int | None, attempts: int | None) -> bytes:
+    """All but the payload; its end can be told, so no two rows spell alike.
+
+    A row without a wait is the same one whether its neighbours have waits or not.
+    """
+    spelled = name.encode()
+    return b"%d:%b%d:%d:" % (len(spelled), spelled, wait_ms or 0, attempts or 0)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import msgspec
 
 from chasquimq.errors import DecodeError
+from chasquimq.model.json_value import ToDict
+from chasquimq.model.snapshot import WorkerRecord
+from chasquimq.wire.codec import decode_payload, split_envelope
 
 COMPLETED = "completed"
 DEAD = "dead"
@@ -28,7 +34,7 @@ class JobOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(JobOutcome).decode
+_decode_outcome = msgspec.msgpack.Decoder(JobOutcome).decode
 
 
 def encode_completed(name: str, attempt: int, finished_ms: int, *, has_result: bool) -> bytes:
@@ -55,6 +61,59 @@ def decode_outcome(raw: bytes) -> JobOutcome:
         DecodeError: the bytes are not an outcome.
     """
     try:
-        return _decode(raw)
+        return _decode_outcome(raw)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"an outcome must be a map with a status: {error}") from error
+
+
+_decode_record = msgspec.msgpack.Decoder(WorkerRecord).decode
+encode_worker_record = msgspec.msgpack.Encoder().encode
+
+
+def decode_worker_record(raw: bytes) -> WorkerRecord | None:
+    """Read a record; keys of newer writers are ignored, and what is no record is none."""
+    try:
+        return _decode_record(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents(ToDict):
+    """What is inside an envelope; `data` means nothing where `is_decoded` is False.
+
+    Native producers may add any bytes: then `payload` is all that there is.
+    """
+
+    job_id: str
+    created_at_ms: int
+    attempt: int
+    payload: bytes
+    data: Any
+    is_decoded: bool
+    extras: dict[str, Any]
+
+
+def open_envelope(raw: bytes) -> Contents | None:
+    """Read an envelope and its payload; None where the envelope itself cannot be read."""
+    try:
+        envelope, extras = split_envelope(raw)
+    except DecodeError:
+        return None
+    data, is_decoded = _decoded(envelope.payload)
+    return Contents(
+        job_id=envelope.id,
+        created_at_ms=envelope.created_at_ms,
+        attempt=envelope.attempt,
+        payload=envelope.payload,
+        data=data,
+        is_decoded=is_decoded,
+        extras=extras or {},
+    )
+
+
+def _decoded(payload: bytes) -> tuple[Any, bool]:
+    try:
+        return decode_payload(payload), True
+    except DecodeError:
+        return None, False

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.answers import Answers
-from chasquimq.spark.pipeline import Pipeline
-from chasquimq.spark.pipeline_settings import PipelineSettings
+from chasquimq.spark.pipeline.pipeline import Pipeline
+from chasquimq.spark.pipeline.settings import PipelineSettings
+from chasquimq.spark.query.queries import Answers
 from support.history_feed import HistoryFeed
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from chasquimq.spark.lake import Change, Lake, Once
+from chasquimq.spark.lake.lake import Change, Lake, Once
 from support.attempts import failed
 
 RETRIED = 1

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.spark.checkpoints import only_pipeline
-from chasquimq.spark.lake import Lake
-from chasquimq.spark.queries import ChannelQuery
+from chasquimq.spark.lake.checkpoints import only_pipeline
+from chasquimq.spark.lake.lake import Lake
+from chasquimq.spark.pipeline.streaming import ChannelQuery
 from support.attempts import failed
 from support.waiting import eventually
 

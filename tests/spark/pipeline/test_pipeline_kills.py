@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.spark.lake import Lake
-from chasquimq.spark.tidying import tidy
+from chasquimq.spark.lake.lake import Lake
+from chasquimq.spark.lake.maintenance import tidy
 from support.attempts import failed
 from support.waiting import patience
 

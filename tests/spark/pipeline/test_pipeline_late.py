@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from chasquimq.errors import ProcessLate
-from chasquimq.spark.complaint import is_late_process
-from chasquimq.spark.lateness import LATE_MAX, Lateness
+from chasquimq.spark.failures import LATE_MAX, Lateness, is_late_process
 from support.waiting import eventually
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"

@@ -11,8 +11,8 @@ import pytest
 from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
 from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.pipeline import Pipeline
-from chasquimq.spark.queries import _ours
+from chasquimq.spark.pipeline.pipeline import Pipeline
+from chasquimq.spark.pipeline.streaming import _ours
 from support.history_feed import HistoryFeed
 from support.waiting import eventually
 

@@ -10,10 +10,10 @@ import pytest
 
 from chasquimq import BackoffSpec, InMemorySink, Queue, RetryLater, UnrecoverableError, Worker
 from chasquimq.settings import ConnectionSettings
-from chasquimq.spark.backlog import Backlog
-from chasquimq.spark.lake import Change, Lake
-from chasquimq.spark.lake_files import write_table
-from chasquimq.spark.sampler import ServerSampler
+from chasquimq.spark.lake.files import write_table
+from chasquimq.spark.lake.lake import Change, Lake
+from chasquimq.spark.pipeline.backlog import Backlog
+from chasquimq.spark.pipeline.sampler import ServerSampler
 from support.processes import WorkerFleet
 from support.waiting import eventually
 

@@ -6,8 +6,7 @@ import pytest
 
 from chasquimq.spark.queues.enqueue import enqueue
 from chasquimq.wire.codec import decode_envelope, decode_payload
-from chasquimq.wire.delayed_member import split_member
-from chasquimq.wire.stream_entry import read_fields
+from chasquimq.wire.stream_entry import read_fields, split_member
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from chasquimq.spark.queues.layout import layout_of
 from chasquimq.spark.queues.sink import QueueWriter
 from chasquimq.spark.queues.source import QueueSource
 from chasquimq.spark.queues.task import WriteTask
-from chasquimq.store.row_write import RowOwner
+from chasquimq.store.producer.rows import RowOwner
 from support.row_storm import shuffled, stopping
 
 

@@ -8,9 +8,8 @@ from io import StringIO
 import pytest
 from pyspark.logger import PySparkLogger
 
-from chasquimq.cli.main import code_of
-from chasquimq.cli.spark_enqueue import read_rows
-from chasquimq.cli.spark_json_lines import CORRUPT
+from chasquimq.cli.app import code_of
+from chasquimq.cli.spark.enqueue import CORRUPT, read_rows
 from chasquimq.errors import RowsRefused, SettingsError, SparkFailed, StoreError
 
 NOTHING = dict.fromkeys(("table", "parquet", "csv", "json", "sql"))

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from chasquimq import UnrecoverableError, Worker
-from chasquimq.spark.complaint import complaint
+from chasquimq.spark.failures import complaint
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from chasquimq.spark.queues.layout import layout_of
 from chasquimq.spark.queues.options import parse_options
 from chasquimq.spark.queues.report import TaskReport
 from chasquimq.spark.queues.sink import QueueStreamWriter
-from chasquimq.store.row_write import bucket_keys
+from chasquimq.store.producer.rows import bucket_keys
 
 SIX_HOURS_MS = 6 * 3_600_000
 

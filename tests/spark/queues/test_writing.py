@@ -10,9 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from chasquimq.errors import RowsRefused, SettingsError, WriteFailed
-from chasquimq.spark.complaint import complaint
+from chasquimq.spark.failures import complaint
 from chasquimq.spark.queues.enqueue import enqueue
-from chasquimq.store.row_write import bucket_keys
+from chasquimq.store.producer.rows import bucket_keys
 from chasquimq.wire.codec import decode_envelope
 from support.waiting import eventually
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.cli.main import main
-from chasquimq.cli.spark_worker import _host
+from chasquimq.cli.app import main
+from chasquimq.cli.spark.worker import _host
 from chasquimq.errors import SettingsError
 from chasquimq.spark.workers.board import Board, Record, stop_runs
 from chasquimq.spark.workers.hosting import RESTART_MS_MAX, restart_ms

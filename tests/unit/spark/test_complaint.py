@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chasquimq.spark.complaint import complaint
+from chasquimq.spark.failures import complaint
 
 TEXT = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
   File "options.py", line 167, in _count

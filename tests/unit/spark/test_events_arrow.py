@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chasquimq.spark.events_arrow import event_batch, gap_batch
 from chasquimq.spark.schema import EVENTS_ARROW
-from chasquimq.wire.event_fields import Event, encode_event
+from chasquimq.spark.sources.events_arrow import event_batch, gap_batch
+from chasquimq.wire.events import Event, encode_event
 from wire.vectors import load
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chasquimq.spark.history_arrow import attempt_batches, gap_batch
-from chasquimq.spark.moments import CENTURY_US, LAST_MS
+from chasquimq.spark.columns import CENTURY_US, LAST_MS
 from chasquimq.spark.schema import ATTEMPTS_ARROW
+from chasquimq.spark.sources.history_arrow import attempt_batches, gap_batch
 from chasquimq.wire.history import decode_history, encode_history
 from support.attempts import BASE_MS, attempts, block_of, entry, failed
 

@@ -18,7 +18,7 @@ from chasquimq.spark.offsets import (
     to_json,
     went_back,
 )
-from chasquimq.store.ranging import StreamFacts
+from chasquimq.store.inspect.ranges import StreamFacts
 
 # Ten entries were added, four of them are left.
 FACTS = StreamFacts(length=4, first_id="7-0", last_id="10-0", added=10)

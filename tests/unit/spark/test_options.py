@@ -11,10 +11,10 @@ import pytest
 
 from chasquimq.errors import ChasquiError, SettingsError
 from chasquimq.spark.offsets import Position
-from chasquimq.spark.options import OPTION_NAMES, SourceOptions, parse_options
-from chasquimq.spark.pipeline_settings import PipelineSettings
+from chasquimq.spark.pipeline.settings import PipelineSettings
 from chasquimq.spark.queues import options as queue_options
 from chasquimq.spark.schema import ATTEMPTS_ARROW, EVENTS_ARROW
+from chasquimq.spark.sources.options import OPTION_NAMES, SourceOptions, parse_options
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/spark-options.md").read_text()
 ROW = re.compile(r"^\| `(?P<name>[\w.]+)` \| (?:`(?P<default>[^`]+)`)?", re.MULTILINE)

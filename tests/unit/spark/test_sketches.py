@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from datasketches import kll_doubles_sketch
 
-from chasquimq.spark.sketches import count_of, merged, quantiles
+from chasquimq.spark.lake.sketches import count_of, merged, quantiles
 
 PARTS, VALUES_PER_PART, TRIALS = 300, 200, 30
 RANKS = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]

@@ -9,16 +9,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from chasquimq.errors import DecodeError
-from chasquimq.spark.moments import known_ms
+from chasquimq.spark.columns import known_ms
 from chasquimq.spark.queues.bodies import cells
 from chasquimq.spark.queues.options import Place
-from chasquimq.store.queue_reading import KeptResult
-from chasquimq.store.ranging import RawEntry
-from chasquimq.store.reading import RawMember
+from chasquimq.store.inspect.pages import RawMember
+from chasquimq.store.inspect.ranges import KeptResult, RawEntry
 from chasquimq.wire.codec import Envelope, decode_envelope
-from chasquimq.wire.delayed_member import split_member
 from chasquimq.wire.outcome import decode_outcome
-from chasquimq.wire.stream_entry import decode_dlq, read_fields
+from chasquimq.wire.stream_entry import decode_dlq, read_fields, split_member
 
 Row = dict[str, Any]
 _INT_MAX = 2**31 - 1

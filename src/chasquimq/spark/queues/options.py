@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 
 from chasquimq.errors import LimitExceeded, SettingsError
 from chasquimq.settings import MIB, ConnectionSettings
-from chasquimq.store.address import dialled_url, normal_url
-from chasquimq.store.row_write import ROWS_PER_WRITE_MAX
-from chasquimq.wire.names import check_job_name, check_queue_name
+from chasquimq.store.net.address import dialled_url, normal_url
+from chasquimq.store.producer.rows import ROWS_PER_WRITE_MAX
+from chasquimq.wire.keys import check_job_name, check_queue_name
 
 Place = Literal["stream", "delayed", "dlq", "results"]
 OnError = Literal["fail", "skip"]

@@ -12,10 +12,16 @@ from pyspark.sql.types import StructType
 
 from chasquimq.spark.queues.jobs import BatchMaker
 from chasquimq.spark.queues.options import QueueOptions
-from chasquimq.spark.ranges import ReadTask, StreamRange, share_out
-from chasquimq.store.queue_reading import HIGHEST, LOWEST, KeptResult, QueueReadStore
-from chasquimq.store.ranging import NO_ENTRY, RawEntry
-from chasquimq.store.reading import RawMember
+from chasquimq.spark.sources.ranges import ReadTask, StreamRange, share_out
+from chasquimq.store.inspect.pages import RawMember
+from chasquimq.store.inspect.ranges import (
+    HIGHEST,
+    LOWEST,
+    NO_ENTRY,
+    KeptResult,
+    QueueReadStore,
+    RawEntry,
+)
 
 _ROWS_PER_BATCH = 10_000
 _BYTES_PER_BATCH = 8 * 1024 * 1024

@@ -13,8 +13,8 @@ from chasquimq.settings import ProducerSettings
 from chasquimq.spark.queues.layout import Layout
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.values import structs, values
-from chasquimq.wire.names import JOB_ID_BYTES_MAX, JOB_NAME_BYTES_MAX
-from chasquimq.wire.row_jobs import encode_values
+from chasquimq.wire.keys import JOB_ID_BYTES_MAX, JOB_NAME_BYTES_MAX
+from chasquimq.wire.new_job import encode_values
 
 _NIL: Final = b"\xc0"
 _EMPTY_MAP: Final = b"\x80"

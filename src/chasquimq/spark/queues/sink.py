@@ -19,8 +19,7 @@ from chasquimq.spark.queues.layout import Layout
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.report import Summary, TaskReport, summary_of
 from chasquimq.spark.queues.task import WriteTask
-from chasquimq.store.row_write import RowOwner
-from chasquimq.store.row_writing import RowWriter
+from chasquimq.store.producer.rows import RowOwner, RowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

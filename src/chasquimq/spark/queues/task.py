@@ -13,21 +13,22 @@ from chasquimq.spark.queues.layout import Layout
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.report import TaskReport, faults_text
 from chasquimq.spark.queues.rows import RowReader, Rows
-from chasquimq.store.add_write import BYTES_PER_WRITE_MAX
-from chasquimq.store.row_write import (
+from chasquimq.store.producer.rows import (
     Jobs,
     OwnIdTerms,
+    Patience,
     RowOwner,
     RowWrite,
+    RowWriter,
     own_id_delay_writes,
     own_id_writes,
     run_writes,
 )
-from chasquimq.store.row_writing import Patience, RowWriter
-from chasquimq.wire.row_jobs import encode_envelopes, job_digests, row_digests
+from chasquimq.store.producer.writes import BYTES_PER_WRITE_MAX
+from chasquimq.wire.new_job import encode_envelopes, job_digests, row_digests
 
 if TYPE_CHECKING:
-    from chasquimq.store.row_writing import Marked
+    from chasquimq.store.producer.rows import Marked
 
 _REPORT_EVERY_S = 0.5
 # A pace is smooth where a write holds no more than what passes in this time.

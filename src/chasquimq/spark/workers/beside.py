@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from pyspark.errors import PySparkException
 
-from chasquimq.spark.jvm_gone import JVM_GONE
+from chasquimq.spark.failures import JVM_GONE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -20,7 +20,7 @@ from chasquimq.spark.workers.target import new_worker
 
 if TYPE_CHECKING:
     from chasquimq.spark.workers.settings import HostSettings
-    from chasquimq.worker import Worker
+    from chasquimq.worker.worker import Worker
 
 BEAT_S: Final = 1.0
 RESTART_MS_MIN: Final = 200

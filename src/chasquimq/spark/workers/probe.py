@@ -14,7 +14,7 @@ from chasquimq.errors import (
     SparkFailed,
     StoreError,
 )
-from chasquimq.spark.complaint import first_line
+from chasquimq.spark.failures import first_line
 from chasquimq.spark.workers.board import Board
 from chasquimq.spark.workers.target import new_worker
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chasquimq.errors import SparkFailed, StoreError
 from chasquimq.model.log import get_logger
-from chasquimq.spark.complaint import first_line
-from chasquimq.spark.jvm_gone import JVM_GONE
+from chasquimq.spark.failures import JVM_GONE, first_line
 from chasquimq.spark.workers.beside import JobBeside
 from chasquimq.spark.workers.board import Board, Record
 from chasquimq.spark.workers.hosting import host_worker

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chasquimq.spark.scratch import scratch_folder
+from chasquimq.spark.session import scratch_folder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

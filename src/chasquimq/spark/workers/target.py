@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import SettingsError
 from chasquimq.server.finder import URL_VARIABLES
-from chasquimq.worker import Worker
+from chasquimq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from chasquimq.spark.workers.settings import HostSettings

@@ -1,0 +1,169 @@
+"""Says what happened in the demo: for people in 80 columns, for programs as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import click
+
+from chasquimq.cli.demo.jobs import REMIND_WITHIN_MS, Tally
+from chasquimq.cli.demo.stages import PLAN_EVERY_MS, PLAN_NAME, REPLAYED_REASON, Later, Takeover
+from chasquimq.cli.output.render import emit_table
+
+
+class Pace(NamedTuple):
+    """So many jobs in so much time."""
+
+    job_count: int
+    elapsed_s: float
+
+    @property
+    def jobs_per_s(self) -> int:
+        return round(self.job_count / self.elapsed_s)
+
+
+class Report(NamedTuple):
+    """All that the demo has to say."""
+
+    tally: Tally
+    adding: Pace
+    running: Pace
+    later: Later
+    takeover: Takeover
+    loop: str
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """What every worker counted by itself."""
+        return self.tally, self.later.tally, self.takeover.tally
+
+
+def print_report(report: Report) -> None:
+    """Print it for people."""
+    _print_paces(report)
+    click.echo("\nWhat became of the jobs")
+    emit_table(right_aligned(_rows_by_name(report.tally)))
+    click.echo("\nWhat went to the DLQ, and why")
+    emit_table(right_aligned(_graves(report.tally)))
+    click.echo("\nAnd then, with a second worker")
+    _print_later(report.later)
+    _print_takeover(report.takeover)
+
+
+def report_facts(report: Report) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "loop": report.loop,
+        "adding": _pace_facts(report.adding),
+        "running": _pace_facts(report.running),
+        "by_name": _counts_by_name(report.tally),
+        "dlq": _graves(report.tally),
+        **_later_facts(report.later),
+        "killed": {
+            "taken_over": report.takeover.tally.completed.total(),
+            "after_ms": round(report.takeover.after_s * 1000),
+        },
+    }
+
+
+def _print_paces(report: Report) -> None:
+    retried_count = report.tally.retried.total()
+    click.echo(f"added  {_pace_text(report.adding)}")
+    click.echo(f"ran    {_pace_text(report.running)}, {retried_count:,} retries included")
+
+
+def _print_later(later: Later) -> None:
+    late = f"p50 {later.late_ms_at(0.5):,} ms late, p99 {later.late_ms_at(0.99):,} ms"
+    delayed = f"{len(later.late_ms)} jobs due within {REMIND_WITHIN_MS // 1000} s: {late}"
+    gaps = ", ".join(f"{gap_ms:.0f}" for gap_ms in later.gaps_ms)
+    answers = ", ".join(f"{order}: {price}" for order, price in later.answers.items())
+    ends = f"{later.revived_count} completed, {later.dead_again_count} dead again"
+    lines = {
+        "delayed": f"{delayed}, {later.early_count or 'none'} early",
+        "repeated": f"{PLAN_NAME} fired {later.fired_count} times, {gaps} ms apart",
+        "results": f"prices of three orders, waited for: {answers}",
+        "replayed": f"{later.replayed_count} of the DLQ ({REPLAYED_REASON}): {ends}",
+        "left": f"{later.left_dead_count} in the DLQ, whose rows have no price",
+    }
+    for what, line in lines.items():
+        click.echo(f"{what:8}  {line}")
+
+
+def _print_takeover(takeover: Takeover) -> None:
+    held = takeover.tally.completed.total()
+    after = f"all of them run by another after {takeover.after_s:.1f} s"
+    click.echo(f"{'killed':8}  a worker with {held} jobs in hand, {after}")
+
+
+def _later_facts(later: Later) -> dict[str, Any]:
+    return {
+        "delayed": {
+            "jobs": len(later.late_ms),
+            "early": later.early_count,
+            "late_ms_p50": later.late_ms_at(0.5),
+            "late_ms_p99": later.late_ms_at(0.99),
+        },
+        "repeated": {
+            "name": PLAN_NAME,
+            "every_ms": PLAN_EVERY_MS,
+            "fired": later.fired_count,
+            "gaps_ms": [round(gap_ms) for gap_ms in later.gaps_ms],
+        },
+        "results": {str(order): price for order, price in later.answers.items()},
+        "replayed": {
+            "reason": REPLAYED_REASON,
+            "jobs": later.replayed_count,
+            "completed": later.revived_count,
+            "dead": later.dead_again_count,
+            "left_in_dlq": later.left_dead_count,
+        },
+    }
+
+
+def _pace_text(pace: Pace) -> str:
+    return f"{pace.job_count:,} jobs in {pace.elapsed_s:.2f} s: {pace.jobs_per_s:,} jobs/s"
+
+
+def _pace_facts(pace: Pace) -> dict[str, Any]:
+    elapsed_s = round(pace.elapsed_s, 4)
+    return {"jobs": pace.job_count, "elapsed_s": elapsed_s, "jobs_per_s": pace.jobs_per_s}
+
+
+def _counts_by_name(tally: Tally) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "added": tally.added[name],
+            "completed": tally.completed[name],
+            "retried": tally.retried[name],
+            "dead": tally.dead[name],
+        }
+        for name in sorted(tally.added)
+    ]
+
+
+def _rows_by_name(tally: Tally) -> list[dict[str, Any]]:
+    rows = _counts_by_name(tally)
+    counted = [column for column in rows[0] if column != "name"]
+    total = {"name": "all", **{column: sum(row[column] for row in rows) for column in counted}}
+    return [*rows, total]
+
+
+def _graves(tally: Tally) -> list[dict[str, Any]]:
+    return [{"jobs": count, **grave._asdict()} for grave, count in tally.graves.most_common()]
+
+
+def right_aligned(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The rows with numbers, and the names of their columns, moved to the right."""
+    texts = [{column: _text(value) for column, value in row.items()} for row in rows]
+    counted = [column for column, value in rows[0].items() if isinstance(value, int | float)]
+    widths = {column: max(len(column), *(len(row[column]) for row in texts)) for column in counted}
+    return [
+        {column.rjust(widths.get(column, 0)): text.rjust(widths.get(column, 0))
+         for column, text in row.items()}
+        for row in texts
+    ]  # fmt: skip
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

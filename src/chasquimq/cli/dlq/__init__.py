@@ -1,0 +1,1 @@
+"""`chasqui dlq`: dead jobs, listed, replayed, edited, exported and deleted."""

@@ -1,0 +1,201 @@
+"""Changes the data of one dead job and sends it back: shows the difference first."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from chasquimq.cli.context import Visit, visit
+from chasquimq.cli.dlq.peek import pages
+from chasquimq.cli.dlq.select import Patch, patched
+from chasquimq.cli.output.progress import confirm_name, progress_bar
+from chasquimq.cli.output.render import clean, emit_json
+from chasquimq.cli.values import duration_text
+from chasquimq.errors import EditRefused, SettingsError, StoreError
+from chasquimq.model.json_value import json_value, value_of_json
+
+if TYPE_CHECKING:
+    from chasquimq.queue.dlq import DeadLetter
+    from chasquimq.queue.queue import Queue
+
+EDITOR_DEFAULT = "vi"
+
+
+class Edit(NamedTuple):
+    """A dead job, its data, and what that shall be."""
+
+    dlq_id: str
+    job_id: str
+    before: Any
+    after: Any
+
+    @property
+    def patch(self) -> Patch:
+        """The change as a replay makes it: all of the data is replaced."""
+        return Patch("the new data", (), self.after)
+
+
+async def find_data(queue: str, url: str, wanted: str) -> Edit:
+    """The dead job of that job id or DLQ id, with its data as it is.
+
+    Raises:
+        StoreError: it is not in the DLQ, or not readable.
+    """
+    from chasquimq.queue.inspector import open_envelope
+
+    async with visit(queue, url) as seen:
+        letter = await _find(seen.queue, wanted)
+    contents = open_envelope(letter["payload"])
+    if contents is None or not contents.is_decoded:
+        raise StoreError(
+            f"the data of {wanted!r} must be readable to be edited, and it is not; "
+            "`chasqui dlq export` writes its bytes"
+        )
+    return Edit(letter["dlq_id"], contents.job_id, contents.data, contents.data)
+
+
+def with_patches(edit: Edit, patches: Sequence[Patch]) -> Edit:
+    """The edit with changes made by paths; one that does not fit is wrong."""
+    try:
+        return edit._replace(after=patched(edit.before, patches))
+    except EditRefused as refused:
+        text = " ".join(patch.text for patch in patches)
+        raise SettingsError("set", text, f"a change that fits the data ({refused})") from None
+
+
+def with_editor(edit: Edit) -> Edit:
+    """The edit as a person makes it, in the editor of the environment."""
+    if value_of_json(json_value(edit.before)) != edit.before:
+        raise StoreError(
+            "the data holds what JSON cannot say, such as a time or a key that is no text; "
+            "change parts of it with --set"
+        )
+    descriptor, name = tempfile.mkstemp(prefix=".chasqui-edit-", suffix=".json")
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(_pretty(edit.before))
+        _run_editor(draft)
+        text = draft.read_text("utf-8")
+    finally:
+        draft.unlink(missing_ok=True)
+    try:
+        return edit._replace(after=value_of_json(json.loads(text)))
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(
+            "data", text[:60], f"JSON ({error})", hint="nothing was changed"
+        ) from None
+
+
+def difference(edit: Edit) -> list[str]:
+    """What changes, line by line."""
+    before, after = _pretty(edit.before).splitlines(), _pretty(edit.after).splitlines()
+    return [
+        clean(line)
+        for line in difflib.unified_diff(before, after, "dead", "edited", lineterm="", n=2)
+    ]
+
+
+def refuse_no_change(edit: Edit) -> None:
+    """Raise where the data would stay as it is: `dlq replay` sends it back so."""
+    if edit.after == edit.before and not difference(edit):
+        hint = f"chasqui dlq replay --id {edit.dlq_id} sends the job back as it is"
+        raise StoreError(f"the edit must change the data, and changes nothing; {hint}")
+
+
+def show_difference(edit: Edit) -> None:
+    """Print it on stderr: the answer comes later."""
+    click.echo("\n".join(difference(edit)), err=True)
+
+
+async def _find(queue: Queue, wanted: str) -> DeadLetter:
+    """By job id the newest of that id: the others died before it."""
+    found: DeadLetter | None = None
+    with progress_bar("reading the DLQ") as advance:
+        seen = 0
+        async for page in pages(queue, {}):
+            for letter in page:
+                if letter["dlq_id"] == wanted:
+                    return letter
+                if letter["job_id"] == wanted:
+                    found = letter
+            seen += len(page)
+            advance(seen, 0)
+    if found is None:
+        raise StoreError(
+            f"no dead job of {queue.name} has the id {wanted!r}; `chasqui dlq peek` shows ids"
+        )
+    return found
+
+
+def _run_editor(draft: Path) -> None:
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or EDITOR_DEFAULT
+    try:
+        code = subprocess.run([*shlex.split(editor), str(draft)], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"the editor {editor!r} must start and did not ({error}); set EDITOR, or use --set "
+            "or --data"
+        ) from None
+    if code:
+        raise StoreError(f"the editor {editor!r} ended with code {code}; nothing was changed")
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(json_value(value), indent=2, ensure_ascii=False) + "\n"
+
+
+LOOK_S = 0.25
+
+
+async def purge_all(queue: str, url: str, meant: Mapping[str, Any], is_sure: bool) -> int:
+    """Ask, then delete; without filters every entry is meant."""
+    async with visit(queue, url) as seen:
+        depth = (await seen.inspector.snapshot(queue)).dlq_depth
+        if not is_sure:
+            confirm_name(_question(queue, depth, meant), queue)
+        return await _purge(seen, queue, depth, meant)
+
+
+def show(removed: int, as_json: bool) -> None:
+    """Print how many are gone."""
+    if as_json:
+        emit_json({"purged": removed})
+    else:
+        click.echo(f"purged {removed} entries")
+
+
+async def _purge(seen: Visit, queue: str, depth: int, meant: Mapping[str, Any]) -> int:
+    purging = asyncio.ensure_future(seen.queue.purge_dlq(**meant, all=not meant))
+    try:
+        with progress_bar("purging") as advance:
+            while not (await asyncio.wait([purging], timeout=LOOK_S))[0]:
+                left = (await seen.inspector.snapshot(queue)).dlq_depth
+                # With filters nobody knows how many will go.
+                advance(max(0, depth - left), 0 if meant else depth)
+    finally:
+        purging.cancel()
+    return await purging
+
+
+def _question(queue: str, depth: int, meant: Mapping[str, Any]) -> str:
+    if not meant:
+        return f"all {depth:,} dead jobs of {clean(queue)} will be deleted for good"
+    filters = ", ".join(_filter_text(name, value) for name, value in meant.items())
+    return f"the dead jobs of {clean(queue)} with {clean(filters)} will be deleted for good"
+
+
+def _filter_text(name: str, value: Any) -> str:
+    if name == "older_than_ms":
+        return f"an age over {duration_text(value)}"
+    return f"{name} {', '.join(value) if name == 'ids' else value}"

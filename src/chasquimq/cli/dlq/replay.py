@@ -1,0 +1,166 @@
+"""Sends dead jobs back: first finds which, then asks, then moves them at the pace asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from chasquimq.cli import interrupts
+from chasquimq.cli.context import visit
+from chasquimq.cli.dlq.outcome import Recorder
+from chasquimq.cli.dlq.select import Edits, Request, chosen_ids, refuse_unknown_reason
+from chasquimq.cli.output.progress import Advance, behind_bar, confirm, progress_bar
+from chasquimq.cli.output.render import clean, emit_json, json_text, talk
+
+if TYPE_CHECKING:
+    from chasquimq.queue.dlq import Replayed
+    from chasquimq.queue.queue import Queue
+
+CHUNK_MAX = 100
+CHUNK_S = 0.5
+
+
+class Answer(NamedTuple):
+    """What became of it; `ids` were found among `depth` entries, `replayed` of them moved."""
+
+    depth: int
+    limit: int
+    replayed: int
+    ids: list[str]
+    skipped: int
+    refused: int
+    edits: Edits
+    record: str | None = None
+
+
+async def replay_all(request: Request, url: str, lake: Path | None = None) -> Answer:
+    """Find, ask, move, and write down what was moved where tables can tell what becomes of it."""
+    edits = Edits(request.patches)
+    async with visit(request.queue, url) as seen:
+        depth = (await seen.inspector.snapshot(request.queue)).dlq_depth
+        found, limit = await _find(seen.queue, request, edits)
+        if not found.matched:
+            refuse_unknown_reason(request.filters)
+        if not request.skips:
+            edits.refuse_misfits(found.refused)
+        answer = Answer(depth, limit, 0, found.ids, found.skipped, found.refused, edits)
+        if request.is_dry or not found.ids:
+            return answer
+        if not request.is_sure:
+            confirm(f"send {len(found.ids):,} dead jobs of {request.queue} back to their workers?")
+        job_ids, record = await _replay_recorded(seen.queue, found, request, lake)
+    return answer._replace(replayed=len(job_ids), record=record)
+
+
+def show(answer: Answer, request: Request, as_json: bool) -> None:
+    """Print what happened, or would."""
+    if as_json:
+        emit_json(_facts(answer, request))
+        return
+    if answer.refused:
+        click.echo(f"{answer.refused:,} entries do not take the change and stay", err=True)
+    if answer.skipped > answer.refused:
+        unread = answer.skipped - answer.refused
+        click.echo(f"{unread:,} entries cannot be decoded and stay", err=True)
+    if request.is_dry:
+        _show_examples(answer.edits)
+        click.echo(f"would replay {len(answer.ids)} of {answer.depth} entries")
+        return
+    click.echo(f"replayed {answer.replayed} of {answer.depth} entries")
+    if answer.record:
+        click.echo(f"what becomes of them: chasqui dlq outcome {clean(request.queue)}", err=True)
+
+
+def _facts(answer: Answer, request: Request) -> dict[str, Any]:
+    return {
+        "depth": answer.depth,
+        "replayed": answer.replayed,
+        "ids": answer.ids,
+        "skipped": answer.skipped,
+        "limit": answer.limit,
+        "dry_run": request.is_dry,
+        "record": answer.record,
+        "refused": answer.refused,
+        "refused_because": dict(answer.edits.reasons),
+        "examples": [one._asdict() for one in answer.edits.examples] if request.is_dry else [],
+    }
+
+
+def _show_examples(edits: Edits) -> None:
+    for before, after in edits.examples:
+        if before != after:
+            click.echo(f"- {json_text(before)}\n+ {json_text(after)}")
+
+
+async def _find(queue: Queue, request: Request, edits: Edits) -> tuple[Replayed, int]:
+    with progress_bar("reading the DLQ") as advance:
+        ids = await chosen_ids(queue, request, advance)
+    limit = request.most(len(ids or ()))
+    some = None if ids is None else ids[:limit]
+    return await behind_bar("reading the DLQ", _look(queue, request, edits, some, limit)), limit
+
+
+async def _look(
+    queue: Queue, request: Request, edits: Edits, ids: Sequence[str] | None, limit: int
+) -> Replayed:
+    """What would go. Where a change must fit all of them, no others are asked to take their place."""
+    if not request.patches or request.skips or ids is not None:
+        edit = edits if request.patches else None
+        return await queue.replay_dlq(limit, ids=ids, dry_run=True, edit=edit, **request.filters)
+    meant = await queue.replay_dlq(limit, dry_run=True, **request.filters)
+    found = await queue.replay_dlq(limit, ids=meant.ids, dry_run=True, edit=edits)
+    found.skipped += meant.skipped
+    found.matched = meant.matched
+    return found
+
+
+async def _replay_recorded(
+    queue: Queue, found: Replayed, request: Request, lake: Path | None
+) -> tuple[list[str], str | None]:
+    """The jobs that were sent, and the name under which that was written down."""
+    recorder, job_ids, record = Recorder(lake, request.queue, datetime.now(UTC)), list[str](), None
+    recorder.begin(found.job_ids)
+    try:
+        with progress_bar("replaying") as advance:
+            async for sent in _replay(queue, found.ids, request, advance):
+                job_ids += sent
+                recorder.note(sent)
+    finally:
+        # What went before a failure went, and is asked for later, too.
+        record = recorder.end(job_ids)
+        if len(job_ids) < len(found.ids):
+            done = f"{len(job_ids):,} of {len(found.ids):,} entries were replayed"
+            interrupts.note_done(done)
+            if not interrupts.has_come():
+                talk(done)
+    return job_ids, record
+
+
+async def _replay(
+    queue: Queue, ids: Sequence[str], request: Request, advance: Advance
+) -> AsyncIterator[list[str]]:
+    """Send them chunk by chunk; the answer is the jobs of each."""
+    loop, max_rate = asyncio.get_running_loop(), request.max_rate
+    started_s = loop.time()
+    size = _chunk_size(max_rate)
+    edit = Edits(request.patches) if request.patches else None
+    for at in range(0, len(ids), size):
+        chunk = ids[at : at + size]
+        moved = await queue.replay_dlq(len(chunk), ids=chunk, max_rate=max_rate, edit=edit)
+        yield moved.job_ids
+        done = at + len(chunk)
+        advance(done, len(ids))
+        if max_rate is not None and done < len(ids):
+            # Each call paces itself; between two of them this does.
+            await asyncio.sleep(max(0.0, started_s + done / max_rate - loop.time()))
+
+
+def _chunk_size(max_rate: float | None) -> int:
+    if max_rate is None:
+        return CHUNK_MAX
+    return max(1, min(CHUNK_MAX, int(max_rate * CHUNK_S)))

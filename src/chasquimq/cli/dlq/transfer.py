@@ -1,0 +1,210 @@
+"""Writes dead jobs as JSON lines that a program can read, and a person too."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import click
+
+from chasquimq.cli.context import visit
+from chasquimq.cli.dlq.peek import Filters, data_facts, entry_facts, pages
+from chasquimq.cli.files import whole_file
+from chasquimq.cli.output.progress import confirm, progress_bar
+from chasquimq.cli.output.render import clean, emit_json, json_text
+from chasquimq.errors import ChasquiError, SettingsError, StoreError
+
+if TYPE_CHECKING:
+    from chasquimq.queue.dlq import DeadLetter
+
+Write = Callable[[str], None]
+
+
+async def export_all(
+    queue: str, url: str, filters: Filters, limit: int | None, output: Path | None
+) -> None:
+    """Write every match, oldest first; how many goes to stderr."""
+    async with visit(queue, url) as seen:
+        depth = (await seen.inspector.snapshot(queue)).dlq_depth
+        written = 0
+        with _lines_to(output) as write, progress_bar("exporting") as advance:
+            async for page in pages(seen.queue, filters, limit):
+                for letter in page:
+                    write(json_text(export_facts(letter)))
+                written += len(page)
+                advance(written, depth)
+    click.echo(f"exported {written:,} entries", err=True)
+
+
+def export_facts(letter: DeadLetter) -> dict[str, Any]:
+    """One line: all that is known of the entry, its data, and its envelope as it was buried."""
+    from chasquimq.queue.inspector import open_envelope
+
+    contents = open_envelope(letter["payload"])
+    return {
+        **entry_facts(letter),
+        "created_at_ms": contents.created_at_ms if contents else None,
+        **data_facts(letter),
+        "envelope_base64": b64encode(letter["payload"]).decode(),
+    }
+
+
+@contextmanager
+def _lines_to(output: Path | None) -> Generator[Write]:
+    if output is None:
+        yield click.echo
+        return
+    try:
+        # Payloads may hold anything that its producers thought only workers would read.
+        with whole_file(output, is_private=True) as file:
+            yield lambda line: print(line, file=file)
+    except OSError as error:
+        raise StoreError(
+            f"{output} must be a file that can be written: {error.strerror}"
+        ) from error
+
+
+LINES_PER_PAGE_MAX = 500
+BYTES_PER_PAGE_MAX = 4 * 1024 * 1024
+BAD_LINES_SHOWN_MAX = 3
+_FIELDS = (
+    "dlq_id", "source_id", "reason", "detail", "name", "attempt", "failed_at_ms", "error",
+    "fingerprint", "traceback",
+)  # fmt: skip
+
+
+class Import(NamedTuple):
+    """What became of a file; `known` lines were imported before, or are still in the DLQ."""
+
+    lines: int
+    added: int
+    known: int
+
+
+async def import_all(
+    queue: str, url: str, file: Path, *, as_jobs: bool, is_dry: bool, is_sure: bool
+) -> Import:
+    """Check every line, ask, then add them page by page."""
+    count = check_file(file, as_jobs=as_jobs)
+    if is_dry or not count:
+        return Import(count, 0, 0)
+    if not is_sure:
+        place = "to the workers" if as_jobs else "to the DLQ"
+        confirm(f"add {count:,} jobs from {clean(file.name)} {place} of {clean(queue)}?")
+    added = known = 0
+    async with visit(queue, url, must_exist=False) as seen:
+        # A server that is not there is told at once; what it holds does not matter.
+        await seen.inspector.snapshot(queue)
+        with progress_bar("importing") as advance:
+            for page in _pages(file):
+                done = await seen.queue.import_dlq(page, as_jobs=as_jobs)
+                added, known = added + done, known + done.known
+                advance(added + known, count)
+    return Import(count, added, known)
+
+
+def show(done: Import, *, is_dry: bool, as_jobs: bool, as_json: bool) -> None:
+    """Print what happened, or would."""
+    if as_json:
+        emit_json({**done._asdict(), "dry_run": is_dry, "as_jobs": as_jobs})
+        return
+    jobs = "jobs" if as_jobs else "dead jobs"
+    if is_dry:
+        click.echo(f"would import {done.lines:,} {jobs}")
+        return
+    click.echo(f"imported {done.added:,} {jobs}")
+    if done.known:
+        click.echo(f"{done.known:,} were there, or were imported before", err=True)
+
+
+def check_file(file: Path, *, as_jobs: bool) -> int:
+    """How many lines there are.
+
+    Raises:
+        SettingsError: there are lines that are no dead jobs; says how many and what is wrong.
+    """
+    count, bad = 0, list[str]()
+    bad_count = 0
+    for number, line in _lines(file):
+        count += 1
+        try:
+            _check(line, as_jobs=as_jobs)
+        except ChasquiError as refused:
+            bad_count += 1
+            if len(bad) < BAD_LINES_SHOWN_MAX:
+                bad.append(f"line {number}: {refused}")
+    if bad_count:
+        more = f"; and {bad_count - len(bad):,} more" if bad_count > len(bad) else ""
+        found = f"{bad_count:,} of {count:,} that are not ({'; '.join(bad)}{more})"
+        raise FileRefused(file, found)
+    return count
+
+
+class FileRefused(SettingsError):
+    """Correct the lines that it names, or leave them out."""
+
+    def __init__(self, file: Path, found: str) -> None:
+        ChasquiError.__init__(
+            self,
+            f"every line of {file} must be one of `chasqui dlq export`, found {found}; "
+            "nothing was imported",
+        )
+        self.name, self.found, self.rule = "file", found, "lines of an export"
+
+
+def _check(line: bytes, *, as_jobs: bool) -> None:
+    from chasquimq.queue.dlq import check_letter
+
+    check_letter("it", letter_of(line), must_be_readable=as_jobs)
+
+
+def letter_of(line: bytes) -> dict[str, Any]:
+    """A dead job as `import_dlq` takes it.
+
+    Raises:
+        SettingsError: the line is no line of an export.
+    """
+    try:
+        facts: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError("it", line[:40], f"JSON ({error})") from None
+    if not isinstance(facts, dict):
+        raise SettingsError("it", type(cast("object", facts)).__name__, "a JSON object")
+    known = cast("dict[str, Any]", facts)
+    return {key: known.get(key) for key in _FIELDS} | {"payload": _payload(known)}
+
+
+def _payload(facts: dict[str, Any]) -> bytes:
+    text: Any = facts.get("envelope_base64")
+    try:
+        return b64decode(text, validate=True)
+    except (TypeError, ValueError, Base64Error):
+        raise SettingsError("envelope_base64", text, "the bytes of the job in base64") from None
+
+
+def _pages(file: Path) -> Iterator[list[dict[str, Any]]]:
+    page, size = list[dict[str, Any]](), 0
+    for _, line in _lines(file):
+        page.append(letter_of(line))
+        size += len(line)
+        if len(page) == LINES_PER_PAGE_MAX or size >= BYTES_PER_PAGE_MAX:
+            yield page
+            page, size = [], 0
+    if page:
+        yield page
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, by their numbers."""
+    try:
+        with file.open("rb") as opened:
+            for number, line in enumerate(opened, 1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise StoreError(f"{file} must be a file that can be read: {error.strerror}") from error

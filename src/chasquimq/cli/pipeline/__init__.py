@@ -1,0 +1,1 @@
+"""`chasqui pipeline`: the history of queues in tables, and answers from them."""

@@ -1,0 +1,207 @@
+"""`chasqui pipeline run` and `once`: carry the history of queues into tables."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.context import json_option, redis_url_option, running_server
+from chasquimq.cli.logs import start_logging
+from chasquimq.cli.output.render import talk
+from chasquimq.cli.pipeline.options import (
+    RUNNING,
+    BatchTeller,
+    channel_option,
+    conf_option,
+    lake_option,
+    master_option,
+    need,
+    queues_option,
+    refuse_unknown_queues,
+    slo_option,
+    spark_session,
+    sum_up,
+    trigger_option,
+    unknown_queues,
+    working,
+)
+from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of, told_exit_code
+from chasquimq.model.stop_signals import StopSignals
+from chasquimq.spark.pipeline.settings import ROWS_PER_BATCH
+
+if TYPE_CHECKING:
+    from chasquimq.spark.pipeline.settings import PipelineRun, PipelineSettings
+
+rows_option = click.option(
+    "--max-rows",
+    type=click.IntRange(1_000),
+    default=ROWS_PER_BATCH,
+    show_default=True,
+    help="Rows of a batch, at most.",
+)
+strict_option = click.option(
+    "--fail-on-data-loss",
+    is_flag=True,
+    help="End when something is missing.  [default: write it to bronze_gaps and go on]",
+)
+
+
+@click.command()
+@queues_option
+@lake_option
+@slo_option
+@channel_option
+@trigger_option
+@rows_option
+@strict_option
+@master_option
+@conf_option
+@redis_url_option
+@json_option
+def run(
+    *,
+    queues: tuple[str, ...],
+    lake: Path,
+    slo: Mapping[str, int],
+    channel: str,
+    trigger_ms: int,
+    max_rows: int,
+    fail_on_data_loss: bool,
+    master: str,
+    conf: Mapping[str, str],
+    redis_url: str | None,
+    as_json: bool,
+) -> int:
+    """Keep the tables up to date, batch after batch, until Ctrl+C or SIGTERM.
+
+    A batch that was begun is finished. Where it was stopped, or killed, the next run goes on.
+    """
+    need(RUNNING)
+    # A run that waits for its server says so.
+    start_logging("warning", as_json=as_json)
+    url = running_server(redis_url)
+    settings = _settings(
+        url, lake, queues=queues, slo=dict(slo), channel=channel, trigger_s=trigger_ms / 1000,
+        max_rows_per_batch=max_rows, fail_on_data_loss=fail_on_data_loss,
+    )  # fmt: skip
+    for complaint in unknown_queues(url, queues):
+        talk(f"warning: {complaint}; waiting for it")
+    try:
+        done, number = _follow(settings, master, conf, as_json=as_json)
+    except Terminated:
+        # Before the first batch there is nothing to finish, and nothing to tell.
+        return exit_code_of(signal.SIGTERM)
+    sum_up(done, as_json=as_json, is_line=True)
+    return told_exit_code(number)
+
+
+@click.command()
+@queues_option
+@lake_option
+@slo_option
+@channel_option
+@rows_option
+@strict_option
+@master_option
+@conf_option
+@redis_url_option
+@json_option
+def once(
+    *,
+    queues: tuple[str, ...],
+    lake: Path,
+    slo: Mapping[str, int],
+    channel: str,
+    max_rows: int,
+    fail_on_data_loss: bool,
+    master: str,
+    conf: Mapping[str, str],
+    redis_url: str | None,
+    as_json: bool,
+) -> None:
+    """Read what is there, compact the tables, and stop."""
+    need(RUNNING)
+    url = running_server(redis_url)
+    settings = _settings(
+        url, lake, queues=queues, slo=dict(slo), channel=channel, max_rows_per_batch=max_rows,
+        fail_on_data_loss=fail_on_data_loss,
+    )  # fmt: skip
+    refuse_unknown_queues(url, queues)
+    from chasquimq.spark.lake.checkpoints import reserved
+
+    with (
+        ended_like_an_interrupt(),
+        reserved(settings.lake),
+        spark_session(master, conf) as session,
+        working("reading") as say,
+    ):
+        from chasquimq.spark.pipeline.pipeline import Pipeline
+
+        # The answer is one document, so batches are told on a terminal only.
+        teller = BatchTeller(say, as_json=False)
+        done = Pipeline(session, settings).once(None if as_json else teller.note)
+    sum_up(done, as_json=as_json)
+
+
+def _follow(
+    settings: PipelineSettings, master: str, conf: Mapping[str, str], *, as_json: bool
+) -> tuple[PipelineRun, int | None]:
+    """Batch after batch until a signal; what was done, and which signal it was."""
+    from chasquimq.spark.lake.checkpoints import reserved
+
+    # Spark hears Ctrl+C, too, and would drop the batch under way: whoever listens last is heard.
+    with (
+        ended_like_an_interrupt(),
+        reserved(settings.lake),
+        spark_session(master, conf) as session,
+        _until_signal() as stop,
+        working("reading") as say,
+    ):
+        from chasquimq.spark.pipeline.pipeline import Pipeline
+
+        done = Pipeline(session, settings).run(stop, BatchTeller(say, as_json=as_json).note)
+    return done, stop.number
+
+
+class _Stop(threading.Event):
+    """Set by a signal; remembers which."""
+
+    number: int | None = None
+
+
+@contextmanager
+def _until_signal() -> Generator[_Stop]:
+    stop, signals = _Stop(), StopSignals()
+
+    def note(number: int, _frame: object) -> None:
+        asked = signals.note(number)
+        if asked == "at_once":
+            raise KeyboardInterrupt
+        if asked is None:
+            return
+        stop.number = number
+        stop.set()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _settings(url: str, lake: Path, **more: Any) -> PipelineSettings:
+    """The settings of a pipeline; what cannot be read or written is refused before Spark starts."""
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.spark.pipeline.readiness import refuse_early
+    from chasquimq.spark.pipeline.settings import PipelineSettings
+
+    settings = PipelineSettings(lake=lake, connection=ConnectionSettings(url=url), **more)
+    refuse_early(settings)
+    return settings

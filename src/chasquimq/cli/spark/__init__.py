@@ -1,0 +1,1 @@
+"""`chasqui spark`: what runs on Spark beside the pipeline."""

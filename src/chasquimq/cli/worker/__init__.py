@@ -1,0 +1,1 @@
+"""`chasqui worker`: runs handlers, in one process or in many."""

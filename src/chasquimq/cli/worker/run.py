@@ -1,0 +1,235 @@
+"""What a worker shows to scrapers and probes: /metrics, /healthz and /readyz."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chasquimq.cli.context import reason_of_choice, refuse_wrong_types, run
+from chasquimq.cli.output.render import mask_secrets
+from chasquimq.cli.signals import exit_code_of, hear_signals
+from chasquimq.cli.worker.target import (
+    is_worker,
+    load_target,
+    setting_refusal,
+    take_process_options,
+    tell_server,
+)
+from chasquimq.errors import NotSupportedError, SettingsError
+from chasquimq.model.log import get_logger
+from chasquimq.model.stop_signals import StopSignals
+from chasquimq.server.finder import URL_VARIABLES
+from chasquimq.telemetry.http import MetricsServer
+from chasquimq.telemetry.labelled import QueueLabeled
+from chasquimq.telemetry.sink import MetricsSink
+
+if TYPE_CHECKING:
+    from chasquimq.cli.endpoint import Endpoint
+    from chasquimq.telemetry.prometheus import PrometheusSink
+    from chasquimq.worker.worker import Worker
+
+
+class WorkerPages:
+    """The numbers of one process; a Worker that has a sink of its own tells both."""
+
+    def __init__(self, queue: str) -> None:
+        self._prometheus = _new_prometheus_sink()
+        self.sink: MetricsSink = QueueLabeled(self._prometheus, queue)
+
+    async def open(self, worker: Worker, endpoint: Endpoint) -> MetricsServer:
+        """Serve until the answer is stopped.
+
+        Raises:
+            StoreError: nobody can listen there.
+        """
+        server = MetricsServer(
+            partial(self._page, worker),
+            # Alive while this loop turns: a server that is down heals without a restart.
+            is_healthy=lambda: True,
+            is_ready=lambda: worker.health().is_ok,
+            problems=lambda: list(map(mask_secrets, worker.health().problems)),
+            host=endpoint.host,
+            port=endpoint.port,
+        )
+        await endpoint.start(server)
+        return server
+
+    async def _page(self, worker: Worker) -> bytes:
+        # Told each second too, but whoever asks should see how it is now. What the loop changes
+        # is read on the loop; sums have a lock, and drawing them takes a thread's time.
+        self.sink.worker_health(worker.health().record)
+        return await asyncio.to_thread(self._prometheus.exposition)
+
+
+def _new_prometheus_sink() -> PrometheusSink:
+    try:
+        from chasquimq.telemetry.prometheus import PrometheusSink, process_registry
+    except ModuleNotFoundError as missing:
+        raise NotSupportedError(
+            f"--metrics-port needs the module {missing.name}, which is not installed; "
+            "install it with pip install 'chasquimq-py[prometheus]'"
+        ) from missing
+    return PrometheusSink(registry=process_registry())
+
+
+logger = get_logger(__name__)
+
+
+class WorkerRun:
+    """One worker, its signals, and its pages for scrapers.
+
+    `options` are what was given on the command line, by the names that Worker knows.
+    `redis_url` is the server that was named there, which a Worker may not contradict.
+    `lifeline` is a pipe that closes when whoever started this process is gone.
+    `wait_ms` is how long a server that is not there is waited for.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        options: Mapping[str, Any],
+        *,
+        redis_url: str | None = None,
+        endpoint: Endpoint | None = None,
+        lifeline: int | None = None,
+        wait_ms: float = 0,
+    ) -> None:
+        self._target = target
+        self._options = dict(options)
+        self._redis_url = redis_url
+        self._endpoint = endpoint
+        self._lifeline = lifeline
+        self._wait_ms = wait_ms
+        self._pages: WorkerPages | None = None
+        self._signals = StopSignals()
+
+    def check(self) -> int:
+        """Refuse a target or options that cannot be run; needs no server."""
+        self._worker(load_target(self._target))
+        return 0
+
+    def run(self, find_server: Callable[[], str]) -> int:
+        """Run until asked to stop; the answer is the exit code."""
+        found = load_target(self._target)
+        worker = self._worker(found)
+        if self._redis_url is not None:
+            # Queues of the target that name no server find the one of its worker.
+            os.environ[URL_VARIABLES[0]] = self._redis_url
+        # A Worker may know its server; a target that cannot be run needs none.
+        url = None
+        if worker.named_url is None:
+            url = find_server()
+            # A process of several was told by the one that watches it, which knows the reason.
+            tell_server(worker, url, "" if self._lifeline is not None else reason_of_choice())
+            if not self._wait_ms:
+                run(refuse_wrong_types([worker.name], url))
+        # Not closed: closing waits for handlers that ignore their cancellation, and the
+        # process is about to leave without them.
+        _runner().run(self._run(worker, url))
+        return exit_code_of(self._signals.number)
+
+    def _worker(self, found: Any) -> Worker:
+        if is_worker(found):
+            return self._ready_made(found)
+        if "queue_name" not in self._options:
+            raise click.UsageError("--queue says whose jobs to run; only a Worker knows by itself.")
+        return self._made(found)
+
+    def _ready_made(self, worker: Worker) -> Worker:
+        metrics = None
+        if self._endpoint is not None:
+            self._pages = _new_pages(worker.name)
+            metrics = self._pages.sink
+        take_process_options(worker, self._target, self._options, metrics=metrics)
+        if self._redis_url is not None:
+            tell_server(worker, self._redis_url)
+        return worker
+
+    def _made(self, found: Any) -> Worker:
+        from chasquimq.worker.worker import Worker
+
+        options = dict(self._options)
+        if self._endpoint is not None:
+            self._pages = _new_pages(options["queue_name"])
+            options["metrics"] = self._pages.sink
+        try:
+            return Worker(options.pop("queue_name"), found, **options)
+        except SettingsError as refused:
+            raise setting_refusal(refused, target="MODULE:ATTRIBUTE") from None
+
+    async def _run(self, worker: Worker, url: str | None) -> None:
+        hear_signals(partial(self._stop, worker))
+        self._watch_lifeline(worker)
+        async with self._served(worker):
+            # Probes are answered meanwhile: alive, and not ready.
+            if self._wait_ms and not await self._has_waited(worker, url):
+                return
+            await worker.run()
+
+    async def _has_waited(self, worker: Worker, url: str | None) -> bool:
+        if not await worker.wait_for_server(self._wait_ms):
+            return False
+        if url is not None:
+            await refuse_wrong_types([worker.name], url)
+        return True
+
+    @asynccontextmanager
+    async def _served(self, worker: Worker) -> AsyncGenerator[None]:
+        if self._pages is None or self._endpoint is None:
+            yield
+            return
+        server = await self._pages.open(worker, self._endpoint)
+        logger.info(
+            "serving /metrics, /healthz and /readyz at http://%s:%d",
+            self._endpoint.shown_host, server.port,
+            extra={"host": self._endpoint.host, "port": server.port},
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            await server.stop()
+
+    def _stop(self, worker: Worker, number: int) -> None:
+        asked = self._signals.note(number)
+        if asked == "drain":
+            logger.info("stopping when running jobs have ended")
+            self._drain(worker)
+        elif asked == "at_once":
+            logger.warning("stopping at once: what still runs is given back")
+            worker.request_stop()
+
+    def _drain(self, worker: Worker) -> None:
+        # Whoever started this process may be gone and a signal come, too: that is one wish to stop.
+        if not worker.is_closed:
+            worker.request_stop()
+
+    def _watch_lifeline(self, worker: Worker) -> None:
+        if self._lifeline is None:
+            return
+        loop, pipe = asyncio.get_running_loop(), self._lifeline
+
+        def end() -> None:
+            loop.remove_reader(pipe)
+            logger.warning("the process that started this worker is gone, stopping")
+            self._drain(worker)
+
+        loop.add_reader(pipe, end)
+
+
+def _new_pages(queue: str) -> WorkerPages:
+
+    return WorkerPages(queue)
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)

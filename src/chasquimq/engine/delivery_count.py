@@ -1,0 +1,106 @@
+"""Keeps delivery counts honest: what waits unstarted is not charged, what starts is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from chasquimq.engine.supervisor import Ticker
+from chasquimq.errors import StoreError
+
+if TYPE_CHECKING:
+    from chasquimq.engine.in_flight import Holdings
+    from chasquimq.model.delivery import Delivery
+    from chasquimq.store.consumer.store import ConsumerStore
+
+_RETRY_MS = 100
+
+
+class Charger:
+    """Uncharges in batches; charges one delivery right before its start."""
+
+    name = "charger"
+
+    def __init__(self, store: ConsumerStore, holdings: Holdings, uncharge_after_ms: int) -> None:
+        self._store = store
+        self._holdings = holdings
+        self._uncharge_after_ms = uncharge_after_ms
+        # Entries whose count on the server may be wrong, until a write has set it right.
+        self._doubted: set[bytes] = set()
+        self._ticker = Ticker()
+
+    def stop(self) -> None:
+        self._ticker.stop()
+
+    def correct(self, known: list[Delivery]) -> None:
+        """A delivery of an id we hold was counted by the server, but starts nothing."""
+        for again in known:
+            held = self._holdings.get(again.entry_id)
+            if held is not None:
+                # Others may have run it while we stood still, and that is spent, too.
+                own = held.is_charged or again.entry_id in self._doubted
+                held.earlier = max(held.earlier, again.earlier - own)
+                self._holdings.suspect([held])
+        self._doubted.update(delivery.entry_id for delivery in known)
+
+    def suspect(self, redelivered: list[Delivery]) -> None:
+        """Charge what was delivered before only when it starts, not when it is read.
+
+        One of them may end this process too, and the others must not pay for it.
+        """
+        for delivery in redelivered:
+            delivery.is_charged = False
+            self._doubted.add(delivery.entry_id)
+        if redelivered:
+            self._ticker.nudge()
+
+    async def charge(self, delivery: Delivery) -> bool:
+        """Count a start before it happens; False: the entry is ours no more.
+
+        Other counts that are in doubt are set right before: this start may end the process.
+        """
+        # Said before it is written, so that a correction meanwhile does not take it back.
+        delivery.is_charged = True
+        while True:
+            doubted, self._doubted = self._doubted - {delivery.entry_id}, set()
+            own = (delivery.entry_id, delivery.earlier + 1)
+            try:
+                lost = await self._store.charge([*self._counts(doubted), own])
+            except StoreError:
+                # No start without its charge, however long the server is away.
+                self._doubted |= doubted
+                await asyncio.sleep(_RETRY_MS / 1000)
+                continue
+            return delivery.entry_id not in lost
+
+    async def run(self) -> None:
+        while not self._ticker.is_stopped:
+            await self.run_once()
+            await self._ticker.pause(self._uncharge_after_ms / 2)
+
+    async def run_once(self) -> None:
+        """Uncharge what has waited too long, correct what was counted twice."""
+        self._doubt_overdue()
+        doubted, self._doubted = self._doubted, set()
+        counts = self._counts(doubted)
+        if not counts:
+            return
+        try:
+            await self._store.charge(counts)
+        except StoreError:
+            self._doubted |= doubted
+            raise
+
+    def _doubt_overdue(self) -> None:
+        since_ns = time.monotonic_ns() - self._uncharge_after_ms * 1_000_000
+        for delivery in self._holdings.waiting:
+            if delivery.is_charged and delivery.held_since_ns <= since_ns:
+                # From now on a start charges again, whether or not the next write gets through.
+                delivery.is_charged = False
+                self._doubted.add(delivery.entry_id)
+
+    def _counts(self, entry_ids: set[bytes]) -> list[tuple[bytes, int]]:
+        """The counts as they should be now; a start since the doubt is in them."""
+        held = [self._holdings.get(entry_id) for entry_id in entry_ids]
+        return [(one.entry_id, one.earlier + one.is_charged) for one in held if one is not None]

@@ -1,0 +1,221 @@
+"""Checks what a caller asks for one job and turns it into values of the model."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
+from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32_MAX, Backoff, RetryOverride
+
+_U64_MAX = 2**64 - 1
+# The server keeps times as floats; beyond this they are no whole milliseconds any more.
+MS_MAX = 2**52
+_FLOAT_MAX = sys.float_info.max
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_BACKOFF_KEYS = ("delay_ms", "max_delay_ms", "multiplier", "jitter_ms")
+
+
+class BackoffLike(Protocol):
+    """What `backoff=` takes besides a number and a dict."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def retry_override(
+    attempts: int | None, backoff: float | BackoffLike | Mapping[str, Any] | None
+) -> RetryOverride | None:
+    """The retry part of an envelope; None when the job asks for nothing of its own."""
+    if attempts is None and backoff is None:
+        return None
+    return RetryOverride(
+        None if attempts is None else whole_number("attempts", attempts, 1, U32_MAX),
+        None if backoff is None else _backoff(backoff),
+    )
+
+
+def whole(name: str, value: Any) -> int:
+    """The value as an int, refused unless it is one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingsError(name, value, "a whole number")
+    return int(value)
+
+
+def whole_number(name: str, value: Any, least: int, most: int = _U64_MAX) -> int:
+    """The value as an int, refused unless it is a whole number in range."""
+    number = whole(name, value)
+    if not least <= number <= most:
+        raise LimitExceeded(name, value, f"between {least} and {most}")
+    return number
+
+
+def optional_whole(name: str, value: Any) -> int | None:
+    """A whole number, or None."""
+    return None if value is None else whole(name, value)
+
+
+def duration_ms(name: str, value: Any) -> int:
+    """A duration of at least a millisecond that every clock can add to its time."""
+    return whole_number(name, value, 1, MS_MAX)
+
+
+def optional_ms(name: str, value: Any) -> int | None:
+    """Such a duration, or None."""
+    return None if value is None else duration_ms(name, value)
+
+
+def _backoff(backoff: Any) -> Backoff:
+    if isinstance(backoff, int | float) and not isinstance(backoff, bool):
+        return Backoff.fixed(_milliseconds("backoff", backoff))
+    given = cast(
+        "Mapping[str, Any]", backoff if isinstance(backoff, Mapping) else _dict_of(backoff)
+    )
+    kind = given.get("kind")
+    if kind not in (FIXED, EXPONENTIAL):
+        raise SettingsError("backoff kind", kind, f'"{FIXED}" or "{EXPONENTIAL}"')
+    unknown = set(given) - {"kind", *_BACKOFF_KEYS}
+    if unknown:
+        raise SettingsError(
+            "backoff", sorted(map(str, unknown)), f"made of kind, {', '.join(_BACKOFF_KEYS)}"
+        )
+    if "delay_ms" not in given:
+        raise SettingsError("backoff", dict(given), "given with delay_ms")
+    return Backoff(
+        kind,
+        _milliseconds("backoff delay_ms", given["delay_ms"]),
+        _maybe_ms("backoff max_delay_ms", given.get("max_delay_ms")),
+        _multiplier(given.get("multiplier")),
+        _maybe_ms("backoff jitter_ms", given.get("jitter_ms")),
+    )
+
+
+def _dict_of(backoff: Any) -> dict[str, Any]:
+    to_dict = getattr(backoff, "to_dict", None)
+    if to_dict is None:
+        raise KindRefused("backoff", backoff, "a number of ms, a BackoffSpec or a dict")
+    return to_dict()
+
+
+def _maybe_ms(name: str, value: Any) -> int | None:
+    return None if value is None else _milliseconds(name, value)
+
+
+def _milliseconds(name: str, value: Any) -> int:
+    if isinstance(value, float) and math.isfinite(value):
+        value = int(value)
+    return whole_number(name, value, 0)
+
+
+def _multiplier(value: Any) -> float | None:
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # An int may be too large to be a float, though none is infinite.
+    if not is_number or not -_FLOAT_MAX <= value <= _FLOAT_MAX:
+        raise SettingsError("backoff multiplier", value, "a finite number")
+    return float(value)
+
+
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """When a job becomes due: so long from now, or at an instant of the server's clock."""
+
+    ms: int
+    is_absolute: bool
+
+
+def wait_of(delay_ms: Any, delay: Any, delay_s_max: int, now_ms: int) -> Wait | None:
+    """What `delay_ms=` and `delay=` ask for; None when the job is ready now."""
+    if delay_ms is None and delay is None:
+        return None
+    if delay_ms is not None and delay is not None:
+        raise SettingsError("delay_ms and delay", (delay_ms, delay), "given one at a time")
+    if isinstance(delay_ms, datetime):
+        return _wait_until(delay_ms, delay_s_max, now_ms)
+    ms = _timedelta_ms(delay) if delay_ms is None else _delay_number(delay_ms)
+    _check_reach(ms, delay_s_max)
+    return Wait(ms, is_absolute=False) if ms else None
+
+
+def _wait_until(instant: datetime, delay_s_max: int, now_ms: int) -> Wait:
+    aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    due_ms = (aware - _EPOCH) // timedelta(milliseconds=1)
+    if due_ms < 0:
+        raise SettingsError("delay_ms", instant, "an instant after 1970")
+    _check_reach(due_ms - now_ms, delay_s_max)
+    return Wait(due_ms, is_absolute=True)
+
+
+def _delay_number(delay_ms: Any) -> int:
+    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int | float):
+        hint = "five seconds are 5000, or delay=timedelta(seconds=5)"
+        raise KindRefused("delay_ms", delay_ms, "a number of milliseconds or a datetime", hint=hint)
+    if not 0 <= delay_ms < math.inf:
+        raise SettingsError("delay_ms", delay_ms, "a finite number of at least 0")
+    return int(delay_ms)
+
+
+def _timedelta_ms(delay: Any) -> int:
+    if not isinstance(delay, timedelta):
+        hint = "a number of milliseconds or a datetime goes into delay_ms"
+        raise KindRefused("delay", delay, "a timedelta", hint=hint)
+    ms = delay // timedelta(milliseconds=1)
+    if ms < 0:
+        raise SettingsError("delay", delay, "at least zero")
+    return ms
+
+
+def _check_reach(ms: int, delay_s_max: int) -> None:
+    reach_s = delay_s_max or MS_MAX // 1000
+    if ms // 1000 > reach_s:
+        raise LimitExceeded(
+            "delay", f"{ms // 1000} s", f"at most {reach_s} s", hint="raise max_delay_secs"
+        )
+
+
+_RULE = '"server", "fsync" or "replica:n" with n of at least 1'
+_REPLICA = re.compile(r"replica:([1-9]\d{0,3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """`server` trusts the server's answer; the others wait for a disk or for replicas."""
+
+    is_on_disk: bool = False
+    replica_count: int = 0
+
+    @property
+    def waits(self) -> bool:
+        return self.is_on_disk or self.replica_count > 0
+
+    def __str__(self) -> str:
+        if self.is_on_disk:
+            return "fsync"
+        return f"replica:{self.replica_count}" if self.replica_count else "server"
+
+
+SERVER = Durability()
+
+
+def parse_durability(text: str | Durability | None) -> Durability:
+    """The class of that name."""
+    if text is None:
+        return SERVER
+    if isinstance(text, Durability):
+        return text
+    if text == "server":
+        return SERVER
+    if text == "fsync":
+        return Durability(is_on_disk=True)
+    # Callers lie.
+    is_text = isinstance(text, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    found = _REPLICA.fullmatch(text) if is_text else None
+    if found is None:
+        raise SettingsError("durability", text, _RULE)
+    return Durability(replica_count=int(found[1]))

@@ -1,0 +1,466 @@
+"""Which consumer groups use a queue, and the way out for a worker of another one."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from chasquimq.errors import GroupConflict, StoreError
+from chasquimq.model.delivery import DlqReason
+from chasquimq.model.diagnosis import Finding, error, note, ok, size_text, warning
+from chasquimq.model.json_value import ToDict
+from chasquimq.model.snapshot import DelayedJob, Snapshot, WorkerSnapshot, WrongType, leases_of
+
+# A live worker asks for jobs at least every 5 s. One that has been silent for longer than this
+# is dead, and keeps its group in use only by the jobs that it holds.
+SILENT_MS_MAX = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse(ToDict):
+    """A consumer group: its consumers that the server heard of lately, and the jobs they hold."""
+
+    name: str
+    workers: int = 0
+    pending: int = 0
+
+    @property
+    def is_used(self) -> bool:
+        return self.workers > 0 or self.pending > 0
+
+    def __str__(self) -> str:
+        noun = "consumer" if self.workers == 1 else "consumers"
+        return f"{self.name!r} ({self.workers:,} {noun}, {self.pending:,} pending)"
+
+
+def removal(queue: str, group: str) -> str:
+    """The command that removes a group, as a shell takes it."""
+    names = [queue, group]
+    dashes = ["--"] if any(name.startswith("-") for name in names) else []
+    return shlex.join(["chasqui", "group", "remove", *dashes, *names])
+
+
+def way_out(queue: str, others: Sequence[GroupUse]) -> str:
+    """How to get rid of groups that no worker uses any more."""
+    them = "them" if len(others) > 1 else "it"
+    commands = " and ".join(f"`{removal(queue, one.name)}`" for one in others)
+    drain = f"run a worker of {them} until it is idle, then " if _holds(others) else ""
+    return f"{drain}remove {them} with {commands}"
+
+
+def conflict(queue: str, group: str, others: Sequence[GroupUse]) -> GroupConflict:
+    """The refusal of a worker, while others use the queue."""
+    names = " and ".join(repr(one.name) for one in others)
+    return GroupConflict(
+        f"one group must consume queue {queue!r}, found {' and '.join(map(str, others))} beside "
+        f"{group!r}: what one group acks is deleted for all, and each would run every job; "
+        f"start this worker with group={others[0].name!r}, or give it another queue; if no worker "
+        f"uses {names} any more, {way_out(queue, others)}",
+        queue=queue,
+        group=group,
+        found=[one.name for one in others],
+    )
+
+
+def still_used(queue: str, group: GroupUse) -> StoreError:
+    """The refusal to remove a group."""
+    stop = f"stop its workers (a killed one counts for {SILENT_MS_MAX // 1000} s), or"
+    remedy = "run a worker of it until it is idle, or" if group.pending else stop
+    return StoreError(
+        f"a group must be unused to be removed, found {group} on queue {queue!r}; {remedy} add "
+        "--force: the jobs that it holds then run again"
+    )
+
+
+def _holds(others: Sequence[GroupUse]) -> bool:
+    return any(one.pending for one in others)
+
+
+DLQ_DEPTH_MAX = 100_000
+# A producer has to make the stream on some servers, which a group does.
+PRODUCERS_GROUP = "default"
+LATE_MS_MAX = 5_000
+UNIQUE_BYTES_MAX = 256 * 1024 * 1024
+_NAMES_SHOWN_MAX = 5
+_NAMES_COMPARED_MAX = 500
+_ERROR_CHARS_MAX = 120
+
+
+class RunTimes(msgspec.Struct, frozen=True):
+    """How long the last handlers ran, in milliseconds; from their `completed` events."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class NameWaiting(msgspec.Struct, frozen=True):
+    """Jobs of one name that are put back for want of a handler: since when, and buried from when."""
+
+    name: str
+    count: int
+    since_ms: int
+    until_ms: int | None
+
+
+class DeadKind(msgspec.Struct, frozen=True):
+    """Dead jobs of one name that died in the same way."""
+
+    name: str
+    reason: str
+    error: str
+    count: int
+
+
+class DeadLately(msgspec.Struct, frozen=True):
+    """What came into the DLQ within the last hour, by its entry ids; the most frequent kind first.
+
+    `is_complete` False: there are more than were looked at.
+    """
+
+    in_hour: int = 0
+    in_minute: int = 0
+    kinds: Sequence[DeadKind] = ()
+    is_complete: bool = True
+
+
+class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server knows of one queue; None stands for nothing, or for nobody.
+
+    `repeat_lag_ms` is how late the next repeatable job is. `unique_is_complete` and
+    `pending_looked_at` say how far a bounded search got.
+    """
+
+    snapshot: Snapshot
+    groups: Sequence[GroupUse]
+    workers: Sequence[WorkerSnapshot]
+    ghost_count: int
+    pending_looked_at: int
+    run_times: RunTimes | None
+    unique_count: int
+    unique_bytes: int | None
+    unique_is_complete: bool
+    promoter: str | None
+    scheduler: str | None
+    repeat_lag_ms: int | None
+    quarantined_count: int
+    names_waiting: Sequence[NameWaiting] = ()
+    dead_lately: DeadLately = DeadLately()
+
+    def living(self, lease_ms: int) -> list[WorkerSnapshot]:
+        """The workers that were heard of within a lease; `lease_ms` is assumed of those without a record."""
+        return [one for one in self.workers if one.state(lease_ms) in ("alive", "silent")]
+
+
+def names_waiting(jobs: Iterable[DelayedJob]) -> list[NameWaiting]:
+    """The names that jobs wait for a handler of, most jobs first."""
+    found: dict[str, list[DelayedJob]] = {}
+    for job in jobs:
+        if job.waits_for is not None:
+            found.setdefault(job.name, []).append(job)
+    rows = [_name_waiting(name, many) for name, many in found.items()]
+    return sorted(rows, key=lambda one: -one.count)
+
+
+def _name_waiting(name: str, jobs: Sequence[DelayedJob]) -> NameWaiting:
+    since_ms = min(job.waits_since_ms or 0 for job in jobs)
+    ends_ms = [job.waits_until_ms for job in jobs if job.waits_until_ms is not None]
+    return NameWaiting(name, len(jobs), since_ms, min(ends_ms, default=None))
+
+
+def check_types(wrong: Sequence[WrongType]) -> list[Finding]:
+    """A queue with a key of the wrong type cannot be looked at any further."""
+    remedy = "rename or delete the key; find out which program wrote it"
+    return [error("keys", str(one), remedy) for one in wrong]
+
+
+def check_rights(refused: str) -> list[Finding]:
+    """Why a worker of the same user would not start."""
+    found, _, remedy = refused.rpartition("; ")
+    needed = "a user that runs no worker needs none of them"
+    return [warning("rights", found, f"{remedy}; {needed}")]
+
+
+def check_queue(facts: QueueFacts, lease_ms: int) -> list[Finding]:
+    """Every check of a queue, in the order to read them."""
+    return [
+        *_group(facts),
+        _somebody_works(facts, lease_ms),
+        *_silent_workers(facts, lease_ms),
+        *_dead_workers(facts, lease_ms),
+        *_handlers(facts, lease_ms),
+        *_mixed_versions(facts, lease_ms),
+        *_mixed_leases(facts, lease_ms),
+        *_ghosts(facts),
+        _promotion(facts),
+        *_firing(facts),
+        _dlq(facts),
+        *_lease(facts, lease_ms),
+        *_unique(facts),
+    ]
+
+
+def _group(facts: QueueFacts) -> Iterator[Finding]:
+    others = [one for one in facts.groups if one.name != facts.snapshot.group]
+    used = [one for one in others if one.is_used]
+    left_over = [one for one in others if not one.is_used]
+    if used:
+        yield _in_the_way(facts, used)
+    elif not facts.snapshot.has_group:
+        yield _missing(facts)
+    elif not left_over:
+        yield ok("group", f"{facts.snapshot.group!r} is there")
+    for one in left_over:
+        yield _left_over(facts.snapshot.queue, one)
+
+
+def _in_the_way(facts: QueueFacts, others: Sequence[GroupUse]) -> Finding:
+    """A worker of the group is refused, or was there first, and then the others are."""
+    queue, group = facts.snapshot.queue, facts.snapshot.group
+    names = " and ".join(repr(one.name) for one in others)
+    unless_used = f"if no worker uses {names} any more, {way_out(queue, others)}"
+    used = [one for one in facts.groups if one.is_used]
+    if len(used) > len(others):
+        found = (
+            f"{len(used)} groups share the stream: {', '.join(map(str, used))}; "
+            "each runs every job, and what one acks is gone for all"
+        )
+        return error("group", found, f"use one group: stop the workers of {names}; {unless_used}")
+    verb = "is" if len(others) == 1 else "are"
+    found = f"{', '.join(map(str, others))} {verb} in use: a worker of {group!r} is refused"
+    return error("group", found, f"start workers of {others[0].name!r}; {unless_used}")
+
+
+def _missing(facts: QueueFacts) -> Finding:
+    group = facts.snapshot.group
+    if not facts.snapshot.stream_depth:
+        return note("group", f"no group {group!r} yet; the first worker makes it")
+    return warning("group", f"no group {group!r} yet", f"start a worker of group {group!r}")
+
+
+def _left_over(queue: str, group: GroupUse) -> Finding:
+    if group.name == PRODUCERS_GROUP:
+        return note("group", f"{group.name!r} is there as well, made by a producer; nobody uses it")
+    found = f"{group.name!r} is there as well, and nobody uses it"
+    return warning("group", found, f"remove it with `{removal(queue, group.name)}`")
+
+
+def _somebody_works(facts: QueueFacts, lease_ms: int) -> Finding:
+    alive, ready = facts.living(lease_ms), facts.snapshot.ready
+    parked = facts.snapshot.parked
+    given_back = f", {parked:,} of them given back by workers that left" if parked else ""
+    if alive or not ready:
+        return ok("workers", f"{len(alive)} alive, {ready:,} jobs ready{given_back}")
+    group = facts.snapshot.group
+    found = f"{ready:,} jobs are ready{given_back}, and no worker of {group!r} is alive"
+    return error("workers", found, "start a worker")
+
+
+def _silent_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+    for one in facts.workers:
+        if one.state(lease_ms) == "silent":
+            in_s = one.taken_over_in_ms(lease_ms) / 1000
+            jobs = (
+                f"; its {one.pending:,} jobs are taken over in {in_s:,.0f} s" if one.pending else ""
+            )
+            yield note(
+                "silent worker",
+                f"{_who(one)} was not heard of for {one.silent_ms / 1000:,.0f} s{jobs}",
+            )
+
+
+def _dead_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+    for one in facts.workers:
+        if one.pending and one.state(lease_ms) == "dead":
+            silent = f"silent for {one.silent_ms // 1000:,} s"
+            found = f"{_who(one)} holds {one.pending:,} jobs, {silent}"
+            remedy = "a running worker takes them over within its lease; start one"
+            yield warning("dead worker", found, remedy)
+
+
+def _who(worker: WorkerSnapshot) -> str:
+    """The name of a worker, and its host where the name does not say it."""
+    host = worker.record.host if worker.record else ""
+    return f"{worker.name} on {host}" if host and host not in worker.name else worker.name
+
+
+def _handlers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+    """Jobs that are put back again and again, because the workers that met them lack their handler."""
+    living = facts.living(lease_ms)
+    told = [one for one in living if one.record is not None]
+    for waiting in facts.names_waiting[:_NAMES_SHOWN_MAX]:
+        lacking = [one for one in told if one.record and one.record.lacks(waiting.name)]
+        if len(lacking) < len(told):
+            yield _some_lack(waiting, lacking)
+        else:
+            yield _nobody_has(
+                facts.snapshot, waiting, _handler_names(told), len(living) - len(told)
+            )
+    left_out = facts.names_waiting[_NAMES_SHOWN_MAX:]
+    if left_out:
+        jobs = sum(one.count for one in left_out)
+        found = f"{jobs:,} jobs of {len(left_out):,} more names wait for a handler"
+        yield error("handlers", found, "`chasqui delayed list` names them")
+
+
+def _nobody_has(
+    snapshot: Snapshot, waiting: NameWaiting, names: Sequence[str], unknown_count: int
+) -> Finding:
+    queue = shlex.quote(snapshot.queue)
+    jobs = "1 job waits" if waiting.count == 1 else f"{waiting.count:,} jobs wait"
+    for_s = max(0, snapshot.at_ms - waiting.since_ms) // 1000
+    left = "" if waiting.until_ms is None else _left(waiting.until_ms - snapshot.at_ms)
+    others = f" ({unknown_count} do not say)" if unknown_count else ""
+    near = difflib.get_close_matches(waiting.name, names[:_NAMES_COMPARED_MAX], 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    named = (
+        f"a handler named {waiting.name!r}" if waiting.name else "a handler for jobs without a name"
+    )
+    return error(
+        "handlers",
+        f"{jobs} for {named}, which no live worker has{others}, for {for_s:,} s{left}{hint}",
+        f"start a worker with {named}; or correct the name where the jobs are added, cancel these "
+        f"(`chasqui delayed list {queue}`, `chasqui delayed cancel {queue} …`) and add them again",
+    )
+
+
+def _some_lack(waiting: NameWaiting, lacking: Sequence[WorkerSnapshot]) -> Finding:
+    names = ", ".join(_who(one) for one in lacking[:_NAMES_SHOWN_MAX]) or "a worker that has left"
+    more = f" and {len(lacking) - _NAMES_SHOWN_MAX} more" if len(lacking) > _NAMES_SHOWN_MAX else ""
+    return warning(
+        "handlers",
+        f"{waiting.count:,} jobs named {waiting.name!r} were put back by workers without a handler "
+        f"of that name: {names}{more}",
+        "give all workers of a queue the same handlers, or the jobs a queue of their own",
+    )
+
+
+def _left(left_ms: int) -> str:
+    return f", buried in {left_ms // 1000:,} s" if left_ms > 0 else ", buried when next met"
+
+
+def _handler_names(workers: Sequence[WorkerSnapshot]) -> list[str]:
+    records = [one.record for one in workers if one.record]
+    return list(dict.fromkeys(name for one in records for name in one.handlers))
+
+
+def _mixed_versions(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+    records = [one.record for one in facts.living(lease_ms) if one.record]
+    versions = Counter(one.version for one in records)
+    if len(versions) > 1:
+        found = " and ".join(f"{count} of {version}" for version, count in sorted(versions.items()))
+        yield warning("versions", f"workers: {found}", "finish the upgrade, or take it back")
+
+
+def _mixed_leases(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+    records = [one.record for one in facts.living(lease_ms) if one.record]
+    leases = leases_of(records)
+    if len(leases) < 2:
+        return
+    found = " and ".join(f"{one / 1000:g} s" for one in leases)
+    remedy = "give all workers of a queue the same claim_min_idle_ms"
+    if leases[0] > leases[-1] // 3:
+        yield warning("leases", f"workers differ: {found}", remedy)
+        return
+    # The longer one renews too seldom for the shorter one.
+    found = f"workers differ: {found}, so those of the shortest take jobs that others still run"
+    yield error("leases", found, remedy)
+
+
+def _ghosts(facts: QueueFacts) -> Iterator[Finding]:
+    if facts.ghost_count:
+        found = f"{facts.ghost_count:,} of {facts.pending_looked_at:,} pending entries have no body"
+        remedy = "somebody trims the stream; a worker or `chasqui upkeep` sweeps them"
+        yield warning("ghosts", found, remedy)
+
+
+def _promotion(facts: QueueFacts) -> Finding:
+    lag_ms, leader = facts.snapshot.oldest_delayed_lag_ms or 0, facts.promoter
+    found = f"the first delayed job is {lag_ms / 1000:,.1f} s late" if lag_ms else "nothing is late"
+    if lag_ms <= LATE_MS_MAX:
+        return ok("promotion", f"{found}, led by {leader}" if leader else f"{found}, nobody leads")
+    if leader:
+        remedy = "look at the health and the log of the leader"
+        return warning("promotion", f"{found}, led by {leader}", remedy)
+    return error("promotion", f"{found} and nobody leads", "start a worker or `chasqui upkeep`")
+
+
+def _firing(facts: QueueFacts) -> Iterator[Finding]:
+    late = (facts.repeat_lag_ms or 0) > LATE_MS_MAX
+    if late and facts.scheduler is None:
+        found = f"a repeatable job is {(facts.repeat_lag_ms or 0) / 1000:,.1f} s late, nobody leads"
+        yield error("firing", found, "start a worker or `chasqui upkeep`")
+    if facts.quarantined_count:
+        found = f"{facts.quarantined_count:,} repeatable jobs cannot fire and were put aside"
+        yield warning("firing", found, "`chasqui repeatable quarantined` says why; plan them anew")
+
+
+def _dlq(facts: QueueFacts) -> Finding:
+    depth, lately = facts.snapshot.dlq_depth, facts.dead_lately
+    if lately.in_hour:
+        return _growing(facts.snapshot, lately)
+    if depth <= DLQ_DEPTH_MAX:
+        return ok("DLQ", f"{depth:,} entries")
+    remedy = "`chasqui dlq peek` says why; then replay, export or purge"
+    return warning("DLQ", f"{depth:,} entries, more than {DLQ_DEPTH_MAX:,}", remedy)
+
+
+def _growing(snapshot: Snapshot, lately: DeadLately) -> Finding:
+    at_least = "" if lately.is_complete else "at least "
+    most = lately.kinds[0]
+    error_text = (
+        most.error if len(most.error) <= _ERROR_CHARS_MAX else most.error[:_ERROR_CHARS_MAX] + "…"
+    )
+    kind = f"{most.reason}: {error_text}" if error_text else most.reason
+    named = repr(most.name) if most.name else "jobs without a name"
+    found = (
+        f"it grows: {snapshot.dlq_depth:,} entries, {at_least}{lately.in_hour:,} of the last hour, "
+        f"{lately.in_minute:,} of the last minute; most often {named} ({kind}), {most.count:,} times"
+    )
+    return warning("DLQ", found, _remedy_of_death(snapshot, most))
+
+
+def _remedy_of_death(snapshot: Snapshot, most: DeadKind) -> str:
+    queue = shlex.quote(snapshot.queue)
+    replay = f"`chasqui dlq replay {queue} --reason {most.reason}`"
+    if most.reason == DlqReason.UNKNOWN_NAME:
+        return f"start a worker with a handler named {most.name!r}, then {replay}"
+    if most.reason == DlqReason.CRASH_LOOP:
+        return f"find what ends the workers (memory, native code, a kill), then {replay}"
+    return f"`chasqui dlq peek {queue}` shows them; correct what fails, then {replay}"
+
+
+def _lease(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+    times = facts.run_times
+    if times is None:
+        return
+    living = facts.living(lease_ms)
+    silent = [one for one in living if one.record is None]
+    lease_ms = min([one.lease_ms(lease_ms) for one in living], default=lease_ms)
+    found = (
+        f"{lease_ms / 1000:g} s; of {times.count:,} runs half took {times.p50_ms:,.1f} ms or less, "
+        f"the longest {times.max_ms:,.1f} ms"
+    )
+    if times.max_ms <= lease_ms or (living and not silent):
+        yield ok("lease", found)  # workers with a record renew it while a job runs
+    else:
+        remedy = "ours renew it; workers of ChasquiMQ (Rust) run such jobs twice, so raise it there"
+        yield warning("lease", found, remedy)
+
+
+def _unique(facts: QueueFacts) -> Iterator[Finding]:
+    if not facts.unique_count:
+        return
+    at_least = "" if facts.unique_is_complete else "at least "
+    size = f", about {size_text(facts.unique_bytes)}" if facts.unique_bytes else ""
+    found = f"{at_least}{facts.unique_count:,} kept{size}"
+    if (facts.unique_bytes or 0) <= UNIQUE_BYTES_MAX:
+        yield ok("unique ids", found)
+    else:
+        yield warning("unique ids", found, "use a shorter unique_for_ms")

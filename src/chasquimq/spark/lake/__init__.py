@@ -1,0 +1,1 @@
+"""A lake: Delta tables in a folder, written, read and kept in shape."""

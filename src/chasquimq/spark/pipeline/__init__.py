@@ -1,0 +1,1 @@
+"""Carries history and events into the tables of a lake."""

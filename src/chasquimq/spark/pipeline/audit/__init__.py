@@ -1,0 +1,1 @@
+"""Compares the rows of a lake with the counters of the server."""

@@ -1,0 +1,1 @@
+"""Rows of the sources as rows of the tables."""

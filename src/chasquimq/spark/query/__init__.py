@@ -1,0 +1,1 @@
+"""Reads a lake without a JVM and answers questions about it."""

@@ -1,0 +1,1 @@
+"""Builds the report about a lake."""

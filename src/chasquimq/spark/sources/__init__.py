@@ -1,0 +1,1 @@
+"""The data sources `chasqui.history` and `chasqui.events`."""

@@ -1,0 +1,346 @@
+"""The consuming side of one queue: read, complete, fail, give back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.model.log import get_logger
+from chasquimq.model.queue_diagnosis import SILENT_MS_MAX, GroupUse, conflict
+from chasquimq.model.retry import Burying, Completing, Door, Retrying
+from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, ArrivalReader, Batch
+from chasquimq.store.consumer.settle import MoveSpeller, flat, pass_moves
+from chasquimq.store.net import script
+from chasquimq.store.net.abilities import Abilities, has_many_set, many_set_question, probe
+from chasquimq.store.net.clock import ServerClock
+from chasquimq.store.net.connection import pack
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.rights import RESULTS, WORKER, Role, demand
+from chasquimq.wire.keys import QueueKeys, check_group_name
+from chasquimq.wire.stream_entry import read_text
+
+if TYPE_CHECKING:
+    from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
+    from chasquimq.store.net.connection import Connection, Part, Reply
+
+logger = get_logger(__name__)
+
+PARKING = "returned"
+_IDS_PER_CALL_MAX = 1_000
+# The stream of calls is out of reach, or is none.
+_UNWAKEABLE = ("NOPERM", "WRONGTYPE")
+
+
+class ConsumerStore:
+    """One consumer of one group; blocking reads have a connection of their own."""
+
+    def __init__(
+        self,
+        queue: str,
+        group: str,
+        consumer: str,
+        connection: ConnectionSettings,
+        read: ReadSettings,
+        abilities: AbilitySettings,
+        lease_ms: int,
+        results: ResultSettings,
+        *,
+        beside: Sequence[Role] = (),
+        wished: Sequence[Role] = (),
+    ) -> None:
+        # Upkeep, events and history use the connection for writes and need rights as well.
+        self._roles = (WORKER, *((RESULTS,) if results.is_stored else ()), *beside)
+        self._wished = wished
+        self.keys = QueueKeys(queue)
+        self.group = check_group_name(group)
+        self.consumer = consumer
+        self.clock = ServerClock()
+        self.abilities = Abilities(ack_delete=False, claim_on_read=False, idempotent_add=False)
+        self._keeps_results = results.is_stored
+        self._has_many_set = False
+        self._wanted = abilities
+        self._lease_ms = lease_ms
+        self._spell = MoveSpeller(self.keys, self.group, consumer, results)
+        self._arrivals = ArrivalReader(read.max_payload_bytes)
+        self._reads = Link(
+            connection, name="chasqui-reader", prepare=self._prepare_reads, waits_for_login=True
+        )
+        self._writes = Link(
+            connection, name="chasqui-worker", prepare=self._prepare_writes, waits_for_login=True
+        )
+        self._reader_client_id = 0
+        # A connection broke, and may have taken along the answer that brought us jobs.
+        self.has_gap = False
+        # Whether reads can be woken, and whether the last one was: somebody wants an idle worker.
+        self.can_be_woken = False
+        self.was_woken = False
+        # How often somebody had deleted the group, and it was made again.
+        self.regroup_count = 0
+
+    @property
+    def writes(self) -> Link:
+        return self._writes
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server is reached, by readers and writers alike."""
+        return self._reads.is_up and self._writes.is_up
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether an answer to a read may still come."""
+        return self._reads.is_up
+
+    async def open(self) -> None:
+        """Connect, check rights, probe the server and join the group; no other may be in use."""
+        await self._writes.connection()
+        await self._reads.connection()
+        self.has_gap = False
+
+    async def learn_time(self) -> None:
+        """Ask the server what time it is."""
+        await self.clock.learn(await self._writes.connection())
+
+    async def close(self) -> None:
+        await self._reads.close()
+        await self._writes.close()
+
+    async def read(
+        self, count: int, block_ms: int, *, is_idle: bool = False, claims: bool = True
+    ) -> Batch:
+        """Up to `count` entries: new ones and, where the server can, what the dead left.
+
+        A worker that is idle may block for long, because others can wake it.
+        """
+        if is_idle:
+            return await self._read_idle(count, block_ms)
+        try:
+            reply = await self._read((self.keys.stream, ">"), count, block_ms, claims=claims)
+        except ServerRefused as error:
+            return await self._regroup(error)
+        return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY
+
+    async def claim(self, count: int, look_ms: int = 0, quiet_ms: int = 0) -> tuple[Batch, int]:
+        """Take over what has been silent for a lease, where reading cannot do it.
+
+        Also answers in how many ms the next look is due, from `look_ms` to `quiet_ms`. Another
+        worker's look counts; with `quiet_ms=0` this one looks all the same.
+        """
+        # Lua cannot name more than some thousand ids at once; what is left comes next time.
+        count = min(count, _IDS_PER_CALL_MAX)
+        head = (self.group, self.consumer, self._lease_ms, count)
+        try:
+            entries, wait_ms = await self._run(
+                "claim", *head, look_ms, quiet_ms, *self._calling_keys
+            )
+        except ServerRefused as error:
+            return await self._regroup(error), look_ms
+        batch = self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
+        return batch, wait_ms
+
+    async def silent_workers(self) -> list[str]:
+        """Whom the server has not heard of for a lease; empty where it may not be asked.
+
+        A read that takes jobs over does not say from whom.
+        """
+        with suppress(StoreError):
+            rows = await self._writes.call("XINFO", "CONSUMERS", self.keys.stream, self.group)
+            facts = [dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
+            silent = [read_text(one[b"name"]) for one in facts if one[b"idle"] >= self._lease_ms]
+            return [name for name in silent if name not in (PARKING, self.consumer)]
+        return []
+
+    async def wake_another(self) -> None:
+        """Pass a call on that this worker has no room for."""
+        entry = ("NOMKSTREAM", "MAXLEN", 16, "*", "for", "claim")
+        with suppress(StoreError):
+            await self._writes.call("XADD", self.keys.wake, *entry)
+
+    async def join_group(self) -> None:
+        """Create stream and group where they are missing; entries added before are seen.
+
+        Raises:
+            GroupConflict: another group consumes the stream.
+        """
+        connection = await self._writes.connection()
+        await self._join_group(connection)
+
+    async def ack(self, entry_ids: Sequence[bytes]) -> list[Door]:
+        """Complete entries: at most a thousand, whoever owns them."""
+        assert len(entry_ids) <= _IDS_PER_CALL_MAX, "the acker keeps to the ceiling"
+        if not self.abilities.ack_delete:
+            marks = await self._run("ack", self.group, *entry_ids)
+        else:
+            marks = await self._writes.call(
+                "XACKDEL", self.keys.stream, self.group, "IDS", len(entry_ids), *entry_ids
+            )
+        if marks.count(1) == len(marks):
+            return [Door.DONE] * len(marks)
+        return [Door.DONE if mark >= 1 else Door.GONE for mark in marks]
+
+    async def complete(self, moves: Sequence[Completing]) -> list[Door]:
+        """Complete entries and keep what their handlers returned, in one step."""
+        calls = self._spell.completions(
+            moves,
+            int(self.clock.now_ms()),
+            has_ack_delete=self.abilities.ack_delete,
+            has_many_set=self._has_many_set,
+        )
+        return await pass_moves(self._writes, "complete", calls)
+
+    async def retry(self, moves: Sequence[Retrying]) -> list[Door]:
+        """Move failed deliveries to where they wait for their next run, as their owner."""
+        return await pass_moves(self._writes, "retry", self._spell.retries(moves))
+
+    async def bury(self, moves: Sequence[Burying]) -> list[Door]:
+        """Move entries to the DLQ, as their owner; who waits for their results is told."""
+        return await pass_moves(self._writes, "bury", self._spell.burials(moves))
+
+    async def charge(self, counts: Sequence[tuple[bytes, int]]) -> list[bytes]:
+        """Set delivery counts of held entries; answers the ids that are ours no more."""
+        lost: list[bytes] = []
+        for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
+            try:
+                lost += await self._run("charge", self.group, self.consumer, *flat(chunk))
+            except ServerRefused as error:
+                await self._regroup(error)
+                lost += [entry_id for entry_id, _ in chunk]
+        return lost
+
+    async def hand_back(self, counts: Sequence[tuple[bytes, int]]) -> int:
+        """Park entries that did not start: claimable at once, charged with the given counts."""
+        done = 0
+        head = (self.group, self.consumer, PARKING, PARKED_IDLE_MS, *self._calling_keys)
+        for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
+            done += await self._run("hand_back", *head, *flat(chunk))
+        return done
+
+    async def pending(self) -> list[tuple[bytes, int]]:
+        """What the server thinks this consumer holds: entry ids and delivery counts."""
+        rows = await self._writes.call(
+            "XPENDING", self.keys.stream, self.group, "-", "+", 10_000, self.consumer
+        )
+        return [(row[0], row[3]) for row in rows]
+
+    async def unblock_reader(self) -> None:
+        """End a blocking read early; its reply still arrives."""
+        if self._reader_client_id and self.is_up:
+            await self._writes.call("CLIENT", "UNBLOCK", self._reader_client_id)
+
+    async def remove_consumer(self) -> bool:
+        """Remove this consumer unless it still holds something."""
+        with suppress(ServerRefused):  # whoever may not use the key was never there
+            await self._run_on(self.keys.wake, "reap_consumer", self.group, self.consumer, 0)
+        return await self._run("reap_consumer", self.group, self.consumer, 0) != 0
+
+    async def remove_record(self) -> None:
+        """Remove what this worker said of itself."""
+        with suppress(ServerRefused):  # whoever may not use the key never wrote it
+            await self._writes.call("DEL", self.keys.worker(self.consumer))
+
+    async def _regroup(self, error: ServerRefused) -> Batch:
+        """Whoever deleted the group deleted its jobs; those to come need it again."""
+        if error.code != "NOGROUP":
+            raise error
+        await self.join_group()
+        if self.keys.wake in str(error):
+            return EMPTY  # no job was in there
+        self.regroup_count += 1
+        logger.warning(
+            "consumer group %r of queue %r was deleted and has been made again: "
+            "jobs that were deleted are lost, those still in the stream run",
+            self.group,
+            self.keys.queue,
+        )
+        return EMPTY
+
+    @property
+    def _calling_keys(self) -> tuple[str, str]:
+        return self.keys.claim_gate(self.group), self.keys.wake
+
+    async def _read_idle(self, count: int, block_ms: int) -> Batch:
+        streams = (self.keys.stream, self.keys.wake, ">", ">")
+        try:
+            reply = await self._read(streams, count, block_ms)
+        except ServerRefused as error:
+            if error.code not in _UNWAKEABLE:
+                return await self._regroup(error)
+            # Who cannot be woken reads as a busy worker does; what is wrong there, that will tell.
+            self.can_be_woken = False
+            return EMPTY
+        found = {name.decode(): rows for name, rows in reply or ()}
+        if calls := found.get(self.keys.wake):
+            await self._answer([call[0] for call in calls])
+        entries = found.get(self.keys.stream)
+        return self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
+
+    async def _answer(self, call_ids: Sequence[bytes]) -> None:
+        self.was_woken = True
+        # Jobs may have come along, and a call that stays unanswered does no harm.
+        with suppress(StoreError):
+            await self._run_on(self.keys.wake, "ack", self.group, *call_ids)
+
+    async def _read(
+        self, streams: Sequence[str], count: int, block_ms: int, *, claims: bool = True
+    ) -> Reply:
+        claim = ("CLAIM", self._lease_ms) if claims and self.abilities.claim_on_read else ()
+        block = ("BLOCK", block_ms) if block_ms else ()
+        try:
+            return await self._reads.call(
+                "XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", count,
+                *block, *claim, "STREAMS", *streams, block_ms=block_ms,
+            )  # fmt: skip
+        except asyncio.CancelledError:
+            # Its answer may bring jobs; the next connection asks for what nobody has heard of.
+            await self._reads.hang_up()
+            raise
+
+    async def _run(self, name: str, *args: Part) -> Reply:
+        return await self._run_on(self.keys.stream, name, *args)
+
+    async def _run_on(self, stream: str, name: str, *args: Part) -> Reply:
+        connection = await self._writes.connection()
+        try:
+            return await script.run(connection, name, [stream], *args)
+        except StoreError as error:
+            self._writes.heed(error)
+            raise
+
+    async def _prepare_writes(self, connection: Connection) -> None:
+        await demand(connection, self.keys, self._roles, self._wished)
+        self.abilities = await probe(connection, self.keys, self._wanted)
+        if self._keeps_results:
+            replies = await connection.send(many_set_question(self.keys), 2)
+            self._has_many_set = has_many_set(replies)
+        await self.clock.learn(connection)
+        await self._join_group(connection)
+        self.has_gap = True
+
+    async def _prepare_reads(self, connection: Connection) -> None:
+        self._reader_client_id = await connection.call("CLIENT", "ID")
+        self.has_gap = True
+
+    async def _join_group(self, connection: Connection) -> None:
+        args = (self.group, self.consumer, PARKING, SILENT_MS_MAX)
+        others = await script.run(connection, "join_group", [self.keys.stream], *args)
+        if others:
+            raise conflict(self.keys.queue, self.group, _uses(others))
+        create = ("XGROUP", "CREATE", self.keys.wake, self.group, "0", "MKSTREAM")
+        (reply,) = await connection.send(pack(create))
+        # Without it a worker reads as often as a busy one, and keeps all promises.
+        is_there = isinstance(reply, ServerRefused) and reply.code == "BUSYGROUP"
+        self.can_be_woken = is_there or not isinstance(reply, StoreError)
+
+
+def _uses(others: Sequence[Reply]) -> list[GroupUse]:
+    rows = zip(others[::3], others[1::3], others[2::3], strict=True)
+    return [GroupUse(read_text(name), workers, pending) for name, workers, pending in rows]
+
+
+def _chunks(rows: Sequence[tuple[bytes, int]], size: int) -> Iterator[Sequence[tuple[bytes, int]]]:
+    for at in range(0, len(rows), size):
+        yield rows[at : at + size]

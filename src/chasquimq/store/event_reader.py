@@ -1,0 +1,242 @@
+"""Follows events streams: nothing between two reads is missed, and a broken connection resumes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
+from chasquimq.store.net.connection import pack
+from chasquimq.store.net.errors import Action, action_for
+from chasquimq.store.net.per_loop import PerLoop
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.route import Route
+from chasquimq.wire.events import ended_job_id
+from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.stream_entry import first_values, read_text
+
+if TYPE_CHECKING:
+    from chasquimq.settings import ConnectionSettings
+    from chasquimq.store.net.connection import Reply
+
+_NEWEST = "$"
+_PAUSE_S = 0.2
+Answer = TypeVar("Answer")
+# Queue, entry id, and the fields with their values one behind the other.
+RawRow = tuple[str, str, list[bytes]]
+
+
+class TailedEntry(msgspec.Struct, frozen=True, gc=False):
+    """One entry of an events stream, as text."""
+
+    queue: str
+    entry_id: str
+    fields: dict[str, str]
+
+
+class EventTail:
+    """Reads the events of some queues from a place on."""
+
+    def __init__(
+        self,
+        queues: Sequence[str],
+        connection: ConnectionSettings,
+        *,
+        after_id: str,
+        block_ms: int,
+        count: int,
+        name: str = "chasqui-events",
+    ) -> None:
+        self._queues = {QueueKeys(queue).events: queue for queue in queues}
+        self._after = dict.fromkeys(self._queues, after_id)
+        self._block_ms = block_ms
+        self._count = count
+        self._links = PerLoop(lambda: Link(connection, name=name))
+
+    @property
+    def last_ids(self) -> dict[str, str]:
+        """Where a later tail would go on, for each queue."""
+        return {queue: self._after[key] for key, queue in self._queues.items()}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it knows its place, so that nothing from here on is missed."""
+        return _NEWEST not in self._after.values()
+
+    async def read(self) -> list[TailedEntry]:
+        """The next entries; an empty list when none came while blocking, or after trouble."""
+        return [_entry(*row) for row in await self.read_rows()]
+
+    async def read_rows(self) -> list[RawRow]:
+        """The same, as they are."""
+        await self.settle()
+        if not self.is_settled:
+            return []
+        reply = await self._healing(self._read())
+        return list(self._rows(reply))
+
+    async def settle(self) -> None:
+        """Turn `$` into the id it means now, once: sent again it would skip what came between."""
+        await self._healing(self._settle_newest())
+
+    def skip(self) -> None:
+        """Leave out all that is there by now; the next read settles anew."""
+        self._after = dict.fromkeys(self._after, _NEWEST)
+
+    async def close(self) -> None:
+        await self._links.close()
+
+    @property
+    def _link(self) -> Link:
+        """That of the running loop: the next `asyncio.run` goes on where the last one ended."""
+        return self._links.here()
+
+    async def _healing(self, step: Awaitable[Answer]) -> Answer | None:
+        """The answer to a step; None after trouble that may pass."""
+        try:
+            return await step
+        except StoreError as error:
+            self._link.heed(error)
+            if not self._may_heal(error):
+                raise
+            await asyncio.sleep(_PAUSE_S)
+            return None
+
+    async def _settle_newest(self) -> None:
+        newest = [key for key, after in self._after.items() if after == _NEWEST]
+        if not newest:
+            return
+        request = b"".join([pack(("XREVRANGE", key, "+", "-", "COUNT", 1)) for key in newest])
+        for key, reply in zip(newest, await self._link.ask(request, len(newest)), strict=True):
+            if isinstance(reply, StoreError):
+                raise reply
+            self._after[key] = reply[0][0].decode() if reply else "0-0"
+
+    async def _read(self) -> Reply:
+        keys, ids = list(self._after), list(self._after.values())
+        return await self._link.call(
+            "XREAD", "COUNT", self._count, "BLOCK", self._block_ms, "STREAMS", *keys, *ids,
+            block_ms=self._block_ms,
+        )  # fmt: skip
+
+    def _may_heal(self, error: StoreError) -> bool:
+        """Whoever iterates waits for as long as an outage takes, once a server was reached."""
+        if isinstance(error, ConnectionLost):
+            is_waited_for = self._link.was_open and not self._link.is_closed
+            return error.outcome == "unknown" or is_waited_for
+        return not (isinstance(error, ServerRefused) and action_for(error) is Action.RAISE)
+
+    def _rows(self, reply: Reply) -> Iterator[RawRow]:
+        for key, rows in reply or ():
+            key_text = key.decode()
+            for entry_id, fields in rows:
+                self._after[key_text] = entry_id.decode()
+                yield self._queues[key_text], entry_id.decode(), fields
+
+
+def _entry(queue: str, entry_id: str, fields: list[bytes]) -> TailedEntry:
+    found = first_values(fields)
+    text = {read_text(name): read_text(value) for name, value in found.items()}
+    return TailedEntry(queue, entry_id, text)
+
+
+def open_tail(
+    queues: Sequence[str],
+    connection: ConnectionSettings,
+    *,
+    after_id: str,
+    block_ms: int,
+    count: int,
+) -> EventTail | ManyTails:
+    """A tail of these queues; nothing is dialled before the first read."""
+
+    def tail(some: Sequence[str]) -> EventTail:
+        settings = replace(connection, queue=some[0])
+        return EventTail(some, settings, after_id=after_id, block_ms=block_ms, count=count)
+
+    if len(queues) == 1 or not Route(connection).is_cluster:
+        return tail(queues)
+    return ManyTails([tail([queue]) for queue in dict.fromkeys(queues)])
+
+
+class ManyTails:
+    """One tail a queue, all read at once; what one of them brings waits for nobody."""
+
+    def __init__(self, tails: Sequence[EventTail]) -> None:
+        self._tails = tails
+        self._reading: dict[EventTail, asyncio.Task[list[TailedEntry]]] = {}
+
+    @property
+    def last_ids(self) -> dict[str, str]:
+        """Where a later tail would go on, for each queue."""
+        return {queue: after for tail in self._tails for queue, after in tail.last_ids.items()}
+
+    async def read(self) -> list[TailedEntry]:
+        """The next entries of any queue; an empty list when none came while blocking."""
+        self._drop_foreign()
+        for tail in self._tails:
+            if tail not in self._reading:
+                self._reading[tail] = asyncio.create_task(tail.read(), name="chasqui-tail")
+        # A reader that gives up leaves the reads under way: what they bring comes next time.
+        await asyncio.wait(self._reading.values(), return_when=asyncio.FIRST_COMPLETED)
+        done = [tail for tail, task in self._reading.items() if task.done()]
+        entries = [one for tail in done if self._brought(tail) for one in self._take(tail)]
+        if not entries:
+            for tail in done:
+                self._reading.pop(tail).result()
+        return entries
+
+    def _drop_foreign(self) -> None:
+        """Leave reads to the loop that began them; they moved nothing on."""
+        loop = asyncio.get_running_loop()
+        self._reading = {
+            tail: task for tail, task in self._reading.items() if task.get_loop() is loop
+        }
+
+    def _brought(self, tail: EventTail) -> bool:
+        task = self._reading[tail]
+        return not task.cancelled() and task.exception() is None and bool(task.result())
+
+    def _take(self, tail: EventTail) -> list[TailedEntry]:
+        return self._reading.pop(tail).result()
+
+    async def close(self) -> None:
+        for tail in self._tails:
+            await tail.close()
+        reading = list(self._reading.values())
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
+_BLOCK_MS = 5_000
+_PAGE_MAX = 500
+# Events that come one by one are read a few at a time.
+_PACE_S = 0.005
+# Where more happens than a page holds, all of it would cost more than asking for the ends.
+_BUSY_PAUSE_S = 0.1
+
+
+class EndTail(EventTail):
+    """Follows the events of one queue from the moment it is settled."""
+
+    def __init__(self, queue: str, connection: ConnectionSettings) -> None:
+        super().__init__(
+            [queue], connection, after_id="$", block_ms=_BLOCK_MS, count=_PAGE_MAX,
+            name="chasqui-results",
+        )  # fmt: skip
+        self._pause_s = 0.0
+
+    async def read_ended(self) -> list[str]:
+        """Ids of jobs that have ended; a stream too busy to follow is left out in part."""
+        await asyncio.sleep(self._pause_s)
+        rows = await self.read_rows()
+        self._pause_s = _PACE_S if rows else 0.0
+        if len(rows) == _PAGE_MAX:
+            self.skip()
+            self._pause_s = _BUSY_PAUSE_S
+        return [ended for _, _, fields in rows if (ended := ended_job_id(fields))]

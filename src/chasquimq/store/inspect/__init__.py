@@ -1,0 +1,1 @@
+"""Questions about queues and jobs; nothing here moves a job."""

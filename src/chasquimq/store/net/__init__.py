@@ -1,0 +1,1 @@
+"""Connections: addresses, dialling, reconnecting, clusters, scripts, errors."""

@@ -1,0 +1,201 @@
+"""Takes the secrets out of a URL, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from chasquimq.errors import SettingsError
+
+_MASK = "***"
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*")
+_USER = re.compile(r"[\w.+-]*")
+# A name or an address, with its port; of what looks otherwise nobody knows what it holds.
+_HOST = re.compile(r"(?:\[[\da-fA-F:.]+(?:%\w+)?\]|[\w.-]*)(?::\d*)?")
+
+
+def redact(url: str) -> str:
+    """The URL without its passwords, safe to print even where the URL is broken."""
+    scheme, mark, rest = url.strip().partition("://")
+    if not mark:
+        scheme, rest = "redis", url.strip()
+    if not _SCHEME.fullmatch(scheme):
+        # Credentials in front of the scheme.
+        return f"{_MASK}://{_MASK}"
+    credentials, at, place = rest.rpartition("@")
+    if re.search(r"[?#]", credentials):
+        # A query with an `@`, or a password with a `?`: nobody knows where the secret begins.
+        return f"{scheme}://{_MASK}"
+    return f"{scheme}://{_shown_user(credentials)}{at}{_shown_place(place)}"
+
+
+def _shown_user(credentials: str) -> str:
+    user, colon, _ = credentials.partition(":")
+    if not colon:
+        # Without a colon it may be the password alone.
+        return _MASK if credentials else ""
+    # What does not look like a user may be the password of a mistyped URL.
+    return f"{user if _USER.fullmatch(user) else ''}:{_MASK}"
+
+
+def _shown_place(place: str) -> str:
+    place = re.split(r"[?#]", place, maxsplit=1)[0]
+    hosts, slash, path = place.partition("/")
+    shown = ",".join(map(_shown_host, hosts.split(",")))
+    # A password with a slash goes on in the path.
+    return shown + slash + (path if shown == hosts else _MASK if path else "")
+
+
+def _shown_host(host: str) -> str:
+    if _HOST.fullmatch(host):
+        return host
+    # Without an `@` a password stands where the port should be.
+    name, colon, _ = host.partition(":")
+    return f"{name}:{_MASK}" if colon and _USER.fullmatch(name) else _MASK
+
+
+_SENTINEL_RULE = "redis+sentinel://host:26379,host:26379/<name of the master>/<database or nothing>"
+_CLUSTER_RULE = "redis+cluster://host:6379,host:6379 without a path: a cluster has one database"
+_PORT_RULE = "a URL whose ports are numbers from 1 to 65535"
+_HINT = "write special characters of user and password as %XX"
+_REFUSED_SPELLINGS = {
+    "redis-sentinel",
+    "rediss-sentinel",
+    "valkey-sentinel",
+    "valkeys-sentinel",
+    "sentinel",
+}
+# More nodes of a cluster, each as host:port, as ChasquiMQ (Rust) names them.
+_SEED = "node"
+# These are for the Sentinels alone, those for the servers with data; all others are for both.
+_SEED_PARAMETERS = ("sentinel_username", "sentinel_password")
+_NODE_PARAMETERS = ("username", "password", "db")
+
+
+class Kind(Enum):
+    """Who is asked for the node to dial."""
+
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
+
+    @property
+    def default_port(self) -> int:
+        return 26379 if self is Kind.SENTINEL else 6379
+
+    @property
+    def rule(self) -> str:
+        return _SENTINEL_RULE if self is Kind.SENTINEL else _CLUSTER_RULE
+
+
+class Node(NamedTuple):
+    """One server by its address."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What such a URL says; `seeds` are the servers that are asked for the others."""
+
+    kind: Kind
+    is_tls: bool
+    seeds: tuple[Node, ...]
+    service: str
+    database: str
+    credentials: str = field(repr=False)
+    seed_credentials: str = field(repr=False)
+    query: str = field(repr=False)
+    seed_query: str = field(repr=False)
+
+    def node_url(self, node: Node) -> str:
+        """The URL of a server that holds data."""
+        path = f"/{self.database}" if self.database else ""
+        return self._url(self.credentials, node, path, self.query)
+
+    def seed_url(self, node: Node) -> str:
+        """The URL of a server that is asked for others."""
+        return self._url(self.seed_credentials, node, "", self.seed_query)
+
+    def _url(self, credentials: str, node: Node, path: str, query: str) -> str:
+        scheme = "rediss" if self.is_tls else "redis"
+        user = f"{credentials}@" if credentials else ""
+        return f"{scheme}://{user}{node}{path}{'?' + query if query else ''}"
+
+
+def parse_topology(url: str) -> Topology | None:
+    """The servers that the URL names; None: it is the URL of one server.
+
+    Raises:
+        SettingsError: it is meant to name many and does not.
+    """
+    scheme, _, rest = url.partition("://")
+    _refuse_other_spellings(scheme, url)
+    head, plus, tail = scheme.partition("+")
+    if not plus or head not in ("redis", "rediss") or tail not in ("sentinel", "cluster"):
+        return None
+    kind = Kind(tail)
+    place, _, query = rest.partition("?")
+    credentials, _, place = place.rpartition("@")
+    hosts, _, path = place.partition("/")
+    service, database = _service_and_database(kind, path, url)
+    given = parse_qsl(query, keep_blank_values=True)
+    is_cluster = kind is Kind.CLUSTER
+    more = [value for name, value in given if name == _SEED] if is_cluster else []
+    return Topology(
+        kind=kind,
+        is_tls=head == "rediss",
+        seeds=tuple(_node(text, kind, url) for text in (*hosts.split(","), *more)),
+        service=service,
+        database=database,
+        credentials=credentials,
+        seed_credentials=credentials if is_cluster else _seed_credentials(dict(given)),
+        query=_without(given, _SEED_PARAMETERS + ((_SEED,) if is_cluster else ())),
+        seed_query=_without(given, (_SEED,) if is_cluster else _SEED_PARAMETERS + _NODE_PARAMETERS),
+    )
+
+
+def _refuse_other_spellings(scheme: str, url: str) -> None:
+    if scheme in _REFUSED_SPELLINGS:
+        raise SettingsError("redis_url", redact(url), Kind.SENTINEL.rule)
+
+
+def _service_and_database(kind: Kind, path: str, url: str) -> tuple[str, str]:
+    service, _, database = path.strip("/").partition("/")
+    if kind is Kind.CLUSTER:
+        if service not in ("", "0") or database:
+            raise SettingsError("redis_url", redact(url), kind.rule)
+        return "", ""
+    if not service or (database and not (database.isascii() and database.isdigit())):
+        raise SettingsError("redis_url", redact(url), kind.rule)
+    return unquote(service), database
+
+
+def _node(text: str, kind: Kind, url: str) -> Node:
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        host, port = text, str(kind.default_port)
+    host = host.strip("[]")
+    if not host:
+        raise SettingsError("redis_url", redact(url), kind.rule)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
+        # What is no number may be half a password.
+        raise SettingsError(
+            "redis_url", redact(url), _PORT_RULE, hint="" if port.isdigit() else _HINT
+        )
+    return Node(host, int(port))
+
+
+def _seed_credentials(given: dict[str, str]) -> str:
+    user, password = (quote(given.get(name, ""), safe="") for name in _SEED_PARAMETERS)
+    return f"{user}:{password}" if password else user
+
+
+def _without(given: list[tuple[str, str]], names: tuple[str, ...]) -> str:
+    return urlencode([(name, value) for name, value in given if name not in names])

@@ -1,0 +1,1 @@
+"""The adding side of a queue on the server."""

@@ -1,0 +1,193 @@
+"""Puts the parts of a worker together: stores, loops, and who listens to them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chasquimq.engine.event_publisher import Announcer
+from chasquimq.engine.history_recorder import Historian
+from chasquimq.engine.listeners import Listener, one_of
+from chasquimq.engine.metrics_listener import Loss, Meter, Reporter
+from chasquimq.engine.pipeline import Pipeline
+from chasquimq.engine.runner import Begin
+from chasquimq.engine.upkeep import UpkeepLoops
+from chasquimq.job import DeliveredJob, enter_job
+from chasquimq.model.delivery import Delivery
+from chasquimq.model.retry import RetryPolicy
+from chasquimq.model.snapshot import WorkerRecord, bounded_handlers, record_ttl_ms
+from chasquimq.model.version import __version__
+from chasquimq.settings import ConnectionSettings, WorkerSettings
+from chasquimq.store.consumer.decode import decode
+from chasquimq.store.consumer.lease import LeaseStore
+from chasquimq.store.consumer.store import ConsumerStore
+from chasquimq.store.events import EventStore
+from chasquimq.store.history import HistoryStore
+from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.rights import EVENTS, HISTORY, upkeep_roles
+from chasquimq.store.repeatables import FiringStore
+from chasquimq.store.upkeep import JanitorStore, UpkeepStore
+from chasquimq.telemetry.sink import MetricsSink, WorkerHealth
+from chasquimq.worker.hooks import Hooks, RunSpans
+
+Execute = Callable[[Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """Everything a pipeline is made from, but for the handler."""
+
+    queue: str
+    group: str
+    consumer: str
+    connection: ConnectionSettings
+    settings: WorkerSettings
+    hooks: Hooks
+    sink: MetricsSink | None
+    spans: RunSpans | None
+    health: Callable[[], WorkerHealth]
+    state: dict[str, Any]
+    encode: Callable[[Any], bytes]
+    # None: one handler for every name.
+    handler_names: Sequence[str] | None = None
+
+    def pipeline(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> Pipeline:
+        """A pipeline that is not running yet; call it inside the loop that will run it."""
+        settings = replace(self.settings, concurrency=concurrency)
+        store = self._store()
+        events, historian = self._events(store), self._historian(store)
+        upkeep = UpkeepStore(
+            self.queue, store.writes,
+            bell=Link(self.connection, name="chasqui-bell", waits_for_login=True),
+            waiting_events_max=settings.events.waiting_max,
+        )  # fmt: skip
+        return Pipeline(
+            store,
+            self._lease_store(store, concurrency),
+            self._upkeep(upkeep, store),
+            self._begin(execute),
+            settings,
+            policy,
+            encode=self.encode,
+            listener=one_of(self._listeners(store, events, historian)),
+            historian=historian,
+            reporter=self._reporter(store, _losses(events, upkeep, historian)),
+            on_lease_lost=self.hooks.lease_lost(self.state),
+        )
+
+    def _store(self) -> ConsumerStore:
+        settings = self.settings
+        wished = [] if settings.events.level == "off" else [EVENTS]
+        wished += [HISTORY] if settings.history.is_kept else []
+        return ConsumerStore(
+            self.queue, self.group, self.consumer, self.connection,
+            settings.read, settings.abilities, settings.lease.lease_ms, settings.results,
+            beside=upkeep_roles(settings.upkeep), wished=wished,
+        )  # fmt: skip
+
+    def _lease_store(self, store: ConsumerStore, concurrency: int) -> LeaseStore:
+        lease = self.settings.lease
+        return LeaseStore(
+            self.queue, self.group, self.consumer, self.connection, lease.beat_ms,
+            record=lambda: self._record(int(store.clock.now_ms()), concurrency),
+            record_ms=lease.record_ms,
+        )  # fmt: skip
+
+    def _record(self, started_at_ms: int, concurrency: int) -> WorkerRecord:
+        lease_ms = self.settings.lease.lease_ms
+        handlers, left_out = bounded_handlers(self.handler_names or ())
+        return WorkerRecord(
+            version=__version__,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=(self.queue,),
+            group=self.group,
+            concurrency=concurrency,
+            lease_ms=lease_ms,
+            ttl_ms=record_ttl_ms(lease_ms),
+            started_at_ms=started_at_ms,
+            handlers=handlers,
+            handlers_left_out=left_out,
+            handles_all=self.handler_names is None,
+            supports=tuple(_supported(self.settings)),
+        )
+
+    def _upkeep(self, upkeep: UpkeepStore, store: ConsumerStore) -> UpkeepLoops:
+        return UpkeepLoops(
+            upkeep,
+            FiringStore(self.queue, store.writes),
+            JanitorStore(self.queue, self.group, store.writes),
+            self.consumer,
+            self.settings.upkeep,
+            self.sink,
+        )
+
+    def _historian(self, store: ConsumerStore) -> Historian | None:
+        history = self.settings.history
+        if not history.is_kept:
+            return None
+        return Historian(
+            HistoryStore(self.queue, self.consumer, history.max_bytes, store.writes, store.clock)
+        )
+
+    def _events(self, store: ConsumerStore) -> EventStore | None:
+        events = self.settings.events
+        if events.level == "off":
+            return None
+        return EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)
+
+    def _reporter(self, store: ConsumerStore, losses: list[Loss]) -> Reporter | None:
+        if self.sink is None or not Reporter.is_heard_by(self.sink):
+            return None
+        return Reporter(self.sink, self.health, losses, lambda: store.regroup_count)
+
+    def _listeners(
+        self, store: ConsumerStore, events: EventStore | None, historian: Historian | None
+    ) -> list[Listener]:
+        listeners: list[Listener] = [] if historian is None else [historian]
+        if events is not None:
+            tells_starts = self.settings.events.level == "full"
+            listeners.append(Announcer(events, tells_starts=tells_starts))
+        if self.sink is not None and Meter.is_heard_by(self.sink):
+            listeners.append(Meter(self.sink, store.clock.at_ms))
+        if self.spans is not None:
+            listeners.append(self.spans)
+        return [*listeners, *self.hooks.listeners(self.state)]
+
+    def _begin(self, execute: Execute) -> Begin:
+        begin = _begin(execute, self.state)
+        return begin if self.spans is None else self.spans.around(begin)
+
+
+def _supported(settings: WorkerSettings) -> Iterator[str]:
+    """What a worker does beside its jobs, in the words of its record."""
+    yield from ["delayed"] if settings.upkeep.delayed_enabled else []
+    yield from ["repeatable"] if settings.upkeep.run_scheduler else []
+    yield from ["results"] if settings.results.is_stored else []
+    yield from ["history"] if settings.history.is_kept else []
+    yield from ["events"] if settings.events.level != "off" else []
+
+
+def _losses(
+    events: EventStore | None, upkeep: UpkeepStore, historian: Historian | None
+) -> list[Loss]:
+    losses: list[Loss] = [("events", lambda: upkeep.dropped_count)]
+    if events is not None:
+        losses.append(("events", lambda: events.dropped_count))
+        losses.append(("events_unproven", lambda: events.unproven_count))
+    if historian is not None:
+        losses.append(("history", lambda: historian.dropped_count))
+    return losses
+
+
+def _begin(execute: Execute, state: dict[str, Any]) -> Begin:
+    def begin(delivery: Delivery) -> tuple[Coroutine[Any, Any, Any], Any]:
+        job = DeliveredJob(delivery, decode, state)
+        enter_job(job)
+        coroutine: Any = execute(job)
+        return coroutine, coroutine.send(None)
+
+    return begin

@@ -1,0 +1,227 @@
+"""When a worker has to be gone: asked once it drains, asked twice it gives back what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from chasquimq.engine.pipeline import Pipeline
+from chasquimq.errors import StoreError
+from chasquimq.model.log import get_logger
+from chasquimq.model.stop_signals import StopSignals
+from chasquimq.store.inspect.queue import InspectorStore
+from chasquimq.store.net.address import lookup_reason, shown_address
+from chasquimq.worker.assembly import Assembly
+from chasquimq.worker.handlers import HandlerSet
+from chasquimq.worker.health import Health, health_of
+
+if TYPE_CHECKING:
+    from chasquimq.model.delivery import Delivery
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopping:
+    """The wish to stop, and the moment at which it must be fulfilled."""
+
+    def __init__(self, deadline_ms: int) -> None:
+        self._deadline_ms = deadline_ms
+        self._deadline_s: float | None = None
+        self._asked = asyncio.Event()
+
+    def set_deadline(self, deadline_ms: int) -> None:
+        """How long running jobs may go on; for those who have not been asked yet."""
+        self._deadline_ms = deadline_ms
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        """The first time sets the deadline, the second time it is now."""
+        patience_ms = 0 if self.is_asked else self._deadline_ms
+        self._deadline_s = time.monotonic() + patience_ms / 1000
+        self._asked.set()
+
+    async def wait(self) -> None:
+        await self._asked.wait()
+
+    def deadline(self) -> Callable[[], float]:
+        """A deadline that may move closer; who stops without being asked has no time left."""
+        now_s = time.monotonic()
+        return lambda: now_s if self._deadline_s is None else self._deadline_s
+
+
+@contextmanager
+def signals_heard(stop: Callable[[], None]) -> Generator[None]:
+    """Let the running loop call `stop` for each signal that asks for the end, but for echoes."""
+    loop, signals = asyncio.get_running_loop(), StopSignals()
+
+    def hear() -> None:
+        if signals.note():
+            stop()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, hear)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+logger = get_logger(__name__)
+# How many of the jobs that it leaves behind a worker names.
+_LEFT_SHOWN_MAX = 5
+# What hooks of the last jobs have when the deadline has passed.
+_HOOKS_S_MIN = 0.1
+
+
+class Shift:
+    """From the first connection to the last goodbye."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        handlers: HandlerSet,
+        stopping: Stopping,
+        *,
+        server_reason: str = "",
+    ) -> None:
+        """`server_reason` says why the worker dials this server."""
+        self._assembly = assembly
+        self._server_reason = server_reason
+        self._began_s = time.monotonic()
+        self._hooks = assembly.hooks
+        self._handlers = handlers
+        self._stopping = stopping
+        self._last_health = Health()
+        self.pipeline: Pipeline | None = None
+
+    async def run(self, worker: object) -> None:
+        """Run until asked to stop; hooks are handed the worker."""
+        pipeline = self.pipeline = await self._begin()
+        try:
+            await self._hooks.startup(worker)
+            pipeline.read()
+            self._log_start(pipeline)
+            await self._stopping.wait()
+        finally:
+            await self._end(pipeline, worker)
+            if pipeline.is_reading:
+                self._log_end(pipeline)
+            self._last_health = replace(self.health(), is_running=False, is_consuming=False)
+            self.pipeline = None
+            if pipeline.reporter is not None:
+                pipeline.reporter.run_once()
+
+    def health(self) -> Health:
+        """How it goes now, or how it went when it ended."""
+        if self.pipeline is None:
+            return self._last_health
+        return health_of(self.pipeline, is_stopping=self._stopping.is_asked)
+
+    async def is_idle(self, delayed_within_ms: int) -> bool:
+        """Whether nothing is ready or running, and nothing delayed falls due that soon."""
+        pipeline = self.pipeline
+        if pipeline is None or pipeline.holdings.held_count:
+            return False
+        inspector = InspectorStore(
+            self._assembly.queue, pipeline.store.writes, self._assembly.group
+        )
+        try:
+            return await _is_idle(inspector, delayed_within_ms)
+        except StoreError:
+            return False  # who cannot look cannot tell
+
+    def _log_start(self, pipeline: Pipeline) -> None:
+        assembly = self._assembly
+        server = shown_address(assembly.connection)
+        reason = self._server_reason or lookup_reason(assembly.connection)
+        why = f" ({reason})" if reason else ""
+        concurrency = pipeline.holdings.running_max
+        logger.info(
+            "consuming queue %s of %s%s: group %s, concurrency %d, worker %s",
+            assembly.queue, server, why, assembly.group, concurrency, assembly.consumer,
+            extra={
+                "queue": assembly.queue, "server": server, "group": assembly.group,
+                "concurrency": concurrency, "worker": assembly.consumer,
+            },
+        )  # fmt: skip
+
+    def _log_end(self, pipeline: Pipeline) -> None:
+        """The sums of all that `run` did; what was left behind is a warning."""
+        counters, assembly = pipeline.outcomes.counters, self._assembly
+        left = pipeline.left_behind_count
+        uptime_s = time.monotonic() - self._began_s
+        (logger.warning if left else logger.info)(
+            "worker %s of queue %s ended after %s: %d jobs completed, %d runs failed, %d jobs will "
+            "be retried, %d are dead, %d were given back, %d left behind%s%s",
+            assembly.consumer, assembly.queue, timedelta(seconds=round(uptime_s)),
+            counters.completed, counters.failed, counters.retried, counters.buried,
+            counters.handed_back, left, _left_text(pipeline.left_behind, left, self._lease_ms),
+            _doubt_text(counters.unproven_outcomes + counters.stale_outcomes),
+            extra={
+                "queue": assembly.queue, "worker": assembly.consumer,
+                **asdict(counters), "left_behind": left, "uptime_s": round(uptime_s, 3),
+            },
+        )  # fmt: skip
+
+    @property
+    def _lease_ms(self) -> int:
+        return self._assembly.settings.lease.lease_ms
+
+    async def _begin(self) -> Pipeline:
+        try:
+            execute = await self._handlers.open()
+            handlers = self._handlers
+            pipeline = self._assembly.pipeline(execute, handlers.running_max, handlers.policy)
+            await pipeline.start()
+        except BaseException:
+            await self._handlers.close(0)
+            raise
+        return pipeline
+
+    async def _end(self, pipeline: Pipeline, worker: object) -> None:
+        # A cancelled run has no time to wait for handlers, but still gives back what it holds.
+        deadline_s = self._stopping.deadline()
+        self._handlers.hurry()
+        try:
+            await pipeline.stop(deadline_s)
+            hooks_s = time.monotonic() + _HOOKS_S_MIN
+            await self._hooks.calls.settle(lambda: max(deadline_s(), hooks_s))
+            # Only what has begun to read was started up, and needs to be shut down.
+            if pipeline.is_reading:
+                await self._hooks.shutdown(worker)
+        finally:
+            if self._assembly.spans is not None:
+                self._assembly.spans.close()
+            await self._handlers.close(0)
+
+
+async def _is_idle(inspector: InspectorStore, delayed_within_ms: int) -> bool:
+    # Asked before and after: a retry or a promotion may move a job between two looks.
+    if await inspector.delayed_due_within(delayed_within_ms):
+        return False
+    counts = await inspector.counts()
+    is_empty = not counts.ready and not counts.running
+    return is_empty and not await inspector.delayed_due_within(delayed_within_ms)
+
+
+def _left_text(left: Sequence[Delivery], count: int, lease_ms: int) -> str:
+    if not count:
+        return ""
+    names = [f"job {one.job_id} ({one.name or 'no name'})" for one in left[:_LEFT_SHOWN_MAX]]
+    more = count - len(names)
+    shown = ", ".join([*names, *([f"{more:,} more"] if more > 0 else [])])
+    return f" and run elsewhere after the lease of {lease_ms / 1000:g} s: {shown}"
+
+
+def _doubt_text(count: int) -> str:
+    return f"; {count:,} more outcomes are in doubt" if count else ""

@@ -1,0 +1,402 @@
+"""What users of a worker may set becomes settings, one concern at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from chasquimq.errors import SettingsError
+from chasquimq.job import current_job
+from chasquimq.model.job_options import optional_whole, whole
+from chasquimq.settings import (
+    MAX_ATTEMPTS,
+    AbilitySettings,
+    ConnectionSettings,
+    CredentialProvider,
+    EventLevel,
+    EventSettings,
+    HistorySettings,
+    LeaseSettings,
+    Pool,
+    ReadSettings,
+    Redact,
+    ResultSettings,
+    RetrySettings,
+    UpkeepSettings,
+    WorkerSettings,
+    given,
+    of_kind,
+    true_or_false,
+)
+from chasquimq.store.consumer.decode import encode_result
+from chasquimq.store.net.address import connection_settings, redact, url_of
+from chasquimq.store.net.wait import wait_for_server
+from chasquimq.telemetry.safe_sink import both_sinks, safe_sink
+from chasquimq.telemetry.sink import MetricsSink
+from chasquimq.telemetry.tracing import Tracing, tracing_of
+from chasquimq.wire.keys import check_consumer_id, check_group_name, check_queue_name
+from chasquimq.worker.assembly import Assembly
+from chasquimq.worker.batching import Batch, checked_batch
+from chasquimq.worker.handlers import Handlers, HandlerSet
+from chasquimq.worker.health import Health
+from chasquimq.worker.hooks import Hooks, JobHook, RunSpans, WorkerHook
+from chasquimq.worker.session import Shift, Stopping, signals_heard
+
+_READ_BLOCK_MS_MAX = 5_000
+
+
+def read_settings(
+    count: int | None, block_ms: int | None, max_payload_bytes: int | None
+) -> ReadSettings:
+    """The original takes 0 for 1, and blocks for as long as it is told."""
+    return given(
+        ReadSettings,
+        count=one_for_zero("read_count", count),
+        block_ms=_block_ms(one_for_zero("read_block_ms", block_ms)),
+        max_payload_bytes=max_payload_bytes,
+    )
+
+
+def retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
+    """An explicit `max_attempts` wins over the one in `retry`."""
+    is_usual = whole("max_attempts", max_attempts) == MAX_ATTEMPTS
+    if retry is None:
+        return RetrySettings(max_attempts=max_attempts)
+    of_kind("retry", retry, RetrySettings, hint="the runs of a job are max_attempts")
+    return retry if is_usual else replace(retry, max_attempts=max_attempts)
+
+
+def event_settings(level: EventLevel, *, enabled: bool) -> EventSettings:
+    """The original knows only on and off."""
+    true_or_false("events_enabled", enabled)
+    return EventSettings(level=level if enabled else "off")
+
+
+def upkeep_settings(
+    *,
+    delayed_enabled: bool,
+    run_scheduler: bool,
+    scheduler_tick_ms: int | None,
+    dlq_len_max: int | None,
+) -> UpkeepSettings:
+    """The original takes a tick of 0 for 1."""
+    return given(
+        UpkeepSettings,
+        delayed_enabled=delayed_enabled,
+        run_scheduler=run_scheduler,
+        scheduler_tick_ms=one_for_zero("scheduler_tick_ms", scheduler_tick_ms),
+        dlq_len_max=dlq_len_max,
+    )
+
+
+def consumer_id_of(given_id: str | None) -> str:
+    """The name that was given, or one that no other worker has."""
+    return consumer_name() if given_id is None else check_consumer_id(given_id)
+
+
+def consumer_name() -> str:
+    """A name that no other worker has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def one_for_zero(name: str, number: int | None) -> int | None:
+    """What the original makes of a 0."""
+    return 1 if optional_whole(name, number) == 0 else number
+
+
+def _block_ms(block_ms: int | None) -> int | None:
+    return None if block_ms is None else min(block_ms, _READ_BLOCK_MS_MAX)
+
+
+def refuse_other_server(named: ConnectionSettings, other: ConnectionSettings) -> None:
+    """Refuse a server that is not the one that a worker names.
+
+    Raises:
+        SettingsError: they differ in more than what a credential provider knows.
+    """
+    if _compared(other) != _compared(named):
+        rule = f"{redact(url_of(named))}, which this Worker names"
+        hint = "leave it out here, or where the Worker is made"
+        raise SettingsError("redis_url", redact(url_of(other)), rule, hint=hint)
+
+
+def _compared(connection: ConnectionSettings) -> str:
+    if connection.credential_provider is None:
+        return url_of(connection)
+    # Who is asked for user and password need not have them in the URL.
+    parts = urlsplit(url_of(connection))
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+_IDLE_POLL_S = 0.05
+
+
+class Worker:
+    """Runs jobs of one queue until closed.
+
+    A handler takes a `Job`; returning completes the job, raising fails it. `Handler(function, …)`
+    gives one handler attempts, a back-off, a timeout and a pool of its own. `run()` returns
+    after `close()`; what has not started by then goes back to the queue at once, uncharged.
+
+    A DLQ longer than `dlq_max_stream_len` is reported once, as a warning, and never trimmed.
+    `events` chooses what goes to the events stream; `events_enabled=False` means "off". The
+    `history` keeps a row of every finished attempt, the newest within `history_max_bytes`.
+
+    With `batch=(size, wait_ms)` a handler takes a list of jobs, and returns None or an outcome
+    for each of them: a value, or an error that fails that one job.
+    """
+
+    # How return values become bytes.
+    _encode: Callable[[Any], bytes] = staticmethod(encode_result)
+
+    def __init__(
+        self,
+        queue_name: str,
+        handler: Handlers,
+        *,
+        redis_url: str | None = None,
+        tls: bool = False,
+        concurrency: int = 100,
+        max_attempts: int = MAX_ATTEMPTS,
+        group: str = "default",
+        consumer_id: str | None = None,
+        read_block_ms: int | None = None,
+        read_count: int | None = None,
+        claim_min_idle_ms: int | None = None,
+        max_payload_bytes: int | None = None,
+        dlq_max_stream_len: int | None = None,
+        events_enabled: bool = True,
+        events: EventLevel = "full",
+        history: bool = True,
+        history_max_bytes: int | None = None,
+        metrics: MetricsSink | None = None,
+        tracing: bool | Tracing = False,
+        delayed_enabled: bool = True,
+        run_scheduler: bool = True,
+        scheduler_tick_ms: int | None = None,
+        store_results: bool = False,
+        result_ttl_ms: int | None = None,
+        max_result_bytes: int | None = None,
+        credential_provider: CredentialProvider | None = None,
+        pool: Pool = "thread",
+        pool_size: int | None = None,
+        timeout_ms: int | None = None,
+        batch: Batch | tuple[int, int] | None = None,
+        redact: Redact | None = None,
+        keep_tracebacks: bool = True,
+        shutdown_deadline_ms: int = 30_000,
+        stall_after_ms: int = 15_000,
+        insecure_tls: bool = False,
+        retry: RetrySettings | None = None,
+        abilities: AbilitySettings | None = None,
+        on_startup: WorkerHook | None = None,
+        on_shutdown: WorkerHook | None = None,
+        on_completed: JobHook | None = None,
+        on_failed: JobHook | None = None,
+        on_dead: JobHook | None = None,
+        on_lease_lost: JobHook | None = None,
+    ) -> None:
+        self.name = check_queue_name(queue_name)
+        self.group = check_group_name(group)
+        self.consumer_id = consumer_id_of(consumer_id)
+        self.state: dict[str, Any] = {}
+        connect = partial(
+            connection_settings, tls=tls, insecure_tls=insecure_tls,
+            credential_provider=credential_provider, queue=self.name,
+        )  # fmt: skip
+        self._connect: Callable[[str | None], ConnectionSettings] = connect
+        self._connection = connect(redis_url)
+        self._named = None if redis_url is None else self._connection
+        # Why this one, where a command chose it.
+        self._server_reason = ""
+        self._settings = WorkerSettings(
+            concurrency=concurrency, pool=pool, pool_size=pool_size, timeout_ms=timeout_ms,
+            redact=redact, keep_tracebacks=keep_tracebacks,
+            shutdown_deadline_ms=shutdown_deadline_ms, stall_after_ms=stall_after_ms,
+            read=read_settings(read_count, read_block_ms, max_payload_bytes),
+            lease=given(LeaseSettings, lease_ms=claim_min_idle_ms),
+            retry=retry_settings(retry, max_attempts),
+            results=given(
+                ResultSettings,
+                is_stored=store_results, ttl_ms=result_ttl_ms, max_bytes=max_result_bytes,
+            ),
+            events=event_settings(events, enabled=events_enabled),
+            history=given(HistorySettings, is_kept=history, max_bytes=history_max_bytes),
+            upkeep=upkeep_settings(
+                delayed_enabled=delayed_enabled, run_scheduler=run_scheduler,
+                scheduler_tick_ms=scheduler_tick_ms, dlq_len_max=dlq_max_stream_len,
+            ),
+            abilities=AbilitySettings() if abilities is None else abilities,
+        )  # fmt: skip
+        self._handlers = HandlerSet(
+            handler, self._settings, checked_batch(batch, concurrency, timeout_ms)
+        )
+        self._hooks = Hooks(
+            on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
+            on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,
+        )  # fmt: skip
+        self._sink: MetricsSink | None = safe_sink(metrics)
+        self._tracing = tracing_of(tracing)
+        self._stopping = Stopping(shutdown_deadline_ms)
+        self._shift: Shift | None = None
+        self._finished: asyncio.Future[None] | None = None
+        self._run_task: asyncio.Task[Any] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._shift is not None and self._shift.pipeline is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._stopping.is_asked
+
+    @property
+    def named_url(self) -> str | None:
+        """The server that it was made with, password and all; None: no URL was given."""
+        return self._named and self._named.url
+
+    def use_server(self, redis_url: str, *, reason: str = "") -> None:
+        """Dial this server where none was named; to be said before `run`.
+
+        The log gives the `reason` beside the address.
+
+        Raises:
+            SettingsError: the worker names another one.
+        """
+        chosen = self._connect(redis_url)
+        if self._named is not None:
+            refuse_other_server(self._named, chosen)
+        self._connection, self._server_reason = chosen, reason
+
+    @property
+    def shutdown_deadline_ms(self) -> int:
+        """How long running jobs may go on once it is asked to stop."""
+        return self._settings.shutdown_deadline_ms
+
+    def use_process_options(
+        self,
+        *,
+        metrics: MetricsSink | None = None,
+        tracing: bool | Tracing = False,
+        shutdown_deadline_ms: int | None = None,
+    ) -> None:
+        """Take what belongs to the process around it; to be said before `run`.
+
+        The sink is told of everything beside the worker's own. A worker that opens spans already
+        keeps its tracer. The deadline replaces its own.
+
+        Raises:
+            SettingsError: one of them cannot be had.
+        """
+        if metrics is not None:
+            self._sink = both_sinks(self._sink, metrics)
+        if self._tracing is None:
+            self._tracing = tracing_of(tracing)
+        if shutdown_deadline_ms is not None:
+            self._settings = replace(self._settings, shutdown_deadline_ms=shutdown_deadline_ms)
+            self._stopping.set_deadline(shutdown_deadline_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def run(self, *, handle_signals: bool = False, wait_for_server_ms: float = 0) -> None:
+        """Run until closed; a second call joins the first.
+
+        With `handle_signals` the first SIGINT or SIGTERM begins to stop, the second gives back
+        whatever still runs. A server that is not there is waited for, for `wait_for_server_ms`;
+        `math.inf` is for ever.
+        """
+        if self._finished is not None:
+            await asyncio.shield(self._finished)
+            return
+        if self.is_closed:
+            return
+        self._finished = asyncio.get_running_loop().create_future()
+        self._run_task = asyncio.current_task()
+        try:
+            with signals_heard(self.request_stop) if handle_signals else nullcontext():
+                if wait_for_server_ms and not await self.wait_for_server(wait_for_server_ms):
+                    return
+                self._shift = Shift(
+                    self._assembly(), self._handlers, self._stopping,
+                    server_reason=self._server_reason,
+                )  # fmt: skip
+                await self._shift.run(self)
+        finally:
+            self._finished.set_result(None)
+
+    async def wait_for_server(self, patience_ms: float = math.inf) -> bool:
+        """Wait until the server answers; False when the worker was asked to stop before.
+
+        Raises:
+            ServerUnreachable: it did not within `patience_ms`.
+            ServerRefused: it does not take the credentials, which no wait would change.
+        """
+        return await wait_for_server(self._connection, patience_ms, self._stopping.wait())
+
+    async def close(self) -> None:
+        """Stop: read nothing more, hand back what has not started, wait for what has.
+
+        Returns when `run()` has ended, at the latest one second after the deadline;
+        at once when called by a handler or a hook of this worker.
+        """
+        # Two callers who close are no more urgent than one.
+        if not self.is_closed:
+            self.request_stop()
+        is_inside = current_job() is not None or asyncio.current_task() is self._run_task
+        if self._finished is not None and not is_inside:
+            await asyncio.shield(self._finished)
+
+    def request_stop(self) -> None:
+        """Begin to stop and return at once; the second time, give back whatever runs too."""
+        self._stopping.ask()
+
+    async def run_until_idle(self, *, delayed_within_ms: int = 5_000) -> None:
+        """Run until nothing is ready or running, and nothing delayed falls due that soon."""
+        running = asyncio.ensure_future(self.run())
+        try:
+            while not running.done() and not await self._is_idle(delayed_within_ms):
+                await asyncio.wait([running], timeout=_IDLE_POLL_S)
+        finally:
+            self.request_stop()
+            await running
+
+    def health(self) -> Health:
+        """How the worker is doing now, or how it was doing when it stopped."""
+        return Health() if self._shift is None else self._shift.health()
+
+    async def _is_idle(self, delayed_within_ms: int) -> bool:
+        return self._shift is not None and await self._shift.is_idle(delayed_within_ms)
+
+    def _run_spans(self) -> RunSpans | None:
+        if self._tracing is None:
+            return None
+        return RunSpans(self._tracing, self.name, self.group, self.consumer_id)
+
+    def _assembly(self) -> Assembly:
+        return Assembly(
+            queue=self.name,
+            group=self.group,
+            consumer=self.consumer_id,
+            connection=self._connection,
+            settings=self._settings,
+            hooks=self._hooks,
+            sink=self._sink,
+            spans=self._run_spans(),
+            health=lambda: self.health().record,
+            state=self.state,
+            encode=self._encode,
+            handler_names=self._handlers.names,
+        )
