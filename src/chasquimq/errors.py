@@ -4,7 +4,8 @@
     ├─ SettingsError(ValueError)        a setting or argument was refused
     │  ├─ KindRefused(TypeError)        it was refused because it is of another kind
     │  ├─ LimitExceeded(RuntimeError)   it was refused because it is out of range
-    │  └─ ScheduleRefused(RuntimeError) a repeatable job would never fire as asked
+    │  ├─ ScheduleRefused(RuntimeError) a repeatable job would never fire as asked
+    │  └─ PreconditionFailed            it does not fit what is there now: a lake, a server, Java
     ├─ WireError
     │  ├─ EncodeError(TypeError)        a value has no MessagePack form
     │  ├─ DecodeError(ValueError)       bytes are not what the wire says
@@ -36,23 +37,34 @@
     ├─ NotSupportedError(RuntimeError)  asked for something this version does not do
     └─ UnrecoverableError(RuntimeError) raised by handlers: no retry, bury now
 
-Messages follow one formula: what must hold, what was found, what to try.
+Messages follow one formula: what must hold, what was found, what to try. Each class says with
+which exit code a command ends that it stops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Final, Literal
 
 Outcome = Literal["unknown", "not_done"]
 
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
 
 class ChasquiError(Exception):
-    """Catch this to catch everything the library raises on purpose."""
+    """Catch this to catch everything the library raises on purpose.
+
+    `exit_code` is what a command answers that it stops: 1, it failed; 2, it could never be right.
+    """
+
+    exit_code: ClassVar[int] = EXIT_FAILED
 
 
 class SettingsError(ChasquiError, ValueError):
     """Change the named setting or argument so that the rule holds."""
+
+    exit_code: ClassVar[int] = EXIT_USAGE
 
     def __init__(self, name: str, found: object, rule: str, *, hint: str = "") -> None:
         self.name = name
@@ -76,6 +88,12 @@ class LimitExceeded(SettingsError, RuntimeError):
 
 class ScheduleRefused(SettingsError, RuntimeError):
     """Correct the cron expression, the zone or the bounds, so that there is a time to fire."""
+
+
+class PreconditionFailed(SettingsError):
+    """Change what is there, or name another; the same value may be right tomorrow."""
+
+    exit_code: ClassVar[int] = EXIT_FAILED
 
 
 class WireError(ChasquiError):

@@ -22,23 +22,11 @@ import click
 
 from chasquimq.cli import interrupts
 from chasquimq.cli.output.render import error_text, shown, talk
-from chasquimq.errors import (
-    ChasquiError,
-    NotSupportedError,
-    ServerUnreachable,
-    SettingsError,
-)
+from chasquimq.errors import EXIT_FAILED, ChasquiError, NotSupportedError, ServerUnreachable
 
 PROGRAM = "chasqui"
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141
 COMPLETION_VARIABLE = "_CHASQUI_COMPLETE"
-# Refused for what was found here, not for how it was written: the same words may do tomorrow.
-FOUND_WANTING = frozenset({
-    "CHASQUI_SERVER_BIN", "channel", "connection", "day", "java", "key", "lake", "output", "port",
-    "queue", "replay", "table", "the socket directory",
-})  # fmt: skip
 
 
 # Of these a stream says no more than that; files are written by those who name them.
@@ -250,7 +238,7 @@ def tell_failure(failed: click.ClickException | click.Abort | ChasquiError) -> i
         talk("error: aborted")
         return EXIT_FAILED
     talk(f"error: {failed}{_why_this_server(failed)}")
-    return code_of(failed)
+    return failed.exit_code
 
 
 def _why_this_server(failed: ChasquiError) -> str:
@@ -316,14 +304,6 @@ def refusal_text(refused: click.ClickException) -> str:
     said = " ".join(refused.format_message().split())
     is_word = said[1:2].islower() or said[1:2] in ("", " ")
     return (said[:1].lower() + said[1:] if is_word else said).removesuffix(".")
-
-
-def code_of(failed: ChasquiError) -> int:
-    """1 where something was found wanting, 2 where it could never be right."""
-    if not isinstance(failed, SettingsError):
-        return EXIT_FAILED
-    what, _, _path = failed.name.partition(" /")
-    return EXIT_FAILED if what in FOUND_WANTING else EXIT_USAGE
 
 
 def _open_closed_streams() -> None:

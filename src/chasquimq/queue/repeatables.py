@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chasquimq.errors import DecodeError, KindRefused, SettingsError, StoreError
+from chasquimq.errors import DecodeError, KindRefused, PreconditionFailed, SettingsError, StoreError
 from chasquimq.job import Job
 from chasquimq.model.job_options import BackoffLike, retry_override, whole_number
 from chasquimq.model.schedule import Cron, Every, MissedFires, Pattern
@@ -94,7 +94,7 @@ class Repeating(Opening):
         stored = await self._repeats().stored(check_spec_key(key))
         if stored is None:
             hint = "get_repeatable_jobs() lists the keys"
-            raise SettingsError("key", key, "the key of a repeatable job", hint=hint)
+            raise PreconditionFailed("key", key, "the key of a repeatable job", hint=hint)
         now_ms = wall_ms()
         job_id = new_job_id(now_ms)
         job = NewJob(job_id, stored.spec.job_name, stored.spec.payload, now_ms, stored.retry)

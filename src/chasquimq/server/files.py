@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed, SettingsError
 
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
@@ -224,7 +224,7 @@ def _shared_root() -> Path:
 
 def _not_private(directory: Path, found: os.stat_result, mode: int) -> SettingsError:
     kind = "directory" if stat.S_ISDIR(found.st_mode) else "file or link"
-    return SettingsError(
+    return PreconditionFailed(
         f"the socket directory {directory}",
         f"{kind} of user {found.st_uid} with mode {mode:04o}",
         f"a directory of user {os.getuid()} with mode {PRIVATE_MODE:04o}",

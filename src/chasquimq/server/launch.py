@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
-from chasquimq.errors import ServerUnreachable, SettingsError
+from chasquimq.errors import PreconditionFailed, ServerUnreachable
 from chasquimq.server.files import becomes_free, locked, open_own, read_own
 from chasquimq.server.probe import Identity, LaunchPlan, identify, is_serving
 
@@ -54,7 +54,7 @@ def _named_binary(environ: Mapping[str, str]) -> ServerBinary | None:
         return None
     path = Path(named).expanduser().absolute()
     if not is_executable(path):
-        raise SettingsError(
+        raise PreconditionFailed(
             BINARY_VARIABLE,
             named,
             "the path of a program that can be run",

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from chasquimq.errors import ServerUnreachable, SettingsError
+from chasquimq.errors import PreconditionFailed, ServerUnreachable, SettingsError
 from chasquimq.server.files import (
     becomes_free,
     check_contents,
@@ -89,7 +89,7 @@ class ProjectServer:
             with self._single_flight():
                 running = self._start_once(binary, port)
         if port and running.port != port:
-            raise SettingsError(
+            raise PreconditionFailed(
                 "port", port, f"that of the running server ({running.port})", hint="stop it first"
             )
         return running

@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed
 
 JAVA_VERSION_MIN = 17
 _HINT = (
@@ -62,7 +62,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         if java.version >= JAVA_VERSION_MIN:
             return java
     seen = ", ".join(f"{java.version} from {java.source}" for java in found) or "none"
-    raise SettingsError("java", seen, f"version {JAVA_VERSION_MIN} or newer", hint=_HINT)
+    raise PreconditionFailed("java", seen, f"version {JAVA_VERSION_MIN} or newer", hint=_HINT)
 
 
 def quiet_home(java: Java, folder: Path) -> Path:

@@ -8,7 +8,6 @@ from io import StringIO
 import pytest
 from pyspark.logger import PySparkLogger
 
-from chasquimq.cli.app import code_of
 from chasquimq.cli.spark.enqueue import CORRUPT, read_rows
 from chasquimq.errors import RowsRefused, SettingsError, SparkFailed, StoreError
 
@@ -22,7 +21,7 @@ def test_a_query_that_spark_cannot_answer_is_wrong_usage(spark, query):
     with pytest.raises(SettingsError, match="sql must be a query that Spark can answer") as wrong:
         read_rows(spark, NOTHING | {"sql": query})
 
-    assert code_of(wrong.value) == 2
+    assert wrong.value.exit_code == 2
     assert "\n" not in str(wrong.value)
 
 
@@ -43,7 +42,7 @@ def test_a_table_that_is_not_there_is_no_wrong_usage(spark):
     with pytest.raises(SparkFailed, match="what to read must be readable") as missing:
         read_rows(spark, NOTHING | {"table": "no_table"})
 
-    assert code_of(missing.value) == 1
+    assert missing.value.exit_code == 1
 
 
 @pytest.fixture

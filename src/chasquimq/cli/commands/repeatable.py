@@ -21,7 +21,7 @@ from chasquimq.cli.context import (
 from chasquimq.cli.output.progress import confirm, is_answered_by_a_person
 from chasquimq.cli.output.render import clean, emit_json, emit_list, emit_table
 from chasquimq.cli.values import duration_text, interval_text, iso
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed, SettingsError
 
 if TYPE_CHECKING:
     from chasquimq.job import Job
@@ -115,7 +115,7 @@ async def _fire(seen: Visit, key: str) -> Job:
         if refused.name != "key":
             raise
         hint = f"`chasqui repeatable list {seen.queue.name}` shows the keys"
-        raise SettingsError("key", key, refused.rule, hint=hint) from None
+        raise PreconditionFailed("key", key, refused.rule, hint=hint) from None
 
 
 def _row(plan: RepeatableMeta, queue: str, now_ms: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple
 import msgspec
 
 from chasquimq.cli.output.render import clean, emit_json, emit_table, talk
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed
 from chasquimq.spark.lake.durable import write_durably
 
 if TYPE_CHECKING:
@@ -131,7 +131,9 @@ def replays(lake: Path) -> list[Seen]:
         seen = [_seen(path) for path in paths]
     except msgspec.MsgspecError as error:
         hint = f"{error}; remove what is no record of a replay"
-        raise SettingsError("lake", str(lake / FOLDER), "records of replays", hint=hint) from None
+        raise PreconditionFailed(
+            "lake", str(lake / FOLDER), "records of replays", hint=hint
+        ) from None
     return [one for one in seen if one is not None]
 
 
@@ -212,7 +214,9 @@ def outcomes(lake: Path, queue: str, last: int) -> list[Outcome]:
         found = [one for one in replays(lake) if one.record.queue == queue]
         if not found:
             hint = "replay with the same --lake, then let the pipeline run"
-            raise SettingsError("replay", queue, "a queue with a replay in this lake", hint=hint)
+            raise PreconditionFailed(
+                "replay", queue, "a queue with a replay in this lake", hint=hint
+            )
         return [
             _outcome(seen, _last_ends(answers, seen.record, _later(found[:at])))
             for at, seen in enumerate(found[:last])

@@ -25,7 +25,7 @@ from chasquimq.cli.pipeline.options import (
     working,
 )
 from chasquimq.cli.signals import ended_like_an_interrupt
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed
 from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _refuse_absent_day(path: Path, day: date) -> None:
     days = sorted({*lake.days("bronze_attempts"), *lake.days("bronze_events")})
     if str(day) not in days:
         there = f"{days[0]} to {days[-1]}" if days else "none yet"
-        raise SettingsError("day", str(day), f"a day of which bronze has rows ({there})")
+        raise PreconditionFailed("day", str(day), f"a day of which bronze has rows ({there})")
 
 
 def _day_settings(lake: Path, slo: Mapping[str, int]) -> PipelineSettings:

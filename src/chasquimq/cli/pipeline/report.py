@@ -14,7 +14,7 @@ from chasquimq.cli.files import whole_file
 from chasquimq.cli.output.render import clean, emit_json, emit_table
 from chasquimq.cli.pipeline.options import DRAWING, lake_option, need, queues_option, working
 from chasquimq.cli.values import DURATION
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed
 from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def ask_report(lake: Path, queues: tuple[str, ...] = (), last: timedelta | None 
         made = make_report(answers, queues, last)
     if not made.queues:
         hint = "let a worker run a job, then fill it with `chasqui pipeline once`"
-        raise SettingsError("lake", str(lake), "a lake with rows", hint=hint)
+        raise PreconditionFailed("lake", str(lake), "a lake with rows", hint=hint)
     return made
 
 
@@ -177,7 +177,7 @@ def _refuse_unknown(answers: Answers, queues: tuple[str, ...]) -> None:
     known = known_queues(answers) if queues else []
     for queue in queues:
         if queue not in known:
-            raise SettingsError("queue", queue, f"a queue of this lake ({_listed(known)})")
+            raise PreconditionFailed("queue", queue, f"a queue of this lake ({_listed(known)})")
 
 
 def _listed(known: list[str]) -> str:
@@ -191,6 +191,6 @@ def _put(path: Path, page: str) -> None:
         with whole_file(path, is_private=False) as file:
             file.write(page)
     except OSError as refused:
-        raise SettingsError(
+        raise PreconditionFailed(
             "output", str(path), "a file that can be written", hint=str(refused.strerror)
         ) from refused

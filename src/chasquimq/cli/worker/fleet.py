@@ -11,11 +11,10 @@ from contextlib import suppress
 
 from chasquimq.cli.interrupts import EXIT_INTERRUPTED
 from chasquimq.cli.signals import exit_code_of, hear_signals
+from chasquimq.errors import EXIT_FAILED, EXIT_USAGE
 from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import ECHO_S, StopSignals
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 # How a child says that another consumer group has the queue; the answer of the fleet is 1.
 EXIT_GROUP_CONFLICT = 3
 RESTART_MS_MIN = 200

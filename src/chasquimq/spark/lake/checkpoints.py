@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed
 from chasquimq.spark.lake.durable import write_durably
 from chasquimq.spark.lake.files import unwritable
 from chasquimq.spark.lake.manifest import ManifestFile
@@ -143,4 +143,4 @@ def _lock(lake: Path, file: TextIO) -> None:
     except BlockingIOError:
         hint = "stop the other pipeline, or name another folder with --lake"
         rule = "the lake of one pipeline at a time"
-        raise SettingsError("lake", str(lake), rule, hint=hint) from None
+        raise PreconditionFailed("lake", str(lake), rule, hint=hint) from None

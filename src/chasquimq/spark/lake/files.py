@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed, SettingsError
 from chasquimq.spark.lake.durable import sync
 from chasquimq.spark.lake.table_shape import PARTITION, Table
 from chasquimq.spark.lake.tables import TABLES
@@ -94,7 +94,7 @@ def read_files(folder: Path, table: Table, files: Sequence[FileFacts]) -> pa.Tab
 def unwritable(lake: Path) -> SettingsError:
     """The sentence about a folder that cannot be written to."""
     hint = "give it to the user that runs the pipeline, or name another with --lake"
-    return SettingsError("lake", str(lake), "a folder to write to", hint=hint)
+    return PreconditionFailed("lake", str(lake), "a folder to write to", hint=hint)
 
 
 def one_batch(rows: pa.Table) -> pa.RecordBatch:

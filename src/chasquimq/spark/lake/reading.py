@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed, SettingsError
 from chasquimq.spark.lake.tables import SILVER_JOBS, SILVER_JOBS_PARTS
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def unreadable(path: Path, wrong: Exception) -> SettingsError:
     """A sentence about files that are torn or gone; what lies behind it is told in one line."""
     why = str(wrong).strip().splitlines()[0]
     hint = f"{why}; bring its files back from a copy, or name another with --lake"
-    return SettingsError("lake", str(path), "tables whose files are whole", hint=hint)
+    return PreconditionFailed("lake", str(path), "tables whose files are whole", hint=hint)
 
 
 def resolved(lake: Path) -> Path:
@@ -91,7 +91,7 @@ def _refuse_hidden_rows(name: str, table: DeltaTable) -> None:
         return
     if any(batch.num_rows for batch in table.deletion_vectors()):
         hint = "rewrite it with REORG TABLE … APPLY (PURGE), or ask it with Spark"
-        raise SettingsError("table", name, "free of deletion vectors", hint=hint)
+        raise PreconditionFailed("table", name, "free of deletion vectors", hint=hint)
 
 
 def _open_halves(lake: Path) -> JobTables:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from chasquimq.errors import ServerRefused, SettingsError
+from chasquimq.errors import PreconditionFailed, ServerRefused
 from chasquimq.spark.lake.checkpoints import own_folder
 from chasquimq.spark.lake.durable import write_durably
 from chasquimq.spark.lake.extent import queues_in
@@ -72,7 +72,7 @@ class Channels:
             hint = (
                 f"the lake holds attempts of queue {queue!r} from its {before}; name another lake"
             )
-            raise SettingsError("channel", asked, before, hint=hint)
+            raise PreconditionFailed("channel", asked, before, hint=hint)
         return asked or before or self._best(queue)
 
     def _best(self, queue: str) -> str | None:

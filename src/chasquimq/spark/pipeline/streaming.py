@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import (
     ConnectionLost,
+    PreconditionFailed,
     ProcessLate,
-    SettingsError,
     SparkFailed,
     StoreError,
 )
@@ -142,7 +142,7 @@ def source_options(settings: PipelineSettings, queues: Sequence[str]) -> dict[st
     if connection.insecure_tls or connection.credential_provider is not None:
         found = "insecure_tls" if connection.insecure_tls else "credential_provider"
         rule = "a URL with all that it takes to connect"
-        raise SettingsError("connection", found, rule, hint="executors know nothing else")
+        raise PreconditionFailed("connection", found, rule, hint="executors know nothing else")
     return {
         "chasqui.redis.url": dialled_url(connection),
         "subscribe": ",".join(queues),

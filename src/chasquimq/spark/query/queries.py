@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import duckdb
 
-from chasquimq.errors import SettingsError
+from chasquimq.errors import PreconditionFailed, SettingsError
 from chasquimq.spark.lake.reading import resolved, unreadable
 from chasquimq.spark.lake.sketches import register_functions
 from chasquimq.spark.lake.table_sql import escaped
@@ -48,7 +48,7 @@ def refuse_empty(lake: Path) -> None:
     """Raise a sentence about a folder that holds no table."""
     if not has_tables(lake):
         hint = "fill it with `chasqui pipeline once`, or name another with --lake"
-        raise SettingsError("lake", str(lake), "a folder with tables", hint=hint)
+        raise PreconditionFailed("lake", str(lake), "a folder with tables", hint=hint)
 
 
 class Answers:
