@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.model.retry import Door
+from chasquimq.model.retry import SettleResult
 
-DONE, GONE = Door.DONE, Door.GONE
+DONE, GONE = SettleResult.DONE, SettleResult.GONE
 
 
 @pytest.fixture

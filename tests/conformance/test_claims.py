@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.engine.in_flight import Holdings
-from chasquimq.engine.pipeline import HandBack
+from chasquimq.engine.in_flight import InFlight
+from chasquimq.engine.pipeline import Requeue
 from chasquimq.engine.settlement import Counters
 from chasquimq.settings import ReadSettings
 from conformance.conftest import LEASE_MS
@@ -111,7 +111,7 @@ async def test_a_take_over_whose_answer_was_lost_goes_back_with_what_was_spent(
     await take("me")
 
     # Nothing of that answer is held here.
-    unheard = HandBack(await consumer("me"), Holdings(1, ReadSettings()), Counters())
+    unheard = Requeue(await consumer("me"), InFlight(1, ReadSettings()), Counters())
     await unheard.give_unseen()
 
     assert set((await owners(raw)).values()) == {(b"returned", deliveries)}

@@ -196,10 +196,10 @@ async def test_a_worker_that_stands_still_before_its_ack_completes_its_job_once(
 LOOK = """
 import asyncio, sys
 from chasquimq import Queue, Worker
-from chasquimq.engine.door import DoorLoop
-from chasquimq.store.blocking import BlockingConnection
-from chasquimq.store.connection import Connection
-from chasquimq.store.consuming import ConsumerStore
+from chasquimq.engine.settlement import SettleLoop
+from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.connection import Connection
+from chasquimq.store.consumer.store import ConsumerStore
 
 async def noop(job): pass
 
@@ -209,7 +209,7 @@ async def main(url, name):
         await Worker(name, noop, redis_url=url).run_until_idle()
 
 asyncio.run(main(*sys.argv[1:]))
-parts = [Connection.send, BlockingConnection._receive, ConsumerStore.ack, DoorLoop.put]
+parts = [Connection.send, BlockingConnection._receive, ConsumerStore.ack, SettleLoop.put]
 print("chasquimq.testing" in sys.modules, [hasattr(one, "__wrapped__") for one in parts])
 """
 HANDLE = """

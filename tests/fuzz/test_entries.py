@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chasquimq.model.backoff import BackoffDefaults
 from chasquimq.model.delivery import DlqReason
 from chasquimq.model.retry import RetryPolicy, judge_arrival
-from chasquimq.store.consumer.decode import ArrivalReader
+from chasquimq.store.consumer.decode import EntryDecoder
 from fuzz.seeds import RUN_S_MAX, budget, entries, envelopes, mutated
 
 PAYLOAD_BYTES_MAX = 1024 * 1024
@@ -55,7 +55,7 @@ strange_entries = st.builds(
 
 
 def read(entry: list) -> tuple:
-    batch = ArrivalReader(PAYLOAD_BYTES_MAX).read([entry], 0)
+    batch = EntryDecoder(PAYLOAD_BYTES_MAX).read([entry], 0)
     return batch.deliveries, batch.arrivals
 
 

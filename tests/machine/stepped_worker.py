@@ -77,7 +77,7 @@ class SteppedWorker:
         """One read, claims included, if there is room for it."""
         # On a server whose reads cannot claim, every read is preceded by a claim.
         self.pipeline.reader._claimer.hurry()
-        if self.pipeline.holdings.room() > 0:
+        if self.pipeline.in_flight.room() > 0:
             await self.pipeline.reader.run_once()
         await self.settle()
 
@@ -91,18 +91,18 @@ class SteppedWorker:
 
     async def flush(self) -> None:
         """Send every finished attempt through the door."""
-        for door in self.pipeline.outcomes.doors:
+        for door in self.pipeline.settlement.doors:
             if not door.is_empty:
                 await door.run_once()
         await self.settle()
 
     def ending_ids(self) -> set[bytes]:
         """Entries whose runs ended here, and whose ends the server has not confirmed."""
-        doors = self.pipeline.outcomes.doors
+        doors = self.pipeline.settlement.doors
         return {move.entry_id for door in doors for move in (*door._under_way, *door._ready)}
 
     async def uncharge(self) -> None:
-        await self.pipeline._charger.run_once()
+        await self.pipeline._delivery_counts.run_once()
 
     async def beat(self) -> None:
         self.pipeline.lease._beat()
@@ -110,7 +110,7 @@ class SteppedWorker:
 
     def grow_old(self) -> None:
         """What waits here has waited for long."""
-        for delivery in self.pipeline.holdings.waiting:
+        for delivery in self.pipeline.in_flight.waiting:
             delivery.held_since_ns -= _HOUR_NS
 
     async def promote(self) -> None:
@@ -128,7 +128,7 @@ class SteppedWorker:
     async def stop(self) -> None:
         """Leave politely and at once; handlers that still run are interrupted."""
         pipeline, now_s = self.pipeline, time.monotonic()
-        for door in pipeline.outcomes.doors:
+        for door in pipeline.settlement.doors:
             pipeline.spawn(pipeline.supervisor.keep(door), f"chasqui-{door.name}")
         await pipeline.stop(lambda: now_s)
         self.pipeline.lease._store.close()

@@ -54,7 +54,7 @@ class Working(Stage):
     def _failures_of_others(self, worker: SteppedWorker) -> set[bytes]:
         """Entries that this worker is about to fail and does not hold any more."""
         owners = self.do(Picture.take(self.raw)).pending
-        doors = worker.pipeline.outcomes
+        doors = worker.pipeline.settlement
         failing = {
             move.entry_id
             for door in (doors.retrier, doors.burier)
@@ -126,5 +126,5 @@ class Working(Stage):
 
 
 def _completions(worker: SteppedWorker) -> list:
-    acker = worker.pipeline.outcomes.acker
+    acker = worker.pipeline.settlement.acker
     return [move.delivery for move in (*acker._under_way, *acker._ready)]

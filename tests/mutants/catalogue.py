@@ -80,8 +80,8 @@ MUTANTS = (
     ),
     Mutant(
         "heartbeat for running jobs only", "src/chasquimq/engine/lease.py",
-        "held = set(self._holdings.ids())",
-        "held = {i for i in self._holdings.ids() if self._holdings.get(i).started_ns}",
+        "held = set(self._in_flight.ids())",
+        "held = {i for i in self._in_flight.ids() if self._in_flight.get(i).started_ns}",
         f"{_LEASES}::test_prefetched_jobs_are_kept_as_long_as_running_ones[valkey]",
     ),
     Mutant(
@@ -310,11 +310,11 @@ MUTANTS = (
     ),
     Mutant(
         "the worker's clock decides a retry", "src/chasquimq/store/consumer/store.py",
-        '        return await pass_moves(self._writes, "retry"',
+        '        return await settle(self._writes, "retry"',
         "        for move in moves:\n            skew = int(__import__('time').time() * 1000 - "
         "self.clock.now_ms())\n            __import__('msgspec').structs.force_setattr(move, 'after_ms', "
         "max(0, move.after_ms + skew))\n"
-        '        return await pass_moves(self._writes, "retry"',
+        '        return await settle(self._writes, "retry"',
         "tests/faults/test_clocks.py::"
         "test_no_job_runs_early_or_late_when_every_clock_but_the_servers_is_wrong[valkey]",
     ),
@@ -412,7 +412,7 @@ MUTANTS = (
     Mutant(
         "events before the commit", "src/chasquimq/engine/settlement.py",
         "                doors = await self._pass(self._under_way)\n",
-        "                self._settle(self._under_way, [Door.DONE] * len(self._under_way), False)\n"
+        "                self._settle(self._under_way, [SettleResult.DONE] * len(self._under_way), False)\n"
         "                doors = await self._pass(self._under_way)\n",
         "tests/faults/test_failpoints.py::"
         "test_a_death_at_any_point_of_an_act_loses_nothing_and_doubles_nothing[valkey-ack]",
@@ -426,7 +426,7 @@ MUTANTS = (
     Mutant(
         "an outcome is sent and forgotten", "src/chasquimq/engine/settlement.py",
         "                doors = await self._pass(self._under_way)\n",
-        "                doors = [Door.DONE] * len(self._under_way)\n",
+        "                doors = [SettleResult.DONE] * len(self._under_way)\n",
         "tests/faults/test_small_budget.py::"
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
     ),
@@ -512,7 +512,7 @@ MUTANTS = (
     ),
     Mutant(
         "jobs that may not start yet are a stall", "src/chasquimq/engine/runner.py",
-        "if not (may_start and has_room):", "if not holdings.waiting:",
+        "if not (may_start and has_room):", "if not in_flight.waiting:",
         f"{_STALLS}::test_jobs_that_wait_for_their_turn_are_no_stall[valkey]",
     ),
     Mutant(
@@ -530,13 +530,13 @@ MUTANTS = (
     ),
     Mutant(
         "what cannot be buried is renewed for ever", "src/chasquimq/engine/settlement.py",
-        "            self._holdings.release([move.entry_id])\n", "            pass\n",
+        "            self._in_flight.release([move.entry_id])\n", "            pass\n",
         f"{_EXTRAS}::test_what_cannot_even_be_buried_is_let_go_and_delivered_again[valkey]",
     ),
     Mutant(
         "refusals of the server's state bury jobs", "src/chasquimq/engine/settlement.py",
         "            if keeps_refusals and is_refusal(error):\n", "            if False:\n",
-        "tests/unit/test_door.py::"
+        "tests/unit/test_settle_loop.py::"
         "test_what_the_server_refuses_for_every_move_is_kept_and_lines_up_behind",
     ),
     Mutant(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import ScriptFailed, ServerRefused, StoreError
-from chasquimq.model.retry import Door, Retrying
+from chasquimq.model.retry import Retrying, SettleResult
 from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
-from chasquimq.store.consumer.settle import PartlyPassed
+from chasquimq.store.consumer.settle import PartlySettled
 from chasquimq.store.consumer.store import ConsumerStore
 
-DONE = Door.DONE
+DONE = SettleResult.DONE
 CALL_MAX = 100
 # The script refuses it, and with it every move of its call.
 NO_TIME_MS = 2**60
@@ -58,7 +58,7 @@ async def test_every_move_has_its_answer(me, retries):
 async def test_an_error_of_one_call_hides_no_answer_of_another(me, retries, raw, bad, doors):
     moves = await retries(bad)
 
-    with pytest.raises(PartlyPassed, match="delay_ms must be a time") as caught:
+    with pytest.raises(PartlySettled, match="delay_ms must be a time") as caught:
         await me.retry(moves)
 
     assert caught.value.doors == doors

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chasquimq import Queue
-from chasquimq.engine import in_flight as holdings
+from chasquimq.engine import in_flight
 from chasquimq.model.delivery import Delivery, DlqReason
 from chasquimq.model.retry import Burying, Completing, Retrying
 from chasquimq.settings import (
@@ -169,7 +169,7 @@ async def hand_back(load: Load) -> None:
 
 async def claim(load: Load) -> None:
     await hand_back(load)
-    await load.worker.claim(holdings._READ_MAX)
+    await load.worker.claim(in_flight._READ_MAX)
 
 
 async def renew(load: Load) -> None:

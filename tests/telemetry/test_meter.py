@@ -2,13 +2,13 @@
 
 import pytest
 
-from chasquimq.engine.metrics_listener import Meter
-from chasquimq.model.delivery import Arrival, Delivery, DlqReason
+from chasquimq.engine.metrics_listener import MetricsListener
+from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
 from chasquimq.model.retry import Burying, Completing, Failure, Retrying
 from chasquimq.telemetry.memory import InMemorySink
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome, RetryScheduled, StaleOutcomes
 
-BROKEN = Arrival(b"5-0", DlqReason.MALFORMED, "", "", b"")
+BROKEN = RejectedEntry(b"5-0", DlqReason.MALFORMED, "", "", b"")
 FAILURE = Failure("ValueError", "no")
 CRASH = Failure("ChildDied", "exit code 7")
 
@@ -32,7 +32,7 @@ def sink():
 
 @pytest.fixture
 def meter(sink):
-    return Meter(sink, at_ms=lambda monotonic_ns: 1_000 + monotonic_ns / 1_000_000)
+    return MetricsListener(sink, at_ms=lambda monotonic_ns: 1_000 + monotonic_ns / 1_000_000)
 
 
 def delivery(*, started_ns=1, name="mail", spent=0):

@@ -10,21 +10,21 @@ from chasquimq.engine.supervisor import Ticker
 from chasquimq.errors import StoreError
 
 if TYPE_CHECKING:
-    from chasquimq.engine.in_flight import Holdings
+    from chasquimq.engine.in_flight import InFlight
     from chasquimq.model.delivery import Delivery
     from chasquimq.store.consumer.store import ConsumerStore
 
 _RETRY_MS = 100
 
 
-class Charger:
+class DeliveryCounts:
     """Uncharges in batches; charges one delivery right before its start."""
 
-    name = "charger"
+    name = "delivery-counts"
 
-    def __init__(self, store: ConsumerStore, holdings: Holdings, uncharge_after_ms: int) -> None:
+    def __init__(self, store: ConsumerStore, in_flight: InFlight, uncharge_after_ms: int) -> None:
         self._store = store
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._uncharge_after_ms = uncharge_after_ms
         # Entries whose count on the server may be wrong, until a write has set it right.
         self._doubted: set[bytes] = set()
@@ -36,12 +36,12 @@ class Charger:
     def correct(self, known: list[Delivery]) -> None:
         """A delivery of an id we hold was counted by the server, but starts nothing."""
         for again in known:
-            held = self._holdings.get(again.entry_id)
+            held = self._in_flight.get(again.entry_id)
             if held is not None:
                 # Others may have run it while we stood still, and that is spent, too.
                 own = held.is_charged or again.entry_id in self._doubted
                 held.earlier = max(held.earlier, again.earlier - own)
-                self._holdings.suspect([held])
+                self._in_flight.suspect([held])
         self._doubted.update(delivery.entry_id for delivery in known)
 
     def suspect(self, redelivered: list[Delivery]) -> None:
@@ -94,7 +94,7 @@ class Charger:
 
     def _doubt_overdue(self) -> None:
         since_ns = time.monotonic_ns() - self._uncharge_after_ms * 1_000_000
-        for delivery in self._holdings.waiting:
+        for delivery in self._in_flight.waiting:
             if delivery.is_charged and delivery.held_since_ns <= since_ns:
                 # From now on a start charges again, whether or not the next write gets through.
                 delivery.is_charged = False
@@ -102,5 +102,5 @@ class Charger:
 
     def _counts(self, entry_ids: set[bytes]) -> list[tuple[bytes, int]]:
         """The counts as they should be now; a start since the doubt is in them."""
-        held = [self._holdings.get(entry_id) for entry_id in entry_ids]
+        held = [self._in_flight.get(entry_id) for entry_id in entry_ids]
         return [(one.entry_id, one.earlier + one.is_charged) for one in held if one is not None]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class Announcer(Listener):
+class EventPublisher(Listener):
     """Writes `active` for handlers that wait at once, for the others along with their end.
 
     All is told a tick later, in its order: by then the next ack has left, and the server has

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
 
-from chasquimq.model.delivery import Arrival, Delivery, DlqReason
+from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
 from chasquimq.model.log import Pace, get_logger
 from chasquimq.model.retry import Retry, unknown_since_ms
 
@@ -345,7 +345,7 @@ def _frames(error: BaseException) -> list[str]:
     return [f'  File "{one.filename}", line {one.lineno}, in {one.name}\n' for one in frames]
 
 
-def _job_text(entry: Delivery | Arrival) -> str:
+def _job_text(entry: Delivery | RejectedEntry) -> str:
     name = one_line(entry.name, _NAME_CHARS_MAX) or "no name"
     if isinstance(entry, Delivery):
         return f"job {one_line(entry.job_id, _TEXT_CHARS_MAX)} ({name})"

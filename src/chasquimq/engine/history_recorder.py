@@ -23,10 +23,10 @@ _COMPANY = 10
 _PAUSE_MS_MAX = 2_000
 
 
-class Historian(Listener):
+class HistoryRecorder(Listener):
     """Hears of outcomes as a listener and writes them as a loop; a job never waits for it."""
 
-    name = "historian"
+    name = "history-recorder"
 
     def __init__(self, store: HistoryStore) -> None:
         self._store = store

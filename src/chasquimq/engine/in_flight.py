@@ -27,7 +27,7 @@ _UNCONFIRMED_MAX = 2_048
 _REFUSED_BYTES_MAX = 8 * 1024 * 1024
 
 
-class Holdings:
+class InFlight:
     """Asked from both ends: the reader for room, the lease for ids."""
 
     def __init__(

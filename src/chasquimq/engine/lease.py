@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from chasquimq.engine.failure_log import FailureLog
-    from chasquimq.engine.in_flight import Holdings
+    from chasquimq.engine.in_flight import InFlight
     from chasquimq.engine.listeners import Listener
     from chasquimq.engine.settlement import Counters
     from chasquimq.model.delivery import Delivery
@@ -36,10 +36,10 @@ _ADVICE = (
 _OTHER_ADVICE = "look at hooks and other code of this process, and whether the machine was busy"
 
 
-class Pulse:
+class StallDetector:
     """Beats while the event loop runs; may be asked from any thread."""
 
-    name = "pulse"
+    name = "stall-detector"
 
     def __init__(
         self, on_beat: Callable[[], None], ran_through: Callable[[int], list[Delivery]]
@@ -108,14 +108,14 @@ class LeaseAlarm:
     def __init__(
         self,
         loop: AbstractEventLoop,
-        holdings: Holdings,
+        in_flight: InFlight,
         counters: Counters,
         failure_log: FailureLog,
         listener: Listener | None,
         on_lost: Callable[[Delivery], None] | None,
     ) -> None:
         self._loop = loop
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._counters = counters
         self._failure_log = failure_log
         self._listener = listener
@@ -124,13 +124,13 @@ class LeaseAlarm:
     def ring(self, entry_ids: list[bytes]) -> None:
         """Called by the lease thread: mark at once, tell the user on the loop."""
         for entry_id in entry_ids:
-            delivery = self._holdings.get(entry_id)
+            delivery = self._in_flight.get(entry_id)
             if delivery is not None and not (delivery.is_lease_lost or delivery.is_finished):
                 delivery.is_lease_lost = True
                 self._loop.call_soon_threadsafe(self._tell, delivery)
 
     def _tell(self, delivery: Delivery) -> None:
-        if delivery.is_finished or self._holdings.get(delivery.entry_id) is None:
+        if delivery.is_finished or self._in_flight.get(delivery.entry_id) is None:
             return  # its ack was on the way
         self._counters.leases_lost += 1
         self._failure_log.lease_lost(delivery)
@@ -156,7 +156,7 @@ class Lease:
     def __init__(
         self,
         store: LeaseStore,
-        holdings: Holdings,
+        in_flight: InFlight,
         settings: LeaseSettings,
         on_lost: Callable[[list[bytes]], None],
         on_trust: Callable[[bool], None],
@@ -164,7 +164,7 @@ class Lease:
     ) -> None:
         """`is_reached` tells whether other connections of this worker reach the server."""
         self._store = store
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._settings = settings
         self._on_lost = on_lost
         self._on_trust = on_trust
@@ -172,7 +172,7 @@ class Lease:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._renewed_s = time.monotonic()
-        self.pulse: Pulse | None = None
+        self.stall_detector: StallDetector | None = None
         # Two threads decide on trust: what is decided first is passed on first.
         self._deciding = threading.Lock()
         self.is_trusted = True
@@ -206,7 +206,7 @@ class Lease:
             is_lapse = self.is_trusted and self._is_over()
             if is_lapse:
                 self._trust(False)
-                self._on_lost(self._holdings.ids())
+                self._on_lost(self._in_flight.ids())
         if is_lapse:
             logger.warning("leases could not be renewed in time, so nothing new is started")
 
@@ -270,8 +270,8 @@ class Lease:
         return True
 
     def _held(self) -> set[bytes]:
-        held = set(self._holdings.ids())
-        if self.pulse is not None and self.pulse.is_still:
+        held = set(self._in_flight.ids())
+        if self.stall_detector is not None and self.stall_detector.is_still:
             # What the server gave us waits unseen in the socket while the event loop stands still.
             held.update(self._store.pending())
         return held

@@ -48,7 +48,7 @@ class Listener:
         """The door was shut: somebody was first, or our first send may have done it."""
 
 
-class Chorus(Listener):
+class CompositeListener(Listener):
     """Tells several listeners, one after the other; what one of them raises harms nobody else."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
@@ -99,9 +99,9 @@ class Chorus(Listener):
             )  # fmt: skip
 
 
-def one_of(listeners: Sequence[Listener]) -> Listener | None:
+def combine(listeners: Sequence[Listener]) -> Listener | None:
     """What the engine talks to; None when nobody listens, so that it costs nothing."""
-    return Chorus(listeners) if listeners else None
+    return CompositeListener(listeners) if listeners else None
 
 
 def _hearers(listeners: Sequence[Listener], happening: str) -> tuple[Hear, ...]:

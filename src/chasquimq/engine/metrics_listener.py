@@ -37,7 +37,7 @@ _METERED = (
 )  # fmt: skip
 
 
-class Meter(Listener):
+class MetricsListener(Listener):
     """Each call of a handler gives one JobOutcome, whatever became of the job; no call, none."""
 
     def __init__(self, sink: MetricsSink, at_ms: Callable[[int], float]) -> None:
@@ -123,10 +123,10 @@ _PAUSE_MS = 1_000
 _REPORTED = ("worker_health", "rows_dropped", "group_recreated")
 
 
-class Reporter:
+class HealthReporter:
     """Asks, so that nothing on the path of a job has to tell."""
 
-    name = "reporter"
+    name = "health-reporter"
 
     def __init__(
         self,

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.engine.delivery_count import Charger
-from chasquimq.engine.in_flight import Holdings
-from chasquimq.engine.lease import Lease, LeaseAlarm, Pulse
+from chasquimq.engine.delivery_count import DeliveryCounts
+from chasquimq.engine.in_flight import InFlight
+from chasquimq.engine.lease import Lease, LeaseAlarm, StallDetector
 from chasquimq.engine.reader import BUSY_BLOCK_MS_MAX, Claimer, Intake, Reader
 from chasquimq.engine.runner import STOPPING, Begin, Runners
-from chasquimq.engine.settlement import Outcomes
-from chasquimq.engine.supervisor import Supervisor, Timekeeper
+from chasquimq.engine.settlement import Settlement
+from chasquimq.engine.supervisor import ClockSync, Supervisor
 from chasquimq.engine.suspects import SuspectRequeuer, uncharged
 from chasquimq.errors import StoreError
 from chasquimq.model.log import get_logger
@@ -22,9 +22,9 @@ from chasquimq.store.consumer.decode import encode_result
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chasquimq.engine.history_recorder import Historian
+    from chasquimq.engine.history_recorder import HistoryRecorder
     from chasquimq.engine.listeners import Listener
-    from chasquimq.engine.metrics_listener import Reporter
+    from chasquimq.engine.metrics_listener import HealthReporter
     from chasquimq.engine.settlement import Counters
     from chasquimq.engine.supervisor import Loop
     from chasquimq.engine.upkeep import UpkeepLoops
@@ -61,23 +61,23 @@ async def _insist(step: Step) -> None:
             return
 
 
-class HandBack:
+class Requeue:
     """Entries go back with the number of deliveries that they are charged with."""
 
-    def __init__(self, store: ConsumerStore, holdings: Holdings, counters: Counters) -> None:
+    def __init__(self, store: ConsumerStore, in_flight: InFlight, counters: Counters) -> None:
         self._store = store
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._counters = counters
 
     async def give(self, counts: Sequence[tuple[bytes, int]]) -> None:
         if counts:
             self._counters.handed_back += await self._store.hand_back(counts)
-            self._holdings.release([entry_id for entry_id, _ in counts])
+            self._in_flight.release([entry_id for entry_id, _ in counts])
 
-    async def give_unseen(self) -> None:
+    async def requeue_unseen(self) -> None:
         """What an answer brought that never arrived would else be ours for a whole lease."""
         self._store.has_gap = False
-        held = set(self._holdings.ids())
+        held = set(self._in_flight.ids())
         try:
             pending = await self._store.pending()
             await self.give(
@@ -87,11 +87,11 @@ class HandBack:
             self._store.has_gap = True
             raise
 
-    async def give_unstarted(self) -> None:
+    async def requeue_unstarted(self) -> None:
         """What the server gave us and never started here; those still running stay leased."""
         counts: list[tuple[bytes, int]] = []
         for entry_id, count in await self._store.pending():
-            delivery = self._holdings.get(entry_id)
+            delivery = self._in_flight.get(entry_id)
             if delivery is None:
                 counts.append((entry_id, self._spent(count)))
             elif not delivery.started_ns:
@@ -130,8 +130,8 @@ class Pipeline:
         *,
         encode: Callable[[Any], bytes] = encode_result,
         listener: Listener | None = None,
-        historian: Historian | None = None,
-        reporter: Reporter | None = None,
+        history_recorder: HistoryRecorder | None = None,
+        reporter: HealthReporter | None = None,
         on_lease_lost: Callable[[Delivery], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -146,25 +146,29 @@ class Pipeline:
         self.store = store
         self.upkeep = upkeep
         self.reporter = reporter
-        self._historian = historian
+        self._history_recorder = history_recorder
         self._listener = listener
         self._policy = policy
-        self._timekeeper = Timekeeper(store)
+        self._clock_sync = ClockSync(store)
         self.supervisor = Supervisor()
-        self.holdings = Holdings(settings.concurrency, settings.read, policy.max_attempts_of)
-        self.outcomes = Outcomes(
-            store, self.holdings, self._policy, settings, encode=encode, listener=listener
+        self.in_flight = InFlight(settings.concurrency, settings.read, policy.max_attempts_of)
+        self.settlement = Settlement(
+            store, self.in_flight, self._policy, settings, encode=encode, listener=listener
         )
-        self._hand_back = HandBack(store, self.holdings, self.outcomes.counters)
-        self._requeuer = SuspectRequeuer(self.holdings.suspects, self._hand_back)
-        self._charger = Charger(store, self.holdings, settings.lease.uncharge_after_ms)
+        self._requeue = Requeue(store, self.in_flight, self.settlement.counters)
+        self._requeuer = SuspectRequeuer(self.in_flight.suspects, self._requeue)
+        self._delivery_counts = DeliveryCounts(
+            store, self.in_flight, settings.lease.uncharge_after_ms
+        )
         self.runners = Runners(
-            self.holdings, begin, self.outcomes, self.spawn,
-            timeout_ms_of=policy.timeout_ms_of, charge=self._charger.charge,
+            self.in_flight, begin, self.settlement, self.spawn,
+            timeout_ms_of=policy.timeout_ms_of, charge=self._delivery_counts.charge,
             stall_after_ms=settings.stall_after_ms,
         )  # fmt: skip
         self.lease = self._new_lease(lease_store, on_lease_lost)
-        self._pulse = self.lease.pulse = Pulse(self._on_beat, self.holdings.ran_through)
+        self._stall_detector = self.lease.stall_detector = StallDetector(
+            self._on_beat, self.in_flight.ran_through
+        )
         self.reader = self._new_reader()
         self.upkeep.heed_idleness(lambda: self.reader.can_be_woken)
 
@@ -194,7 +198,7 @@ class Pipeline:
 
     async def stop(self, deadline_s: Callable[[], float]) -> None:
         """Drain until the deadline, which may move closer; what is left goes back."""
-        self._kept_names = {door.name for door in self.outcomes.doors}
+        self._kept_names = {door.name for door in self.settlement.doors}
         asked_s = self._loop.time()
 
         def limit(after_s: float) -> Callable[[], float]:
@@ -209,11 +213,11 @@ class Pipeline:
 
     async def _stop_reading(self, limit_s: Callable[[], float]) -> None:
         self.reader.stop()
-        for part in (self._charger, self._requeuer, self.upkeep, self._timekeeper):
+        for part in (self._delivery_counts, self._requeuer, self.upkeep, self._clock_sync):
             part.stop()
         await self._within(limit_s, self._end_reading())
-        unstarted = uncharged(self.holdings.take_all())
-        await self._within(limit_s, take_leave(lambda: self._hand_back.give(unstarted)))
+        unstarted = uncharged(self.in_flight.take_all())
+        await self._within(limit_s, take_leave(lambda: self._requeue.give(unstarted)))
 
     async def _end_reading(self) -> None:
         """Hear the answer to a read under way: what it brings would else be ours for a lease."""
@@ -225,25 +229,25 @@ class Pipeline:
             await asyncio.wait(reading, timeout=_UNBLOCK_S)
 
     async def _wait_for_handlers(self, deadline_s: Callable[[], float]) -> None:
-        while self.holdings.running_count and self._loop.time() < deadline_s():
-            await self.holdings.wait_for_release(_POLL_S)
-        if not self.holdings.running_count:
+        while self.in_flight.running_count and self._loop.time() < deadline_s():
+            await self.in_flight.wait_for_release(_POLL_S)
+        if not self.in_flight.running_count:
             return
         self.runners.interrupt()
         grace_s = self._loop.time() + _LAST_WAIT_S
-        while self.holdings.running_count and self._loop.time() < grace_s:
-            await self.holdings.wait_for_release(_POLL_S)
+        while self.in_flight.running_count and self._loop.time() < grace_s:
+            await self.in_flight.wait_for_release(_POLL_S)
 
     async def _flush(self) -> None:
-        for door in self.outcomes.doors:
+        for door in self.settlement.doors:
             door.stop()
         await self._gone("chasqui-acker", "chasqui-retrier", "chasqui-burier")
 
     async def _leave(self) -> None:
-        give = self._hand_back
+        give = self._requeue
         await take_leave(
-            lambda: give.give(self.outcomes.interrupted_counts),
-            give.give_unstarted,
+            lambda: give.give(self.settlement.interrupted_counts),
+            give.requeue_unstarted,
             self._say_goodbye,
             self.upkeep.release,
             self._end_history,
@@ -256,23 +260,23 @@ class Pipeline:
             await self.store.remove_record()
 
     async def _end_history(self) -> None:
-        if self._historian is not None:
-            self._historian.stop()
-            await self._gone("chasqui-historian")
-            await self._historian.end()
+        if self._history_recorder is not None:
+            self._history_recorder.stop()
+            await self._gone("chasqui-history-recorder")
+            await self._history_recorder.end()
 
     async def _end(self) -> None:
         self._kept_names = set()
-        self.left_behind = self.holdings.deliveries()
-        self.left_behind_count = self.holdings.held_count
+        self.left_behind = self.in_flight.deliveries()
+        self.left_behind_count = self.in_flight.held_count
         self.lease.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=_LAST_WAIT_S)
-        self.outcomes.failure_log.flush()
-        if self._historian is not None:
-            self._historian.give_up()
+        self.settlement.failure_log.flush()
+        if self._history_recorder is not None:
+            self._history_recorder.give_up()
         await self.upkeep.close()
         await self.store.close()
 
@@ -285,7 +289,7 @@ class Pipeline:
 
     def _patience(self, limit_s: Callable[[], float]) -> Callable[[], float]:
         """Nothing held and nobody to tell: no reason to wait for a server that is gone."""
-        if self.holdings.held_count or self.store.is_up:
+        if self.in_flight.held_count or self.store.is_up:
             return limit_s
         soon_s = self._loop.time() + _FLUSH_S
         return lambda: min(limit_s(), soon_s)
@@ -316,31 +320,36 @@ class Pipeline:
         self._keep(loop)
 
     def _loops(self) -> list[Loop]:
-        loops: list[Loop] = [self._pulse, *self.outcomes.doors, self._charger, self._timekeeper]
+        loops: list[Loop] = [
+            self._stall_detector,
+            *self.settlement.doors,
+            self._delivery_counts,
+            self._clock_sync,
+        ]
         loops += [self._requeuer]
-        loops += [loop for loop in (self._historian, self.reporter) if loop is not None]
+        loops += [loop for loop in (self._history_recorder, self.reporter) if loop is not None]
         return [*loops, *self.upkeep.loops]
 
     def _new_lease(self, store: LeaseStore, on_lost: Callable[[Delivery], None] | None) -> Lease:
         alarm = LeaseAlarm(
-            self._loop, self.holdings, self.outcomes.counters, self.outcomes.failure_log,
+            self._loop, self.in_flight, self.settlement.counters, self.settlement.failure_log,
             self._listener, on_lost,
         )  # fmt: skip
         return Lease(
-            store, self.holdings, self._settings.lease, alarm.ring, self._leases_trusted,
+            store, self.in_flight, self._settings.lease, alarm.ring, self._leases_trusted,
             lambda: self.store.is_up,
         )  # fmt: skip
 
     def _new_reader(self) -> Reader:
         intake = Intake(
-            self.holdings, self._policy, self.outcomes.burier.put, self.runners.wake,
-            self.store.clock.now_ms, self._charger,
+            self.in_flight, self._policy, self.settlement.burier.put, self.runners.wake,
+            self.store.clock.now_ms, self._delivery_counts,
         )  # fmt: skip
         claimer = Claimer(self.store, self._settings.lease.lease_ms)
         return Reader(
-            self.store, self.holdings, intake, claimer, self._pulse,
-            give_back_unseen=self._hand_back.give_unseen, on_woken=self.upkeep.nudge,
-            failure_log=self.outcomes.failure_log, block_ms=self._idle_block_ms,
+            self.store, self.in_flight, intake, claimer, self._stall_detector,
+            requeue_unseen=self._requeue.requeue_unseen, on_woken=self.upkeep.nudge,
+            failure_log=self.settlement.failure_log, block_ms=self._idle_block_ms,
             listener=self._listener,
         )  # fmt: skip
 

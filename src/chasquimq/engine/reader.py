@@ -10,10 +10,10 @@ from chasquimq.model.retry import Burying, RetryPolicy, judge_arrival
 from chasquimq.store.consumer.decode import EMPTY
 
 if TYPE_CHECKING:
-    from chasquimq.engine.delivery_count import Charger
+    from chasquimq.engine.delivery_count import DeliveryCounts
     from chasquimq.engine.failure_log import FailureLog
-    from chasquimq.engine.in_flight import Holdings
-    from chasquimq.engine.lease import Pulse
+    from chasquimq.engine.in_flight import InFlight
+    from chasquimq.engine.lease import StallDetector
     from chasquimq.engine.listeners import Listener
     from chasquimq.model.delivery import Delivery
     from chasquimq.store.consumer.decode import Batch
@@ -77,30 +77,32 @@ class Intake:
 
     def __init__(
         self,
-        holdings: Holdings,
+        in_flight: InFlight,
         policy: RetryPolicy,
         bury: Callable[[Burying], None],
         wake_runners: Callable[[], None],
         now_ms: Callable[[], float],
-        charger: Charger,
+        delivery_counts: DeliveryCounts,
     ) -> None:
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._policy = policy
         self._bury = bury
         self._wake_runners = wake_runners
         self._now_ms = now_ms
-        self._charger = charger
+        self._delivery_counts = delivery_counts
 
     def take(self, batch: Batch) -> None:
         """Let deliveries in, send the others to the DLQ."""
         for arrival in batch.arrivals:
             self._refuse(Burying(arrival, arrival.reason, 0))
         welcome = batch.deliveries if batch.is_plain else self._welcome(batch.deliveries)
-        known = self._holdings.admit(welcome, are_plain=batch.is_plain)
+        known = self._in_flight.admit(welcome, are_plain=batch.is_plain)
         if known:
-            self._charger.correct(known)
+            self._delivery_counts.correct(known)
         if welcome is not batch.deliveries:
-            self._charger.suspect([one for one in welcome if one.earlier and one not in known])
+            self._delivery_counts.suspect(
+                [one for one in welcome if one.earlier and one not in known]
+            )
         self._wake_runners()
 
     def _welcome(self, deliveries: list[Delivery]) -> list[Delivery]:
@@ -108,8 +110,8 @@ class Intake:
         return [one for one in deliveries if self._may_start(one, now_ms)]
 
     def _may_start(self, delivery: Delivery, now_ms: float) -> bool:
-        if self._holdings.get(delivery.entry_id) is not None:
-            return True  # it runs or waits here already: holdings admit it once
+        if self._in_flight.get(delivery.entry_id) is not None:
+            return True  # it runs or waits here already: in_flight admit it once
         verdict = judge_arrival(delivery, self._policy, now_ms)
         if verdict is None:
             return True
@@ -117,7 +119,7 @@ class Intake:
         return False
 
     def _refuse(self, move: Burying) -> None:
-        if self._holdings.refuse(move.entry_id, move.size_bytes):
+        if self._in_flight.refuse(move.entry_id, move.size_bytes):
             self._bury(move)
 
 
@@ -129,23 +131,23 @@ class Reader:
     def __init__(
         self,
         store: ConsumerStore,
-        holdings: Holdings,
+        in_flight: InFlight,
         intake: Intake,
         claimer: Claimer,
-        pulse: Pulse,
+        stall_detector: StallDetector,
         *,
-        give_back_unseen: Callable[[], Awaitable[None]],
+        requeue_unseen: Callable[[], Awaitable[None]],
         on_woken: Callable[[], None],
         failure_log: FailureLog,
         block_ms: int,
         listener: Listener | None = None,
     ) -> None:
         self._store = store
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._intake = intake
         self._claimer = claimer
-        self._pulse = pulse
-        self._give_back_unseen = give_back_unseen
+        self._stall_detector = stall_detector
+        self._requeue_unseen = requeue_unseen
         self._on_woken = on_woken
         self._failure_log = failure_log
         self._block_ms = block_ms
@@ -162,7 +164,7 @@ class Reader:
 
     def stop(self) -> None:
         self._is_stopping = True
-        self._holdings.wake()
+        self._in_flight.wake()
 
     async def run(self) -> None:
         while not self._is_stopping:
@@ -170,12 +172,12 @@ class Reader:
 
     async def run_once(self) -> None:
         """One read, if there is room for it."""
-        room = self._holdings.room()
+        room = self._in_flight.room()
         if room <= 0:
-            await self._holdings.wait_for_room()
+            await self._in_flight.wait_for_room()
             return
         if self._store.has_gap:
-            await self._give_back_unseen()
+            await self._requeue_unseen()
         asked_ns = time.monotonic_ns()
         batch = await self._ask(room)
         self._is_idle = not batch.size
@@ -193,7 +195,7 @@ class Reader:
 
     async def _take_over(self, batch: Batch) -> None:
         # What is held here already was our own: we stood still for a lease.
-        others = [one for one in batch.taken_over if not self._holdings.has(one.entry_id)]
+        others = [one for one in batch.taken_over if not self._in_flight.has(one.entry_id)]
         self._intake.take(batch)
         others = [one for one in others if one.owner != self._store.consumer]
         if others:
@@ -212,14 +214,14 @@ class Reader:
         """Somebody wants an idle worker: to take jobs that were handed back, or to lead."""
         self._store.was_woken = False
         self._on_woken()
-        if self._holdings.room() > 0 and self._holdings.suspects.may_claim:
+        if self._in_flight.room() > 0 and self._in_flight.suspects.may_claim:
             self._claimer.hurry()
         else:
             await self._store.wake_another()
 
     async def _ask(self, room: int) -> Batch:
         """Claim, then read; what the dead left stays for others while suspects wait here."""
-        if not self._holdings.suspects.may_claim:
+        if not self._in_flight.suspects.may_claim:
             block_ms = min(self._block_ms, _SUSPECTS_BLOCK_MS)
             return await self._store.read(room, block_ms, claims=False)
         batch = await self._claimer.claim(room, is_idle=self.can_be_woken)
@@ -227,7 +229,7 @@ class Reader:
 
     def _date(self, batch: Batch, asked_ns: int) -> None:
         """What may have waited for us while we stood still is no older than the question."""
-        if self._pulse.has_slept_since(asked_ns):
+        if self._stall_detector.has_slept_since(asked_ns):
             for delivery in batch.deliveries:
                 delivery.held_since_ns = asked_ns
 

@@ -21,7 +21,7 @@ from chasquimq.model.log import get_logger
 from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
-    from chasquimq.engine.in_flight import Holdings
+    from chasquimq.engine.in_flight import InFlight
     from chasquimq.model.delivery import Delivery
 
 # Makes the job's coroutine and its first step: the coroutine, and what it waits for.
@@ -56,11 +56,11 @@ class Finish(Protocol):
 
 
 class Runners:
-    """At most `holdings.running_max` handlers at once."""
+    """At most `in_flight.running_max` handlers at once."""
 
     def __init__(
         self,
-        holdings: Holdings,
+        in_flight: InFlight,
         begin: Begin,
         finish: Finish,
         spawn: Spawn,
@@ -69,8 +69,8 @@ class Runners:
         charge: Callable[[Delivery], Awaitable[bool]],
         stall_after_ms: int,
     ) -> None:
-        self._holdings = holdings
-        holdings.suspects.on_turn = lambda: self.let_go(_TRIAL)
+        self._in_flight = in_flight
+        in_flight.suspects.on_turn = lambda: self.let_go(_TRIAL)
         self._begin = begin
         self._finish = finish
         self._spawn = spawn
@@ -95,12 +95,12 @@ class Runners:
 
     def wake(self) -> None:
         """Make sure that a runner looks at the queue, if a handler may start."""
-        holdings = self._holdings
-        if holdings.suspects.waiting:
+        in_flight = self._in_flight
+        if in_flight.suspects.waiting:
             self._start_suspect()
-        if self._is_draining or self._held_back_by or not holdings.waiting:
+        if self._is_draining or self._held_back_by or not in_flight.waiting:
             return
-        if holdings.running_count < holdings.running_max:
+        if in_flight.running_count < in_flight.running_max:
             self._start_runner(self._drain())
 
     def hold_back(self, reason: str) -> None:
@@ -115,7 +115,7 @@ class Runners:
         """Replace a runner that died, and notice when nothing starts; called at each beat."""
         if self._is_draining and self._drainer is not None and self._drainer.done():
             self._is_draining = False
-        suspects = self._holdings.suspects
+        suspects = self._in_flight.suspects
         if not suspects.waiting and not suspects.is_alone:
             self._held_back_by.discard(_TRIAL)
         self.wake()
@@ -123,10 +123,10 @@ class Runners:
 
     def _check_stall(self) -> None:
         """Jobs that may start, beside free room, do so at once; how long have they not?"""
-        holdings, now_ns = self._holdings, time.monotonic_ns()
+        in_flight, now_ns = self._in_flight, time.monotonic_ns()
         # A trial holds others back for seconds: one that does not end is a stall, too.
-        may_start = bool(holdings.waiting) and not self._held_back_by - {_TRIAL}
-        has_room = holdings.running_count < holdings.running_max
+        may_start = bool(in_flight.waiting) and not self._held_back_by - {_TRIAL}
+        has_room = in_flight.running_count < in_flight.running_max
         if not (may_start and has_room):
             self._stalled_since_ns = 0
         elif self._started_ns >= self._stalled_since_ns:
@@ -160,7 +160,7 @@ class Runners:
             if is_stalled:
                 logger.error(
                     "%d jobs wait and room is free, but nothing has started for %.1f s",
-                    len(self._holdings.waiting), self.stalled_ms / 1000,
+                    len(self._in_flight.waiting), self.stalled_ms / 1000,
                 )  # fmt: skip
             else:
                 logger.warning("the worker starts jobs again")
@@ -170,8 +170,8 @@ class Runners:
 
         One that must be alone holds everything else back from now until its trial is over.
         """
-        holdings, suspects = self._holdings, self._holdings.suspects
-        is_full = holdings.running_count >= holdings.running_max
+        in_flight, suspects = self._in_flight, self._in_flight.suspects
+        is_full = in_flight.running_count >= in_flight.running_max
         if is_full or self._held_back_by - {_TRIAL} or not suspects.has_turn:
             return
         self._held_back_by.add(_TRIAL)
@@ -181,7 +181,7 @@ class Runners:
 
     async def _try(self) -> None:
         """Take a suspect out only here: a task that is cancelled before its first step loses none."""
-        task, suspects = asyncio.current_task(), self._holdings.suspects
+        task, suspects = asyncio.current_task(), self._in_flight.suspects
         assert task is not None, "runners are tasks"
         suspect = suspects.start() if suspects.has_turn else None
         if not suspects.is_alone:
@@ -195,7 +195,7 @@ class Runners:
     async def _drain(self) -> None:  # noqa: C901, PLR0915 - a frame less per job is the point
         task = asyncio.current_task()
         assert task is not None, "runners are tasks"
-        waiting, finish, begin = self._holdings.waiting, self._finish, self._begin
+        waiting, finish, begin = self._in_flight.waiting, self._finish, self._begin
         copy_context, complete, now_ns = self._base.copy, finish.complete, time.monotonic_ns
         references, has_cancel = sys.getrefcount(task), _has_cancel
         slice_ends_ns = now_ns() + _SLICE_NS
@@ -257,7 +257,7 @@ class Runners:
     ) -> None:
         """This task belongs to the delivery from here on; a fresh runner takes the queue."""
         self._running[task] = delivery
-        self._holdings.running_count += 1
+        self._in_flight.running_count += 1
         self._started_ns = time.monotonic_ns()
         self._is_draining = False
         self.wake()
@@ -291,8 +291,8 @@ class Runners:
         del self._running[task]
         self._timed_out.discard(task)
         self._interrupted.discard(task)
-        self._holdings.running_count -= 1
-        self._holdings.wake()
+        self._in_flight.running_count -= 1
+        self._in_flight.wake()
         self.wake()
 
     async def _charged(self, task: asyncio.Task[None], delivery: Delivery) -> Any:

@@ -14,17 +14,17 @@ import msgspec
 from chasquimq.engine.failure_log import FailureLog, UnknownNameLog
 from chasquimq.engine.tracebacks import Redaction, trace_of, traceback_text
 from chasquimq.errors import PayloadTooLarge, RetryLater, ScriptFailed, ServerRefused, StoreError
-from chasquimq.model.delivery import Arrival, Delivery, DlqReason
+from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
 from chasquimq.model.log import get_logger
 from chasquimq.model.retry import (
     Bury,
     Burying,
     Completing,
-    Door,
     Failure,
     Retry,
     Retrying,
     RetryPolicy,
+    SettleResult,
     UnknownName,
     describe,
     handler_found,
@@ -32,10 +32,10 @@ from chasquimq.model.retry import (
     is_at_once,
     judge,
 )
-from chasquimq.store.consumer.settle import PartlyPassed
+from chasquimq.store.consumer.settle import PartlySettled
 
 if TYPE_CHECKING:
-    from chasquimq.engine.in_flight import Holdings
+    from chasquimq.engine.in_flight import InFlight
     from chasquimq.engine.listeners import Listener
     from chasquimq.settings import WorkerSettings
     from chasquimq.store.consumer.store import ConsumerStore
@@ -63,14 +63,14 @@ class _Move(Protocol):
 
 
 Move = TypeVar("Move", bound=_Move)
-Send = Callable[[Sequence[Move]], Awaitable[list[Door]]]
-Settle = Callable[[Sequence[Move], Sequence[Door], bool], None]
+Send = Callable[[Sequence[Move]], Awaitable[list[SettleResult]]]
+Settle = Callable[[Sequence[Move], Sequence[SettleResult], bool], None]
 Reject = Callable[[Move, Exception], None]
 # So many refusals in a row, and nothing that passed: it is no matter of single moves.
 _REFUSALS_MAX = 8
 
 
-class DoorLoop(Generic[Move]):
+class SettleLoop(Generic[Move]):
     """A group commit: what gathers while one batch is under way leaves with the next."""
 
     def __init__(
@@ -153,10 +153,10 @@ class DoorLoop(Generic[Move]):
             return taken
         return [self._ready.popleft() for _ in range(self._batch_max)]
 
-    async def _pass(self, moves: list[Move]) -> list[Door]:
+    async def _pass(self, moves: list[Move]) -> list[SettleResult]:
         try:
             return await self._send(moves)
-        except PartlyPassed as error:
+        except PartlySettled as error:
             self._settle_known(moves, error.doors)
             self._was_sent = True
             raise
@@ -206,7 +206,7 @@ class DoorLoop(Generic[Move]):
     def _part_with(self, move: Move) -> None:
         self._under_way = [one for one in self._under_way if one is not move]
 
-    def _settle_known(self, moves: list[Move], doors: Sequence[Door | None]) -> None:
+    def _settle_known(self, moves: list[Move], doors: Sequence[SettleResult | None]) -> None:
         """Let go of what was answered; the rest stays under way."""
         pairs = list(zip(moves, doors, strict=True))
         self._under_way = [move for move, door in pairs if door is None]
@@ -230,13 +230,13 @@ Changes = dict[str, int | None]
 _MOVES_MAX = 256
 
 
-class Outcomes:
+class Settlement:
     """The acker, the retrier and the burier, and the verdict that chooses between them."""
 
     def __init__(
         self,
         store: ConsumerStore,
-        holdings: Holdings,
+        in_flight: InFlight,
         policy: RetryPolicy,
         settings: WorkerSettings,
         *,
@@ -249,23 +249,25 @@ class Outcomes:
         self._tells_waiting = settings.events.waiting_max > 0
         self._encode = encode
         self._listener = listener
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._policy = policy
         self._now_ms: Callable[[], float] = store.clock.now_ms
         self.counters = Counters()
         self.interrupted_counts: list[tuple[bytes, int]] = []
         pass_door = store.complete if settings.results.is_stored else _acking(store)
         ack_max, reject = settings.ack.batch_max, self._rejected
-        self.acker = DoorLoop[Any]("acker", pass_door, self._acked, ack_max, reject)
-        self.retrier = DoorLoop[Retrying]("retrier", store.retry, self._retried, _MOVES_MAX, reject)
-        self.burier = DoorLoop[Burying]("burier", self._bury, self._buried, _MOVES_MAX, reject)
+        self.acker = SettleLoop[Any]("acker", pass_door, self._acked, ack_max, reject)
+        self.retrier = SettleLoop[Retrying](
+            "retrier", store.retry, self._retried, _MOVES_MAX, reject
+        )
+        self.burier = SettleLoop[Burying]("burier", self._bury, self._buried, _MOVES_MAX, reject)
         self._unknown_names = UnknownNameLog(policy)
         self._redact = Redaction(settings.redact) if settings.redact is not None else None
         self._keeps_tracebacks = settings.keep_tracebacks
         self.failure_log = FailureLog(store.keys.queue, tells_messages=self._redact is None)
 
     @property
-    def doors(self) -> tuple[DoorLoop[Any], ...]:
+    def doors(self) -> tuple[SettleLoop[Any], ...]:
         return (self.acker, self.retrier, self.burier)
 
     @property
@@ -317,7 +319,7 @@ class Outcomes:
             logger.exception(
                 "job %s could not be buried, its lease is left to lapse", delivery.job_id
             )
-            self._holdings.release([delivery.entry_id])
+            self._in_flight.release([delivery.entry_id])
 
     def _judge(self, delivery: Delivery, error: BaseException) -> None:
         now_ms = self._now_ms()
@@ -352,7 +354,7 @@ class Outcomes:
             logger.exception("a traceback cannot be kept", exc_info=self._redact is None)
             return ""
 
-    async def _bury(self, moves: Sequence[Burying]) -> list[Door]:
+    async def _bury(self, moves: Sequence[Burying]) -> list[SettleResult]:
         """Send burials; one that the server refuses alone goes without its traceback."""
         try:
             return await self._store.bury(moves)
@@ -375,7 +377,7 @@ class Outcomes:
 
     def dropped(self, delivery: Delivery) -> None:
         """Somebody else holds it now; it never started here."""
-        self._holdings.release([delivery.entry_id])
+        self._in_flight.release([delivery.entry_id])
 
     def _spell_result(self, value: Any) -> bytes:
         result = self._encode(value)
@@ -408,7 +410,7 @@ class Outcomes:
             self.burier.put(burial)
         else:
             # It is renewed no more: its lease lapses, and it is delivered again.
-            self._holdings.release([move.entry_id])
+            self._in_flight.release([move.entry_id])
 
     def _instead_of(self, move: Any, error: Exception) -> Burying | None:
         """A burial of the same job that is more likely to pass; None where nothing is left out."""
@@ -417,10 +419,10 @@ class Outcomes:
             words = "the outcome of its run could not be encoded"
             failure = Failure(describe(error).error_type, words)
             return Burying(delivery, DlqReason.UNRECOVERABLE, delivery.run_number, failure)
-        is_bare = isinstance(move.entry, Arrival) and not move.entry.name
+        is_bare = isinstance(move.entry, RejectedEntry) and not move.entry.name
         return None if is_bare else _bare(move)
 
-    def _acked(self, moves: Sequence[Any], doors: Sequence[Door], was_resent: bool) -> None:
+    def _acked(self, moves: Sequence[Any], doors: Sequence[SettleResult], was_resent: bool) -> None:
         done = self._settle(moves, doors, was_resent)
         self.counters.completed += len(done)
         if self._listener is not None and done:
@@ -428,14 +430,18 @@ class Outcomes:
             is_plain = not self._results.is_stored
             self._listener.completed(done if is_plain else [move.delivery for move in done])
 
-    def _retried(self, moves: Sequence[Retrying], doors: Sequence[Door], was_resent: bool) -> None:
+    def _retried(
+        self, moves: Sequence[Retrying], doors: Sequence[SettleResult], was_resent: bool
+    ) -> None:
         done = self._settle(moves, doors, was_resent)
         self.counters.retried += len(done)
         self.counters.failed += sum([not move.is_snooze for move in done])
         if self._listener is not None and done:
             self._listener.retried(done)
 
-    def _buried(self, moves: Sequence[Burying], doors: Sequence[Door], was_resent: bool) -> None:
+    def _buried(
+        self, moves: Sequence[Burying], doors: Sequence[SettleResult], was_resent: bool
+    ) -> None:
         done = self._settle(moves, doors, was_resent)
         self.counters.buried += len(done)
         self.counters.failed += sum([move.was_run for move in done])
@@ -445,18 +451,18 @@ class Outcomes:
             self._listener.buried(done)
 
     def _settle(
-        self, moves: Sequence[Move], doors: Sequence[Door], was_resent: bool
+        self, moves: Sequence[Move], doors: Sequence[SettleResult], was_resent: bool
     ) -> Sequence[Move]:
         """Let go of what went through; the answer is what this worker itself did."""
-        self._holdings.release([move.entry_id for move in moves])
-        if doors.count(Door.DONE) == len(doors):
+        self._in_flight.release([move.entry_id for move in moves])
+        if doors.count(SettleResult.DONE) == len(doors):
             return moves
         pairs = list(zip(moves, doors, strict=True))
-        gone = [move for move, door in pairs if door is Door.GONE]
-        shut = [move for move, door in pairs if door is Door.NOT_OWNER]
+        gone = [move for move, door in pairs if door is SettleResult.GONE]
+        shut = [move for move, door in pairs if door is SettleResult.NOT_OWNER]
         self._dispute(gone, is_unproven=was_resent)
         self._dispute(shut, is_unproven=False)
-        return [move for move, door in pairs if door is Door.DONE]
+        return [move for move, door in pairs if door is SettleResult.DONE]
 
     def _dispute(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
         if is_unproven:
@@ -475,9 +481,9 @@ def _bare(move: Burying) -> Burying:
     body = entry.envelope if isinstance(entry, Delivery) else entry.body
     detail = "the name and the error of this job could not be encoded"
     return Burying(
-        Arrival(entry.entry_id, move.reason, detail, "", body), move.reason, move.attempt
+        RejectedEntry(entry.entry_id, move.reason, detail, "", body), move.reason, move.attempt
     )
 
 
-def _acking(store: ConsumerStore) -> Callable[[Sequence[Delivery]], Awaitable[list[Door]]]:
+def _acking(store: ConsumerStore) -> Callable[[Sequence[Delivery]], Awaitable[list[SettleResult]]]:
     return lambda moves: store.ack([move.entry_id for move in moves])

@@ -168,10 +168,10 @@ def _about(name: str, trouble: _Trouble) -> dict[str, str]:
 _PAUSE_MS = 60_000
 
 
-class Timekeeper:
+class ClockSync:
     """Asks once a minute."""
 
-    name = "timekeeper"
+    name = "clock-sync"
 
     def __init__(self, store: ConsumerStore) -> None:
         self._store = store

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from chasquimq.engine.supervisor import Ticker
 
 if TYPE_CHECKING:
-    from chasquimq.engine.pipeline import HandBack
+    from chasquimq.engine.pipeline import Requeue
     from chasquimq.model.delivery import Delivery
 
 # What kills its process mostly does it early; a run of this length counts as harmless.
@@ -180,9 +180,9 @@ class SuspectRequeuer:
 
     name = "suspects"
 
-    def __init__(self, suspects: Suspects, hand_back: HandBack) -> None:
+    def __init__(self, suspects: Suspects, hand_back: Requeue) -> None:
         self._suspects = suspects
-        self._hand_back = hand_back
+        self._requeue = hand_back
         self._ticker = Ticker()
 
     def stop(self) -> None:
@@ -199,7 +199,7 @@ class SuspectRequeuer:
             return
         overdue = self._suspects.take_overdue()
         try:
-            await self._hand_back.give(uncharged(overdue))
+            await self._requeue.give(uncharged(overdue))
         except BaseException:
             self._suspects.waiting.extendleft(reversed(overdue))
             raise

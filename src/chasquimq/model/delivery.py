@@ -97,7 +97,7 @@ class TakenOver(msgspec.Struct, frozen=True, gc=False):
     owner: str
 
 
-class Arrival(msgspec.Struct, frozen=True, gc=False):
+class RejectedEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry that cannot become a delivery, kept with its bytes."""
 
     entry_id: bytes

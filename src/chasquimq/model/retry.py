@@ -15,7 +15,7 @@ import msgspec
 
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
 from chasquimq.model.backoff import Backoff, BackoffDefaults, Dice, delay_ms
-from chasquimq.model.delivery import Arrival, Delivery, DlqReason
+from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
 
 _PLACEHOLDERS = (
     (re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"), "<uuid>"),
@@ -269,7 +269,7 @@ def ready_ms(delivery: Delivery) -> int:
     return int(delivery.entry_id.partition(b"-")[0])
 
 
-class Door(IntEnum):
+class SettleResult(IntEnum):
     """How the server answered a move: it was done, or the entry was not ours to move."""
 
     NOT_OWNER = -1
@@ -332,7 +332,7 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
     `traceback` is that of its last attempt; empty where nothing of it is kept.
     """
 
-    entry: Delivery | Arrival
+    entry: Delivery | RejectedEntry
     reason: DlqReason
     attempt: int
     failure: Failure | None = None
@@ -350,7 +350,7 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
     @property
     def detail(self) -> str | None:
         """What the reason alone does not tell; None where there is nothing to add."""
-        if isinstance(self.entry, Arrival):
+        if isinstance(self.entry, RejectedEntry):
             return self.entry.detail
         return _lost_runs(self) if self.is_crash_loop else None
 
@@ -368,7 +368,7 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
     @property
     def size_bytes(self) -> int:
         entry = self.entry
-        return len(entry.body if isinstance(entry, Arrival) else entry.envelope)
+        return len(entry.body if isinstance(entry, RejectedEntry) else entry.envelope)
 
 
 def _lost_runs(move: Burying) -> str:

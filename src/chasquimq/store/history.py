@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import EncodeError, StoreError
-from chasquimq.model.delivery import Arrival, Delivery
+from chasquimq.model.delivery import Delivery, RejectedEntry
 from chasquimq.model.history import AttemptOutcome
 from chasquimq.model.retry import Failure
 from chasquimq.store.net import script
@@ -173,7 +173,7 @@ class HistoryStore:
 
     def _add(
         self,
-        entry: Delivery | Arrival,
+        entry: Delivery | RejectedEntry,
         outcome: AttemptOutcome,
         failure: Failure | None,
         backoff_ms: int = 0,
@@ -181,7 +181,7 @@ class HistoryStore:
         if not self._has_room(1):
             return
         rows = self._block.rows
-        if isinstance(entry, Arrival):
+        if isinstance(entry, RejectedEntry):
             rows.add_arrival(entry, failure)
         else:
             rows.add(entry, outcome, self._offset_us(), backoff_ms=backoff_ms, failure=failure)
@@ -254,4 +254,4 @@ class HistoryStore:
 
 
 def _detail(move: Burying) -> str:
-    return move.entry.detail if isinstance(move.entry, Arrival) else ""
+    return move.entry.detail if isinstance(move.entry, RejectedEntry) else ""

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from chasquimq.engine.settlement import DoorLoop
+from chasquimq.engine.settlement import SettleLoop
 from chasquimq.errors import ConnectionLost, SettingsError
 from chasquimq.store.consumer.lease import LeaseStore
 from chasquimq.store.consumer.store import ConsumerStore
@@ -132,7 +132,7 @@ def install(text: str) -> None:
     for owner, method in ((Connection, "send"), (BlockingConnection, "_receive")):
         setattr(owner, method, _sending(getattr(owner, method), trap, owner is Connection))
     for method in ("put", "put_first"):
-        setattr(DoorLoop, method, _ending(getattr(DoorLoop, method), trap))
+        setattr(SettleLoop, method, _ending(getattr(SettleLoop, method), trap))
 
 
 def _around(act: str, real: Callable[..., Any], trap: _Trap) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from chasquimq.model.history import AttemptOutcome, AttemptRow
 from chasquimq.wire.stream_entry import first_values, read_text, read_uint, safe_text
 
 if TYPE_CHECKING:
-    from chasquimq.model.delivery import Arrival, Delivery
+    from chasquimq.model.delivery import Delivery, RejectedEntry
     from chasquimq.model.retry import Failure
 
 ERROR_CHARS_MAX = 512
@@ -202,7 +202,7 @@ class HistoryRows:
         self.backoffs_ms.append(backoff_ms)
         self.failures.append(failure)
 
-    def add_arrival(self, arrival: Arrival, failure: Failure | None = None) -> None:
+    def add_arrival(self, arrival: RejectedEntry, failure: Failure | None = None) -> None:
         """Add an entry that could not become a delivery: only its name and its place are known."""
         self.job_ids.append("")
         self.names.append(arrival.name)

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chasquimq.engine.event_publisher import Announcer
-from chasquimq.engine.history_recorder import Historian
-from chasquimq.engine.listeners import Listener, one_of
-from chasquimq.engine.metrics_listener import Loss, Meter, Reporter
+from chasquimq.engine.event_publisher import EventPublisher
+from chasquimq.engine.history_recorder import HistoryRecorder
+from chasquimq.engine.listeners import Listener, combine
+from chasquimq.engine.metrics_listener import HealthReporter, Loss, MetricsListener
 from chasquimq.engine.pipeline import Pipeline
 from chasquimq.engine.runner import Begin
 from chasquimq.engine.upkeep import UpkeepLoops
@@ -58,7 +58,7 @@ class Assembly:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
         settings = replace(self.settings, concurrency=concurrency)
         store = self._store()
-        events, historian = self._events(store), self._historian(store)
+        events, history_recorder = self._events(store), self._history_recorder(store)
         upkeep = UpkeepStore(
             self.queue, store.writes,
             bell=Link(self.connection, name="chasqui-bell", waits_for_login=True),
@@ -72,9 +72,9 @@ class Assembly:
             settings,
             policy,
             encode=self.encode,
-            listener=one_of(self._listeners(store, events, historian)),
-            historian=historian,
-            reporter=self._reporter(store, _losses(events, upkeep, historian)),
+            listener=combine(self._listeners(store, events, history_recorder)),
+            history_recorder=history_recorder,
+            reporter=self._reporter(store, _losses(events, upkeep, history_recorder)),
             on_lease_lost=self.hooks.lease_lost(self.state),
         )
 
@@ -125,11 +125,11 @@ class Assembly:
             self.sink,
         )
 
-    def _historian(self, store: ConsumerStore) -> Historian | None:
+    def _history_recorder(self, store: ConsumerStore) -> HistoryRecorder | None:
         history = self.settings.history
         if not history.is_kept:
             return None
-        return Historian(
+        return HistoryRecorder(
             HistoryStore(self.queue, self.consumer, history.max_bytes, store.writes, store.clock)
         )
 
@@ -139,20 +139,23 @@ class Assembly:
             return None
         return EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)
 
-    def _reporter(self, store: ConsumerStore, losses: list[Loss]) -> Reporter | None:
-        if self.sink is None or not Reporter.is_heard_by(self.sink):
+    def _reporter(self, store: ConsumerStore, losses: list[Loss]) -> HealthReporter | None:
+        if self.sink is None or not HealthReporter.is_heard_by(self.sink):
             return None
-        return Reporter(self.sink, self.health, losses, lambda: store.regroup_count)
+        return HealthReporter(self.sink, self.health, losses, lambda: store.regroup_count)
 
     def _listeners(
-        self, store: ConsumerStore, events: EventStore | None, historian: Historian | None
+        self,
+        store: ConsumerStore,
+        events: EventStore | None,
+        history_recorder: HistoryRecorder | None,
     ) -> list[Listener]:
-        listeners: list[Listener] = [] if historian is None else [historian]
+        listeners: list[Listener] = [] if history_recorder is None else [history_recorder]
         if events is not None:
             tells_starts = self.settings.events.level == "full"
-            listeners.append(Announcer(events, tells_starts=tells_starts))
-        if self.sink is not None and Meter.is_heard_by(self.sink):
-            listeners.append(Meter(self.sink, store.clock.at_ms))
+            listeners.append(EventPublisher(events, tells_starts=tells_starts))
+        if self.sink is not None and MetricsListener.is_heard_by(self.sink):
+            listeners.append(MetricsListener(self.sink, store.clock.at_ms))
         if self.spans is not None:
             listeners.append(self.spans)
         return [*listeners, *self.hooks.listeners(self.state)]
@@ -172,14 +175,14 @@ def _supported(settings: WorkerSettings) -> Iterator[str]:
 
 
 def _losses(
-    events: EventStore | None, upkeep: UpkeepStore, historian: Historian | None
+    events: EventStore | None, upkeep: UpkeepStore, history_recorder: HistoryRecorder | None
 ) -> list[Loss]:
     losses: list[Loss] = [("events", lambda: upkeep.dropped_count)]
     if events is not None:
         losses.append(("events", lambda: events.dropped_count))
         losses.append(("events_unproven", lambda: events.unproven_count))
-    if historian is not None:
-        losses.append(("history", lambda: historian.dropped_count))
+    if history_recorder is not None:
+        losses.append(("history", lambda: history_recorder.dropped_count))
     return losses
 
 

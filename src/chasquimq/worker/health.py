@@ -87,7 +87,7 @@ class Health(ToDict):
 
 def health_of(pipeline: Pipeline, *, is_stopping: bool) -> Health:
     """How a worker is doing whose pipeline runs."""
-    holdings = pipeline.holdings
+    in_flight = pipeline.in_flight
     read_age_s = time.monotonic() - pipeline.reader.last_read_s
     return Health(
         is_running=True,
@@ -95,14 +95,14 @@ def health_of(pipeline: Pipeline, *, is_stopping: bool) -> Health:
         has_trusted_leases=pipeline.lease.is_trusted,
         is_stalled=not is_stopping and pipeline.runners.is_stalled,
         loops_down=pipeline.supervisor.loops_down,
-        waiting=holdings.waiting_count,
-        running=holdings.running_count,
-        unconfirmed=holdings.unconfirmed_count,
+        waiting=in_flight.waiting_count,
+        running=in_flight.running_count,
+        unconfirmed=in_flight.unconfirmed_count,
         last_read_age_ms=int(read_age_s * 1000),
         lease_beat_age_ms=pipeline.lease.beat_age_ms,
-        oldest_waiting_age_ms=_oldest_age_ms(holdings.waiting),
+        oldest_waiting_age_ms=_oldest_age_ms(in_flight.waiting),
         stalled_ms=pipeline.runners.stalled_ms,
-        **asdict(pipeline.outcomes.counters),
+        **asdict(pipeline.settlement.counters),
     )
 
 

@@ -130,7 +130,7 @@ class Shift:
     async def is_idle(self, delayed_within_ms: int) -> bool:
         """Whether nothing is ready or running, and nothing delayed falls due that soon."""
         pipeline = self.pipeline
-        if pipeline is None or pipeline.holdings.held_count:
+        if pipeline is None or pipeline.in_flight.held_count:
             return False
         inspector = InspectorStore(
             self._assembly.queue, pipeline.store.writes, self._assembly.group
@@ -145,7 +145,7 @@ class Shift:
         server = shown_address(assembly.connection)
         reason = self._server_reason or lookup_reason(assembly.connection)
         why = f" ({reason})" if reason else ""
-        concurrency = pipeline.holdings.running_max
+        concurrency = pipeline.in_flight.running_max
         logger.info(
             "consuming queue %s of %s%s: group %s, concurrency %d, worker %s",
             assembly.queue, server, why, assembly.group, concurrency, assembly.consumer,
@@ -157,7 +157,7 @@ class Shift:
 
     def _log_end(self, pipeline: Pipeline) -> None:
         """The sums of all that `run` did; what was left behind is a warning."""
-        counters, assembly = pipeline.outcomes.counters, self._assembly
+        counters, assembly = pipeline.settlement.counters, self._assembly
         left = pipeline.left_behind_count
         uptime_s = time.monotonic() - self._began_s
         (logger.warning if left else logger.info)(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.delivery import Arrival, Delivery, DlqReason, TakenOver
+from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry, TakenOver
 from chasquimq.wire.codec import decode_payload as decode
 from chasquimq.wire.codec import encode_payload as encode
 from chasquimq.wire.codec import split_envelope
@@ -35,7 +35,7 @@ class Batch(msgspec.Struct, frozen=True):
     """
 
     deliveries: list[Delivery]
-    arrivals: list[Arrival]
+    arrivals: list[RejectedEntry]
     is_plain: bool = True
     taken_over: Sequence[TakenOver] = ()
 
@@ -47,7 +47,7 @@ class Batch(msgspec.Struct, frozen=True):
 EMPTY = Batch([], [])
 
 
-class ArrivalReader:
+class EntryDecoder:
     """Decodes the entries of one stream."""
 
     def __init__(self, payload_bytes_max: int) -> None:
@@ -60,7 +60,7 @@ class ArrivalReader:
     def read(self, entries: list[list[Any]], held_since_ns: int) -> Batch:
         """Sort entries of `[id, fields]` or `[id, fields, idle_ms, earlier]`, perhaps with an owner."""
         deliveries: list[Delivery] = []
-        arrivals: list[Arrival] = []
+        arrivals: list[RejectedEntry] = []
         is_plain = True
         for entry in entries:
             try:
@@ -96,11 +96,11 @@ class ArrivalReader:
             body, name, due_ms = self._other_fields(entry[0], fields)
         if len(body) > self._payload_bytes_max:
             detail = f"{len(body)} bytes, at most {self._payload_bytes_max} are allowed"
-            raise _Broken(Arrival(entry[0], DlqReason.OVERSIZE_PAYLOAD, detail, name, body))
+            raise _Broken(RejectedEntry(entry[0], DlqReason.OVERSIZE_PAYLOAD, detail, name, body))
         try:
             envelope, extras = split_envelope(body)
         except DecodeError as error:
-            arrival = Arrival(entry[0], DlqReason.DECODE_FAILED, str(error), name, body)
+            arrival = RejectedEntry(entry[0], DlqReason.DECODE_FAILED, str(error), name, body)
             raise _Broken(arrival) from error
         return Delivery(
             entry[0],
@@ -124,7 +124,7 @@ class ArrivalReader:
         found = read_fields(fields)
         if found.payload is None:
             detail = "the entry has no field `d`"
-            raise _Broken(Arrival(entry_id, DlqReason.MALFORMED, detail, found.name, b""))
+            raise _Broken(RejectedEntry(entry_id, DlqReason.MALFORMED, detail, found.name, b""))
         return found.payload, found.name, found.due_ms
 
     def _learn_due(self, raw: bytes) -> int | None:
@@ -147,7 +147,7 @@ def _taken_over(entries: Sequence[list[Any]]) -> list[TakenOver]:
 
 
 class _Broken(Exception):
-    def __init__(self, arrival: Arrival) -> None:
+    def __init__(self, arrival: RejectedEntry) -> None:
         super().__init__(arrival.detail)
         self.arrival = arrival
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chasquimq.errors import StoreError
-from chasquimq.model.delivery import Arrival, Delivery
-from chasquimq.model.retry import Burying, Completing, Door, Retrying
+from chasquimq.model.delivery import Delivery, RejectedEntry
+from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
 from chasquimq.store.net import script
 from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras
 from chasquimq.wire.outcome import encode_completed, encode_dead
@@ -23,7 +23,7 @@ _MOVES_PER_CALL_MAX = 100
 _MOVE_BYTES_PER_CALL_MAX = 1024 * 1024
 
 
-class MoveSpeller:
+class SettleCalls:
     """Spells the moves of one consumer."""
 
     def __init__(self, keys: QueueKeys, group: str, consumer: str, results: ResultSettings) -> None:
@@ -79,7 +79,7 @@ class MoveSpeller:
 
     def _bury_call(self, move: Burying) -> Call:
         keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer)
-        if isinstance(move.entry, Arrival):
+        if isinstance(move.entry, RejectedEntry):
             return Call(keys, [*head, 0, *_spell_bury(move, b"")], 1)
         error = move.failure.text if move.failure else ""
         outcome = encode_dead(move.reason, error, move.entry.name, move.attempt)
@@ -133,7 +133,7 @@ def _spell_retry(move: Retrying) -> list[Part]:
 
 def _spell_bury(move: Burying, outcome: bytes) -> list[Part]:
     entry = move.entry
-    is_broken = isinstance(entry, Arrival)
+    is_broken = isinstance(entry, RejectedEntry)
     fields: list[Any] = encode_dlq(
         entry.body if is_broken else entry.envelope,
         entry.entry_id.decode(),
@@ -176,7 +176,7 @@ def _by_bytes(rows: list[list[Part]], sizes_bytes: list[int]) -> Iterator[list[l
 
 
 # A look-up takes a tenth of the time of the enum's own call.
-_DOORS = {door.value: door for door in Door}
+_DOORS = {door.value: door for door in SettleResult}
 
 
 class Call(NamedTuple):
@@ -187,22 +187,22 @@ class Call(NamedTuple):
     move_count: int
 
 
-class PartlyPassed(StoreError):
+class PartlySettled(StoreError):
     """Some calls of a write met an error: their moves, without a door here, are to be sent again.
 
     The others are answered for good; sent again they would only be found gone.
     """
 
-    def __init__(self, trouble: StoreError, doors: Sequence[Door | None]) -> None:
+    def __init__(self, trouble: StoreError, doors: Sequence[SettleResult | None]) -> None:
         super().__init__(str(trouble))
         self.doors = doors
 
 
-async def pass_moves(link: Link, name: str, calls: Sequence[Call]) -> list[Door]:
+async def settle(link: Link, name: str, calls: Sequence[Call]) -> list[SettleResult]:
     """How the door answered each move.
 
     Raises:
-        PartlyPassed: some calls were answered, and some met an error.
+        PartlySettled: some calls were answered, and some met an error.
         StoreError: none was answered.
     """
     connection = await link.connection()
@@ -213,11 +213,11 @@ async def pass_moves(link: Link, name: str, calls: Sequence[Call]) -> list[Door]
     link.heed(troubles[0])
     if len(troubles) == len(calls):
         raise troubles[0]
-    raise PartlyPassed(troubles[0], _known(calls, replies)) from troubles[0]
+    raise PartlySettled(troubles[0], _known(calls, replies)) from troubles[0]
 
 
-def _known(calls: Sequence[Call], replies: Sequence[Reply]) -> list[Door | None]:
-    doors: list[Door | None] = []
+def _known(calls: Sequence[Call], replies: Sequence[Reply]) -> list[SettleResult | None]:
+    doors: list[SettleResult | None] = []
     for call, reply in zip(calls, replies, strict=True):
         is_answered = not isinstance(reply, StoreError)
         doors += [_DOORS[mark] for mark in reply] if is_answered else [None] * call.move_count

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.log import get_logger
 from chasquimq.model.queue_diagnosis import SILENT_MS_MAX, GroupUse, conflict
-from chasquimq.model.retry import Burying, Completing, Door, Retrying
-from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, ArrivalReader, Batch
-from chasquimq.store.consumer.settle import MoveSpeller, flat, pass_moves
+from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
+from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, Batch, EntryDecoder
+from chasquimq.store.consumer.settle import SettleCalls, flat, settle
 from chasquimq.store.net import script
 from chasquimq.store.net.abilities import Abilities, has_many_set, many_set_question, probe
 from chasquimq.store.net.clock import ServerClock
@@ -64,8 +64,8 @@ class ConsumerStore:
         self._has_many_set = False
         self._wanted = abilities
         self._lease_ms = lease_ms
-        self._spell = MoveSpeller(self.keys, self.group, consumer, results)
-        self._arrivals = ArrivalReader(read.max_payload_bytes)
+        self._spell = SettleCalls(self.keys, self.group, consumer, results)
+        self._arrivals = EntryDecoder(read.max_payload_bytes)
         self._reads = Link(
             connection, name="chasqui-reader", prepare=self._prepare_reads, waits_for_login=True
         )
@@ -169,7 +169,7 @@ class ConsumerStore:
         connection = await self._writes.connection()
         await self._join_group(connection)
 
-    async def ack(self, entry_ids: Sequence[bytes]) -> list[Door]:
+    async def ack(self, entry_ids: Sequence[bytes]) -> list[SettleResult]:
         """Complete entries: at most a thousand, whoever owns them."""
         assert len(entry_ids) <= _IDS_PER_CALL_MAX, "the acker keeps to the ceiling"
         if not self.abilities.ack_delete:
@@ -179,10 +179,10 @@ class ConsumerStore:
                 "XACKDEL", self.keys.stream, self.group, "IDS", len(entry_ids), *entry_ids
             )
         if marks.count(1) == len(marks):
-            return [Door.DONE] * len(marks)
-        return [Door.DONE if mark >= 1 else Door.GONE for mark in marks]
+            return [SettleResult.DONE] * len(marks)
+        return [SettleResult.DONE if mark >= 1 else SettleResult.GONE for mark in marks]
 
-    async def complete(self, moves: Sequence[Completing]) -> list[Door]:
+    async def complete(self, moves: Sequence[Completing]) -> list[SettleResult]:
         """Complete entries and keep what their handlers returned, in one step."""
         calls = self._spell.completions(
             moves,
@@ -190,15 +190,15 @@ class ConsumerStore:
             has_ack_delete=self.abilities.ack_delete,
             has_many_set=self._has_many_set,
         )
-        return await pass_moves(self._writes, "complete", calls)
+        return await settle(self._writes, "complete", calls)
 
-    async def retry(self, moves: Sequence[Retrying]) -> list[Door]:
+    async def retry(self, moves: Sequence[Retrying]) -> list[SettleResult]:
         """Move failed deliveries to where they wait for their next run, as their owner."""
-        return await pass_moves(self._writes, "retry", self._spell.retries(moves))
+        return await settle(self._writes, "retry", self._spell.retries(moves))
 
-    async def bury(self, moves: Sequence[Burying]) -> list[Door]:
+    async def bury(self, moves: Sequence[Burying]) -> list[SettleResult]:
         """Move entries to the DLQ, as their owner; who waits for their results is told."""
-        return await pass_moves(self._writes, "bury", self._spell.burials(moves))
+        return await settle(self._writes, "bury", self._spell.burials(moves))
 
     async def charge(self, counts: Sequence[tuple[bytes, int]]) -> list[bytes]:
         """Set delivery counts of held entries; answers the ids that are ours no more."""

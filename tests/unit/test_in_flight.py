@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.engine.in_flight import Holdings
+from chasquimq.engine.in_flight import InFlight
 from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ReadSettings
 
@@ -17,11 +17,11 @@ def delivery(at: int) -> Delivery:
 def holding():
     """Holdings with so many waiting and running, of a worker that has just begun."""
 
-    def make(concurrency: int, *, waiting: int = 0, running: int = 0, **read) -> Holdings:
-        holdings = Holdings(concurrency, ReadSettings(**read))
-        holdings.admit([delivery(at) for at in range(waiting)])
-        holdings.running_count = running
-        return holdings
+    def make(concurrency: int, *, waiting: int = 0, running: int = 0, **read) -> InFlight:
+        in_flight = InFlight(concurrency, ReadSettings(**read))
+        in_flight.admit([delivery(at) for at in range(waiting)])
+        in_flight.running_count = running
+        return in_flight
 
     return make
 
@@ -45,37 +45,37 @@ def test_a_small_worker_reads_all_it_may_hold_at_once(holding, concurrency):
 
 
 def test_what_is_held_is_what_may_be(holding):
-    holdings = holding(100)
+    in_flight = holding(100)
 
     held = 0
-    while room := holdings.room():
-        holdings.admit([delivery(at) for at in range(held, held + room)])
+    while room := in_flight.room():
+        in_flight.admit([delivery(at) for at in range(held, held + room)])
         held += room
 
     assert held == 101
 
 
 def test_suspects_take_no_room_and_go_back_with_the_rest(holding):
-    holdings = holding(100)
+    in_flight = holding(100)
     suspect, plain = delivery(1), delivery(2)
     suspect.earlier = 1
 
-    holdings.admit([suspect, plain], are_plain=False)
+    in_flight.admit([suspect, plain], are_plain=False)
 
-    assert (list(holdings.waiting), list(holdings.suspects.waiting)) == ([plain], [suspect])
-    assert (holdings.waiting_count, holdings.unconfirmed_count) == (2, 0)
-    assert holdings.room() == holding(100, waiting=1).room()
-    assert holdings.take_all() == [plain, suspect]
+    assert (list(in_flight.waiting), list(in_flight.suspects.waiting)) == ([plain], [suspect])
+    assert (in_flight.waiting_count, in_flight.unconfirmed_count) == (2, 0)
+    assert in_flight.room() == holding(100, waiting=1).room()
+    assert in_flight.take_all() == [plain, suspect]
 
 
 def test_what_ran_elsewhere_while_it_waited_becomes_a_suspect_and_is_uncharged(holding):
-    holdings = holding(100, waiting=2)
-    first, second = holdings.waiting
+    in_flight = holding(100, waiting=2)
+    first, second = in_flight.waiting
     first.earlier = 1
 
-    holdings.suspect([first, second])
+    in_flight.suspect([first, second])
 
-    assert (list(holdings.waiting), list(holdings.suspects.waiting)) == ([second], [first])
+    assert (list(in_flight.waiting), list(in_flight.suspects.waiting)) == ([second], [first])
     assert (first.is_charged, second.is_charged) == (False, True)
 
 

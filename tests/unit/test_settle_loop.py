@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
-from chasquimq.engine.settlement import DoorLoop
+from chasquimq.engine.settlement import SettleLoop
 from chasquimq.errors import ConnectionLost, ServerRefused
-from chasquimq.model.retry import Door
-from chasquimq.store.consumer.settle import PartlyPassed
+from chasquimq.model.retry import SettleResult
+from chasquimq.store.consumer.settle import PartlySettled
 
-DONE, GONE = Door.DONE, Door.GONE
+DONE, GONE = SettleResult.DONE, SettleResult.GONE
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ async def door():
             self.settled = []
             self.rejected = []
             self.poison = []
-            self.loop = DoorLoop("door", self.send, self.settle, 10, self.reject)
+            self.loop = SettleLoop("door", self.send, self.settle, 10, self.reject)
 
         async def send(self, moves):
             self.sent.append(list(moves))
@@ -81,10 +81,10 @@ async def test_a_batch_without_an_answer_is_sent_again_and_said_to_be(door):
 
 async def test_what_was_answered_beside_an_error_is_settled_and_not_sent_again(door):
     refusal = ServerRefused("ERR no", code="ERR")
-    door.answers = [PartlyPassed(refusal, [DONE, None, GONE]), [GONE]]
+    door.answers = [PartlySettled(refusal, [DONE, None, GONE]), [GONE]]
     put_all(door)
 
-    with pytest.raises(PartlyPassed, match="ERR no"):
+    with pytest.raises(PartlySettled, match="ERR no"):
         await door.loop.run_once()
     await door.loop.run_once()
 
@@ -101,7 +101,7 @@ async def test_a_cancelled_send_may_have_arrived(door):
         started.set()
         await asyncio.Event().wait()
 
-    loop = DoorLoop("door", hang, door.settle, 10, door.reject)
+    loop = SettleLoop("door", hang, door.settle, 10, door.reject)
     loop.put(A)
     task = asyncio.create_task(loop.run_once())
     await started.wait()
