@@ -8,8 +8,10 @@ import time
 
 import pytest
 
+from chasquimq import Worker
 from support import fault_worker
 from support.waiting import eventually, patience
+from support.workers import RunningWorker
 
 LEASE_MS = 30_000
 HANG_S = 30
@@ -238,6 +240,85 @@ async def test_an_idle_worker_stops_at_once_whatever_its_deadline(raw, running_w
 
     assert time.monotonic() - asked_s < at_once_s()
     assert await raw.consumers() == []
+
+
+async def waits_long(job):
+    await asyncio.sleep(HANG_S)
+
+
+async def cancel_twice(running) -> None:
+    """A caller that has no patience, such as `asyncio.wait_for` around a task it cancelled."""
+    running.task.cancel()
+    await asyncio.sleep(0)
+    running.task.cancel()
+
+
+async def ask_and_cancel(running) -> None:
+    """A caller whose own time is over long before the deadline."""
+    running.worker.request_stop()
+    await asyncio.sleep(0.1)
+    running.task.cancel()
+
+
+async def cancel_all_others(running) -> None:
+    """Code that cancels every task of the loop, in the middle of the stop."""
+    running.task.cancel()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+@pytest.mark.parametrize("end", [cancel_twice, ask_and_cancel, cancel_all_others])
+async def test_a_run_that_is_cancelled_while_it_stops_leaves_nothing_behind(
+    queue, queue_name, url, running_worker, end
+):
+    """Loops that went on would read jobs that nobody runs, and a thread would renew them for ever."""
+    threads = set(threading.enumerate())
+    leaver = RunningWorker(
+        Worker(
+            queue_name, waits_long, redis_url=url,
+            claim_min_idle_ms=600, concurrency=1, read_count=8,
+        )
+    )  # fmt: skip
+    await leaver.until_consuming()
+    await queue.add_bulk(numbers(8))
+    await eventually(lambda: leaver.worker.health().waiting == 7)
+    asked_s = time.monotonic()
+
+    await end(leaver)
+    await asyncio.wait([leaver.task])
+
+    assert time.monotonic() - asked_s < at_once_s()
+    assert leaver.task.cancelled()
+    await eventually(lambda: leases_of(threads) == [], what="the end of the lease thread")
+    left = {task.get_name() for task in asyncio.all_tasks() if not task.done()}
+    assert [name for name in left if name.startswith("chasqui-")] == []
+    done = []
+    await running_worker(lambda job: done.append(job.data), claim_min_idle_ms=600)
+    await eventually(lambda: sorted(done) == list(range(8)), what="every job elsewhere")
+
+
+def leases_of(others) -> list[threading.Thread]:
+    found = set(threading.enumerate()) - others
+    return [one for one in found if one.name == "chasqui-lease"]
+
+
+async def test_a_run_that_is_cancelled_while_it_stops_still_calls_its_last_hook(
+    queue, queue_name, url
+):
+    told = []
+    leaver = RunningWorker(Worker(queue_name, waits_long, redis_url=url, on_shutdown=told.append))
+    await leaver.until_consuming()
+    await queue.add("n", 1)
+    await eventually(lambda: leaver.worker.health().running == 1)
+
+    await cancel_twice(leaver)
+    await asyncio.wait([leaver.task])
+
+    assert leaver.task.cancelled()
+    assert told == [leaver.worker]
 
 
 def numbers(count):

@@ -137,6 +137,7 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_reading = False
+        self._has_ended = False
         # What it still held when it ended: handlers that could not be stopped, unconfirmed ends.
         self.left_behind: list[Delivery] = []
         self.left_behind_count = 0
@@ -197,19 +198,29 @@ class Pipeline:
         return task
 
     async def stop(self, deadline_s: Callable[[], float]) -> None:
-        """Drain until the deadline, which may move closer; what is left goes back."""
+        """Drain until the deadline, which may move closer; what is left goes back.
+
+        However it ends, no loop goes on and no lease is renewed; a second call then does nothing.
+        """
+        if self._has_ended:
+            return
         self._kept_names = {door.name for door in self.settlement.doors}
+        self.runners.hold_back(STOPPING)
+        try:
+            await self._drain(deadline_s)
+        finally:
+            await self._end()
+
+    async def _drain(self, deadline_s: Callable[[], float]) -> None:
         asked_s = self._loop.time()
 
         def limit(after_s: float) -> Callable[[], float]:
             return lambda: max(deadline_s(), asked_s) + after_s
 
-        self.runners.hold_back(STOPPING)
         await self._stop_reading(limit(_READ_S))
         await self._wait_for_handlers(deadline_s)
         await self._within(limit(_FLUSH_S), self._flush())
         await self._within(self._patience(limit(_FAREWELL_S)), self._leave())
-        await self._end()
 
     async def _stop_reading(self, limit_s: Callable[[], float]) -> None:
         self.reader.stop()
@@ -279,6 +290,7 @@ class Pipeline:
             self._history_recorder.give_up()
         await self.upkeep.close()
         await self.store.close()
+        self._has_ended = True
 
     async def _gone(self, *names: str) -> None:
         while waiting := self._named(*names):
@@ -302,6 +314,8 @@ class Pipeline:
                 await asyncio.wait([task], timeout=min(left_s, _UNBLOCK_S))
             if not task.done():
                 logger.warning("a step of stopping was cut short by the deadline")
+            elif task.cancelled():
+                logger.warning("a step of stopping was cancelled by other code")
             elif error := task.exception():
                 _tell(error)
         finally:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.pipeline import Pipeline
 from chasquimq.errors import StoreError
@@ -49,6 +49,11 @@ class Stopping:
         self._deadline_s = time.monotonic() + patience_ms / 1000
         self._asked.set()
 
+    def hurry(self) -> None:
+        """Move a deadline that was set to now; who was not asked has none to wait for."""
+        if self.is_asked:
+            self.ask()
+
     async def wait(self) -> None:
         await self._asked.wait()
 
@@ -79,6 +84,7 @@ def signals_heard(stop: Callable[[], None]) -> Generator[None]:
 logger = get_logger(__name__)
 # How many of the jobs that it leaves behind a worker names.
 _LEFT_SHOWN_MAX = 5
+_STOP_TRIES = 5
 # What hooks of the last jobs have when the deadline has passed.
 _HOOKS_S_MIN = 0.1
 
@@ -193,16 +199,43 @@ class Shift:
         deadline_s = self._stopping.deadline()
         self._handlers.hurry()
         try:
-            await pipeline.stop(deadline_s)
+            was_cancelled = await _to_the_end(
+                lambda: pipeline.stop(deadline_s), self._stopping.hurry
+            )
             hooks_s = time.monotonic() + _HOOKS_S_MIN
             await self._hooks.calls.settle(lambda: max(deadline_s(), hooks_s))
             # Only what has begun to read was started up, and needs to be shut down.
             if pipeline.is_reading:
                 await self._hooks.shutdown(worker)
+            if was_cancelled:
+                raise asyncio.CancelledError
         finally:
             if self._assembly.spans is not None:
                 self._assembly.spans.close()
             await self._handlers.close(0)
+
+
+async def _to_the_end(
+    stop: Callable[[], Coroutine[Any, Any, None]], hurry: Callable[[], None]
+) -> bool:
+    """Stop although we are cancelled meanwhile: a stop that is cut in two leaves its leases behind.
+
+    Each cancel hurries it. The answer says whether there was one, which is then to be passed on.
+    """
+    was_cancelled = False
+    for _ in range(_STOP_TRIES):
+        stopping = asyncio.ensure_future(stop())
+        while not stopping.done():
+            try:
+                await asyncio.wait([stopping])
+            except asyncio.CancelledError:
+                was_cancelled = True
+                hurry()
+        # Code that cancels every task reaches this one, too.
+        if not stopping.cancelled():
+            stopping.result()
+            break
+    return was_cancelled
 
 
 async def _is_idle(inspector: InspectorStore, delayed_within_ms: int) -> bool:
