@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from chasquimq.store.dlq import Imported, Replayed
     from chasquimq.store.drain import Cancelled, Drained
     from chasquimq.store.inspect.queue import Counts
-    from chasquimq.telemetry.labelled import QueueLabeled
     from chasquimq.telemetry.memory import InMemorySink
     from chasquimq.telemetry.otel import OtelSink as OtelSink
     from chasquimq.telemetry.prometheus import PrometheusSink as PrometheusSink
@@ -93,6 +92,7 @@ if TYPE_CHECKING:
         MetricsSink,
         NoopSink,
         PromoterTick,
+        QueueLabeled,
         ReaderBatch,
         RetryScheduled,
     )
@@ -165,7 +165,7 @@ _HOMES = {
     "QueueEvent": "queue_events",
     "QueueEvents": "queue_events",
     "QueueFull": "errors",
-    "QueueLabeled": "telemetry.labelled",
+    "QueueLabeled": "telemetry.sink",
     "ReaderBatch": "telemetry.sink",
     "ReadSettings": "settings",
     "RepeatableMeta": "repeat",

@@ -13,7 +13,7 @@ import pytest
 
 from chasquimq import InMemorySink, MetricsSink, UnrecoverableError, Worker
 from chasquimq.settings import RetrySettings
-from chasquimq.telemetry.sink import HAPPENINGS
+from chasquimq.telemetry.sink import RECORD_METHODS
 from support.waiting import eventually
 
 SOON = RetrySettings(initial_backoff_ms=10, max_backoff_ms=20, jitter_ms=0)
@@ -25,7 +25,7 @@ SLOW_IMPORT_S = 0.6
 class Obstinate(MetricsSink):
     """Does the same, whatever it is told of that it listens to."""
 
-    def __init__(self, do, happenings=HAPPENINGS) -> None:
+    def __init__(self, do, happenings=RECORD_METHODS) -> None:
         self.calls = 0
         for happening in happenings:
             setattr(self, happening, self._told)

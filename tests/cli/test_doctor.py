@@ -38,7 +38,7 @@ QUEUE = QueueFacts(
 def test_a_good_server_and_a_good_queue_are_no_trouble():
     findings = check_server(SERVER) + check_queue(QUEUE, LEASE_MS)
 
-    assert [finding for finding in findings if finding.is_trouble] == []
+    assert [finding for finding in findings if finding.is_problem] == []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_good_server_and_a_good_queue_are_no_trouble():
 def test_every_trouble_of_a_server_is_found_with_a_remedy(change, check, words):
     findings = check_server(msgspec.structs.replace(SERVER, **change))
 
-    (trouble,) = [finding for finding in findings if finding.is_trouble]
+    (trouble,) = [finding for finding in findings if finding.is_problem]
     assert (trouble.check, words in trouble.found, bool(trouble.remedy)) == (check, True, True)
 
 
@@ -87,7 +87,7 @@ def test_every_trouble_of_a_server_is_found_with_a_remedy(change, check, words):
 def test_every_trouble_of_a_queue_is_found_with_a_remedy(change, check, words):
     findings = check_queue(msgspec.structs.replace(QUEUE, **change), LEASE_MS)
 
-    (trouble,) = [finding for finding in findings if finding.is_trouble]
+    (trouble,) = [finding for finding in findings if finding.is_problem]
     assert (trouble.check, words in trouble.found, bool(trouble.remedy)) == (check, True, True)
 
 
@@ -112,7 +112,7 @@ def test_every_trouble_of_the_depths_is_found_with_a_remedy(change, more, check,
     snapshot = dataclasses.replace(SNAPSHOT, **change)
     facts = msgspec.structs.replace(QUEUE, snapshot=snapshot, **more)
 
-    (trouble,) = [finding for finding in check_queue(facts, LEASE_MS) if finding.is_trouble]
+    (trouble,) = [finding for finding in check_queue(facts, LEASE_MS) if finding.is_problem]
     assert (trouble.check, words in trouble.found, bool(trouble.remedy)) == (check, True, True)
 
 
@@ -140,7 +140,7 @@ def test_a_server_that_tells_little_is_no_trouble():
         client_max=None, has_aof=False,
     )  # fmt: skip
 
-    assert not any(finding.is_trouble for finding in check_server(silent))
+    assert not any(finding.is_problem for finding in check_server(silent))
 
 
 async def test_abilities_are_told_with_what_stands_in_for_them(chasqui, queue, queue_name, kind):

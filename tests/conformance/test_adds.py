@@ -7,7 +7,7 @@ import pytest
 from chasquimq import Queue
 from chasquimq.store.producer.writes import AddMark, send_pieces
 from chasquimq.wire.codec import decode_envelope
-from chasquimq.wire.new_job import JobSpeller
+from chasquimq.wire.new_job import JobEncoder
 
 ADDED = AddMark.ADDED
 
@@ -20,11 +20,11 @@ async def adding(url, queue_name, abilities):
 
 @pytest.fixture
 def new_jobs():
-    speller = JobSpeller(1_000, 1_000)
+    encoder = JobEncoder(1_000, 1_000)
 
     def make(count: int, **options):
         specs = ({"name": "n", "data": i, "attempts": None, **options} for i in range(count))
-        return [speller.spell(spec, f"id-{i}", 1) for i, spec in enumerate(specs)]
+        return [encoder.encode(spec, f"id-{i}", 1) for i, spec in enumerate(specs)]
 
     return make
 

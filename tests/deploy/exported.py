@@ -12,7 +12,6 @@ from chasquimq.cli.commands.metrics import scrape_page
 from chasquimq.model.delivery import DlqReason
 from chasquimq.model.snapshot import Snapshot
 from chasquimq.queue.inspector import Survey
-from chasquimq.telemetry.labelled import QueueLabeled
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import (
     DlqRouted,
@@ -22,6 +21,7 @@ from chasquimq.telemetry.sink import (
     LockOutcome,
     MetricsSink,
     PromoterTick,
+    QueueLabeled,
     ReaderBatch,
     RetryScheduled,
     RowsDropped,

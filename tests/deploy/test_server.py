@@ -151,7 +151,7 @@ async def test_the_server_is_as_the_settings_say_and_the_doctor_finds_nothing(pr
         assert await tell(url, "CONFIG", "GET", name) == [name.encode(), SETTINGS[name].encode()]
     async with Inspector(redis_url=production.url("admin")) as inspector:
         findings = await inspector.diagnose_server()
-    assert [one for one in findings if one.is_trouble] == []
+    assert [one for one in findings if one.is_problem] == []
 
 
 @takes_turns

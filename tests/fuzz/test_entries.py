@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chasquimq.model.backoff import BackoffDefaults
 from chasquimq.model.delivery import DlqReason
-from chasquimq.model.retry import RetryPolicy, judge_arrival
+from chasquimq.model.retry import RetryPolicy, judge_start
 from chasquimq.store.consumer.decode import EntryDecoder
 from fuzz.seeds import RUN_S_MAX, budget, entries, envelopes, mutated
 
@@ -69,7 +69,7 @@ def check(entry: list) -> None:
         assert arrival.body in {b"", *(entry[1] or [])}
     for delivery in deliveries:
         # Nothing that follows an arrival may stumble over it.
-        judge_arrival(delivery, POLICY, 1.0)
+        judge_start(delivery, POLICY, 1.0)
         assert delivery.timeout_ms(None) is None or isinstance(delivery.timeout_ms(None), int)
         assert delivery.entry_id == entry[0]
 

@@ -34,7 +34,7 @@ STOPPING_CHILD = """
 import os
 from chasquimq.server import SessionServer
 from chasquimq.server.probe import identify
-from chasquimq.server.address import unix_address
+from chasquimq.server.probe import unix_address
 with SessionServer() as server:
     child = os.fork()
     if child == 0:

@@ -41,7 +41,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "chasquimq.spark.queues.registering": ("register",),
     "chasquimq.spark.session": ("SessionSettings", "open_session"),
     "chasquimq.telemetry.http": ("MetricsServer",),
-    "chasquimq.telemetry.labelled": ("Labeled", "QueueLabeled"),
+    "chasquimq.telemetry.sink": ("Labeled", "QueueLabeled"),
     "chasquimq.worker": None,
     "pyspark_chasqui": None,
     "pyspark_chasqui_events": None,

@@ -6,10 +6,18 @@ import time
 
 import pytest
 
-from chasquimq.model.log import Pace
+from chasquimq.model.log import LogThrottle
 from chasquimq.telemetry.memory import InMemorySink
-from chasquimq.telemetry.safe_sink import Burden, SafeSink, both_sinks, safe_sink
-from chasquimq.telemetry.sink import JobOutcome, MetricsSink, NoopSink, ReaderBatch
+from chasquimq.telemetry.sink import (
+    JobOutcome,
+    MetricsSink,
+    NoopSink,
+    ReaderBatch,
+    SafeSink,
+    TimeBudget,
+    both_sinks,
+    safe_sink,
+)
 
 OK = JobOutcome("ok", 1, 5, "mail")
 BATCH = ReaderBatch(1, 0)
@@ -94,7 +102,7 @@ def test_a_raising_sink_is_logged_once(caplog):
 
 def test_a_sink_that_goes_on_raising_is_logged_at_a_slower_pace(caplog):
     clock = Clock()
-    safe = SafeSink(Raising(), pace=Pace(clock))
+    safe = SafeSink(Raising(), pace=LogThrottle(clock))
 
     for _ in range(4 * 3_600):
         safe.reader_batch(BATCH)
@@ -154,7 +162,7 @@ def test_a_sink_that_stops_everything_for_long_is_logged_once(caplog):
     ("calls", "is_told"), [pytest.param(190, False, id="below"), pytest.param(201, True, id="over")]
 )
 def test_many_short_stretches_weigh_as_much_as_a_long_one(calls, is_told):
-    burden, ms = Burden(), 1_000_000
+    burden, ms = TimeBudget(), 1_000_000
     now_ns = 5_000 * ms
 
     told = [
@@ -165,7 +173,7 @@ def test_many_short_stretches_weigh_as_much_as_a_long_one(calls, is_told):
 
 
 def test_what_was_spent_a_second_ago_weighs_no_more():
-    burden, ms = Burden(), 1_000_000
+    burden, ms = TimeBudget(), 1_000_000
 
     told = [burden.is_too_much(at * 1_001 * ms, (at * 1_001 + 150) * ms) for at in range(1, 9)]
 

@@ -3,9 +3,15 @@
 import pytest
 
 from chasquimq.errors import SettingsError
-from chasquimq.telemetry.labelled import RESERVED_LABELS, Labeled, QueueLabeled
 from chasquimq.telemetry.memory import InMemorySink
-from chasquimq.telemetry.sink import HAPPENINGS, JobOutcome, MetricsSink
+from chasquimq.telemetry.sink import (
+    RECORD_METHODS,
+    RESERVED_LABELS,
+    JobOutcome,
+    Labeled,
+    MetricsSink,
+    QueueLabeled,
+)
 
 OK = JobOutcome("ok", 1, 5, "mail")
 
@@ -53,7 +59,7 @@ def test_a_sink_without_labels_gets_the_records_as_they_are():
     assert sink.heard == [OK]
 
 
-@pytest.mark.parametrize("happening", HAPPENINGS)
+@pytest.mark.parametrize("happening", RECORD_METHODS)
 def test_a_wrapper_is_no_detour(happening):
     sink = MetricsSink()
 

@@ -8,10 +8,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from chasquimq.telemetry.labelled import QueueLabeled
 from chasquimq.telemetry.otel import OtelSink
 from chasquimq.telemetry.prometheus import PrometheusSink
-from chasquimq.telemetry.sink import LockOutcome, PromoterTick
+from chasquimq.telemetry.sink import LockOutcome, PromoterTick, QueueLabeled
 
 BEGINS = LockOutcome("promoter", is_acquired=True)
 CEASES = LockOutcome("promoter", is_acquired=False)

@@ -3,14 +3,15 @@
 import threading
 
 from chasquimq.model.delivery import DlqReason
-from chasquimq.telemetry.labelled import Labeled, QueueLabeled
 from chasquimq.telemetry.memory import InMemorySink
 from chasquimq.telemetry.sink import (
     DlqRouted,
     JobOutcome,
+    Labeled,
     LeaseLost,
     LockOutcome,
     PromoterTick,
+    QueueLabeled,
     ReaderBatch,
     RetryScheduled,
     RowsDropped,

@@ -8,7 +8,7 @@ import pytest
 from chasquimq.telemetry import http, tracing
 from chasquimq.telemetry import sink as port
 from chasquimq.telemetry.families import FAMILIES, Family
-from chasquimq.telemetry.sink import BATCHES, HAPPENINGS
+from chasquimq.telemetry.sink import BATCHES, RECORD_METHODS
 from chasquimq.telemetry.tally import NAMES_MAX, OTHER_NAME
 from chasquimq.worker import hooks as run_spans
 
@@ -43,7 +43,7 @@ def test_every_record_on_the_page_has_its_fields(row):
 def test_every_method_of_a_sink_is_on_the_page():
     singles = {row["method"] for row in RECORD.finditer(PAGE)}
 
-    assert singles | BATCHES.keys() == set(HAPPENINGS)
+    assert singles | BATCHES.keys() == set(RECORD_METHODS)
     assert all(f"`{batched}`" in PAGE for batched in BATCHES)
 
 

@@ -10,12 +10,12 @@ from chasquimq.errors import SettingsError
 from chasquimq.model.delivery import DlqReason
 from chasquimq.telemetry import otel
 from chasquimq.telemetry.families import FAMILIES
-from chasquimq.telemetry.labelled import QueueLabeled
 from chasquimq.telemetry.otel import OtelSink, otel_name, otel_unit
 from chasquimq.telemetry.sink import (
     DlqRouted,
     JobOutcome,
     PromoterTick,
+    QueueLabeled,
     ReaderBatch,
     RetryScheduled,
     WorkerHealth,

@@ -9,15 +9,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from chasquimq.errors import SettingsError
 from chasquimq.model.delivery import DlqReason
 from chasquimq.telemetry.families import FAMILIES
-from chasquimq.telemetry.labelled import Labeled, QueueLabeled
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import (
     DlqRouted,
     GroupRecreated,
     JobOutcome,
+    Labeled,
     LeaseLost,
     LockOutcome,
     PromoterTick,
+    QueueLabeled,
     ReaderBatch,
     RetryScheduled,
     RowsDropped,

@@ -7,12 +7,10 @@ import pytest
 from chasquimq.errors import SettingsError
 from chasquimq.model.delivery import DlqReason
 from chasquimq.telemetry import sink as port
-from chasquimq.telemetry.labelled import QueueLabeled
 from chasquimq.telemetry.memory import InMemorySink
-from chasquimq.telemetry.safe_sink import SafeSink
 from chasquimq.telemetry.sink import (
     BATCHES,
-    HAPPENINGS,
+    RECORD_METHODS,
     U32_MAX,
     U64_MAX,
     DlqRouted,
@@ -23,9 +21,11 @@ from chasquimq.telemetry.sink import (
     MetricsSink,
     NoopSink,
     PromoterTick,
+    QueueLabeled,
     ReaderBatch,
     RetryScheduled,
     RowsDropped,
+    SafeSink,
     StaleOutcomes,
     WorkerHealth,
     is_noop,
@@ -58,7 +58,7 @@ class Listening(MetricsSink):
 
 
 def test_every_happening_is_a_batch_or_has_a_record():
-    assert set(HAPPENINGS) == RECORDS.keys() | BATCHES.keys()
+    assert set(RECORD_METHODS) == RECORDS.keys() | BATCHES.keys()
 
 
 @pytest.mark.parametrize("happening", RECORDS)
@@ -137,7 +137,7 @@ def test_a_sink_that_listens_is_no_noop(sink):
 @pytest.mark.parametrize("wrap", [SafeSink, lambda sink: QueueLabeled(sink, "q")])
 def test_wrapping_a_sink_does_not_change_what_it_listens_to(wrap):
     assert is_noop(wrap(NoopSink()))
-    heard = {happening for happening in HAPPENINGS if listens(wrap(Listening()), happening)}
+    heard = {happening for happening in RECORD_METHODS if listens(wrap(Listening()), happening)}
     assert heard == {"job_outcome", "job_outcomes"}
 
 

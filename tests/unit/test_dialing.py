@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from chasquimq.model.reconnect import DialSchedule, dial_delay_ms
+from chasquimq.model.backoff import DialSchedule, dial_delay_ms
 
 SHORTEST, LONGEST = min, max
 MINUTE_MS = 60_000

@@ -14,8 +14,8 @@ from chasquimq.wire.repeat import (
     Bounds,
     decode_record,
     encode_record,
+    encode_repeat,
     read_stored,
-    spell_repeat,
 )
 
 SKIP = MissedFires.skip()
@@ -141,13 +141,13 @@ def test_bounds_that_make_no_sense_are_refused(bounds):
 @pytest.mark.parametrize("key", ["", " ", "k" * 1_025, 7])
 def test_a_key_that_is_no_key_is_refused(key):
     with pytest.raises(SettingsError, match="spec key"):
-        spell_repeat("mail", b"\x01", Every(5), SKIP, Bounds(), key=key)
+        encode_repeat("mail", b"\x01", Every(5), SKIP, Bounds(), key=key)
 
 
 @pytest.mark.parametrize("name", ["n" * 257, None])
 def test_a_name_that_is_no_name_is_refused(name):
     with pytest.raises(SettingsError, match="job name"):
-        spell_repeat(name, b"\x01", Every(5), SKIP, Bounds(), key="k")
+        encode_repeat(name, b"\x01", Every(5), SKIP, Bounds(), key="k")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_name_that_is_no_name_is_refused(name):
 )
 def test_what_was_spelled_is_understood_again(pattern, policy):
     retry = RetryOverride(3, Backoff.fixed(50))
-    new = spell_repeat("mail", b"\x01", pattern, policy, Bounds(limit=4), retry)
+    new = encode_repeat("mail", b"\x01", pattern, policy, Bounds(limit=4), retry)
 
     stored = read_stored(new.spec, new.retry, b"2")
 
@@ -171,7 +171,7 @@ def test_what_was_spelled_is_understood_again(pattern, policy):
 
 
 def test_a_plan_without_retry_options_stores_none():
-    new = spell_repeat("mail", b"\x01", Every(250), SKIP, Bounds())
+    new = encode_repeat("mail", b"\x01", Every(250), SKIP, Bounds())
 
     assert new.retry == b""
     assert read_stored(new.spec, None, None).retry is None
@@ -181,7 +181,7 @@ def test_a_plan_without_retry_options_stores_none():
     ("retry", "fired"), [(b"\xc1", None), (b"\x93\x01\x02\x03", None), (None, b"many")]
 )
 def test_fields_that_make_no_sense_are_no_plan(retry, fired):
-    new = spell_repeat("mail", b"\x01", Every(250), SKIP, Bounds())
+    new = encode_repeat("mail", b"\x01", Every(250), SKIP, Bounds())
 
     with pytest.raises(DecodeError, match="make sense"):
         read_stored(new.spec, retry, fired)

@@ -18,7 +18,7 @@ from chasquimq.model.retry import (
     describe,
     is_at_once,
     judge,
-    judge_arrival,
+    judge_start,
     ready_ms,
     unknown_since_ms,
 )
@@ -58,7 +58,7 @@ def verdict(one: Delivery, error: BaseException, now_ms: float = READY_MS) -> Re
 
 @pytest.mark.parametrize(("spent", "earlier"), [(0, 0), (2, 0), (0, 2), (1, 1)])
 def test_a_job_within_its_budget_may_start(spent, earlier):
-    assert judge_arrival(delivery(spent, earlier), POLICY, READY_MS) is None
+    assert judge_start(delivery(spent, earlier), POLICY, READY_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -71,33 +71,31 @@ def test_a_job_within_its_budget_may_start(spent, earlier):
     ],
 )
 def test_a_job_over_its_budget_never_starts_again(spent, earlier, reason):
-    assert judge_arrival(delivery(spent, earlier), POLICY, READY_MS) == Bury(reason)
+    assert judge_start(delivery(spent, earlier), POLICY, READY_MS) == Bury(reason)
 
 
 @pytest.mark.parametrize(("attempts", "may_start"), [(1, False), (2, True), (None, True)])
 def test_a_jobs_own_budget_comes_before_the_workers(attempts, may_start):
-    found = judge_arrival(delivery(1, attempts=attempts), POLICY, READY_MS)
+    found = judge_start(delivery(1, attempts=attempts), POLICY, READY_MS)
 
     assert (found is None) is may_start
 
 
 @pytest.mark.parametrize(("age_ms", "is_expired"), [(0, False), (1_000, False), (1_001, True)])
 def test_a_job_expires_after_its_time_in_the_stream(age_ms, is_expired):
-    found = judge_arrival(delivery(expires_ms=1_000), POLICY, READY_MS + age_ms)
+    found = judge_start(delivery(expires_ms=1_000), POLICY, READY_MS + age_ms)
 
     assert found == (Bury(DlqReason.EXPIRED) if is_expired else None)
 
 
 @pytest.mark.parametrize("spent_and_earlier", [(1, 0), (0, 1)])
 def test_a_job_that_has_started_once_does_not_expire(spent_and_earlier):
-    assert (
-        judge_arrival(delivery(*spent_and_earlier, expires_ms=1), POLICY, READY_MS + 9_999) is None
-    )
+    assert judge_start(delivery(*spent_and_earlier, expires_ms=1), POLICY, READY_MS + 9_999) is None
 
 
 @pytest.mark.parametrize("expires_ms", ["1", None, 1.5, []], ids=repr)
 def test_an_expiry_of_a_stranger_that_is_no_number_is_none(expires_ms):
-    assert judge_arrival(delivery(expires_ms=expires_ms), POLICY, READY_MS + 9_999) is None
+    assert judge_start(delivery(expires_ms=expires_ms), POLICY, READY_MS + 9_999) is None
 
 
 # failures

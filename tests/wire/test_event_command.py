@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.model.delivery import Delivery
-from chasquimq.wire.events import Event, EventKind, EventSpeller, encode_event
+from chasquimq.wire.events import Event, EventEncoder, EventKind, encode_event
 from chasquimq.wire.stream_entry import command
 
 KEY = "{chasqui:q}:events"
@@ -30,8 +30,8 @@ DELIVERIES = st.builds(
 
 
 @pytest.fixture(scope="module")
-def speller():
-    return EventSpeller(KEY, 1_000, WORKER)
+def encoder():
+    return EventEncoder(KEY, 1_000, WORKER)
 
 
 def spelled(kind, delivery, ts_ms, **fields):
@@ -44,32 +44,32 @@ def spelled(kind, delivery, ts_ms, **fields):
 
 
 @given(delivery=DELIVERIES, ts_ms=TIMES_MS)
-def test_a_start_has_its_fields_in_order(speller, delivery, ts_ms):
+def test_a_start_has_its_fields_in_order(encoder, delivery, ts_ms):
     delivery.started_ns = 5_000_000
 
-    (line,) = speller.actives([delivery], (ts_ms - 5) * 1_000_000)
+    (line,) = encoder.actives([delivery], (ts_ms - 5) * 1_000_000)
 
     assert line == spelled(EventKind.ACTIVE, delivery, ts_ms)
 
 
 @given(delivery=DELIVERIES, ts_ms=TIMES_MS)
-def test_a_completion_has_its_fields_in_order(speller, delivery, ts_ms):
-    (line,) = speller.completions([delivery], ts_ms)
+def test_a_completion_has_its_fields_in_order(encoder, delivery, ts_ms):
+    (line,) = encoder.completions([delivery], ts_ms)
 
     duration_us = delivery.duration_us
     assert line == spelled(EventKind.COMPLETED, delivery, ts_ms, duration_us=duration_us)
 
 
-def test_names_made_up_per_job_are_spelled_all_the_same(speller):
+def test_names_made_up_per_job_are_spelled_all_the_same(encoder):
     made_up = [
         Delivery(b"1-1", "j", f"n{at}", b"", NOW_MS, 0, 0, None, None, None, b"")
         for at in range(600)
     ]
 
-    lines = speller.completions(made_up, NOW_MS)
+    lines = encoder.completions(made_up, NOW_MS)
 
     assert lines == [spelled(EventKind.COMPLETED, one, NOW_MS, duration_us=0) for one in made_up]
 
 
-def test_the_stream_is_kept_short_by_a_command_of_its_own(speller):
-    assert speller.trim == command("XTRIM", KEY, "MAXLEN", "~", 1_000)
+def test_the_stream_is_kept_short_by_a_command_of_its_own(encoder):
+    assert encoder.trim == command("XTRIM", KEY, "MAXLEN", "~", 1_000)

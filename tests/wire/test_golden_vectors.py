@@ -219,6 +219,6 @@ def test_an_add_is_the_traced_command_without_its_trim(traced):
     fields = dict(zip(parts[6::2], parts[7::2], strict=True))
 
     job = SimpleNamespace(job_id=job_id, name=fields.get("n", ""), envelope=fields["d"])
-    spelled = XaddTemplate(key, producer_id=producer_id).spell([job])
+    spelled = XaddTemplate(key, producer_id=producer_id).encode([job])
 
     assert spelled == command(*parts)

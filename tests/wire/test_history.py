@@ -204,7 +204,7 @@ def test_a_delivery_that_never_started_has_neither_start_nor_attempt():
 def test_an_entry_that_could_not_be_read_becomes_a_row_without_an_id():
     rows = HistoryRows()
 
-    rows.add_arrival(RejectedEntry(b"1794726955294-0", DlqReason.MALFORMED, "no d", "mail", b""))
+    rows.add_rejected(RejectedEntry(b"1794726955294-0", DlqReason.MALFORMED, "no d", "mail", b""))
 
     (row,) = decode_history(encoded(rows)).rows()
     assert (row.job_id, row.name, row.outcome) == ("", "mail", AttemptOutcome.REJECTED)
@@ -265,7 +265,7 @@ def test_rows_of_all_kinds_keep_their_order_in_an_entry():
     usual = [delivery(f"usual-{at}", spent=0, earlier=0) for at in range(50)]
     block.rows.add(delivery("dead"), AttemptOutcome.DEAD, OFFSET_US, failure=failure)
     block.add_completed(usual, OFFSET_US)
-    block.rows.add_arrival(RejectedEntry(b"7-0", DlqReason.MALFORMED, "no d", "ping", b""), failure)
+    block.rows.add_rejected(RejectedEntry(b"7-0", DlqReason.MALFORMED, "no d", "ping", b""), failure)
     block.add_completed([delivery("again", name="ping")], OFFSET_US)
 
     rows = decode_history(encoded(block)).rows()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chasquimq.wire.new_job import JobSpeller
+from chasquimq.wire.new_job import JobEncoder
 
 NOW_MS = 1_794_727_017_102
 GOOD = {"name": "mail", "data": {"to": 7}}
@@ -15,20 +15,20 @@ class Text(str):
 
 
 @pytest.fixture
-def speller():
+def encoder():
     """One that knows the name of the good job."""
-    speller = JobSpeller(payload_bytes_max=100, delay_s_max=10)
-    speller.spell(GOOD, "first", NOW_MS)
-    return speller
+    encoder = JobEncoder(payload_bytes_max=100, delay_s_max=10)
+    encoder.encode(GOOD, "first", NOW_MS)
+    return encoder
 
 
-def test_jobs_spelled_together_are_the_same_as_one_by_one(speller):
+def test_jobs_spelled_together_are_the_same_as_one_by_one(encoder):
     specs = [GOOD, {"data": [1, None], "name": "mail"}]
 
-    together = speller.all_plain(specs, NOW_MS)
+    together = encoder.all_plain(specs, NOW_MS)
 
     pairs = zip(specs, together, strict=True)
-    alone = [speller.spell(spec, job.job_id, NOW_MS) for spec, job in pairs]
+    alone = [encoder.encode(spec, job.job_id, NOW_MS) for spec, job in pairs]
     assert together == alone
     assert len({job.job_id for job in together}) == 2
 
@@ -50,5 +50,5 @@ def test_jobs_spelled_together_are_the_same_as_one_by_one(speller):
     ],
     ids=str,
 )
-def test_a_job_that_is_not_plain_leaves_all_to_the_careful_way(speller, odd):
-    assert speller.all_plain([GOOD, odd], NOW_MS) is None
+def test_a_job_that_is_not_plain_leaves_all_to_the_careful_way(encoder, odd):
+    assert encoder.all_plain([GOOD, odd], NOW_MS) is None

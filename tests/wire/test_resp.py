@@ -40,7 +40,7 @@ def test_a_command_is_packed_as_hiredis_does(parts):
 def test_a_gated_add_is_packed_as_hiredis_does(job_id, name, envelope):
     template = XaddTemplate(KEY, producer_id=PRODUCER_ID)
 
-    assert template.spell([Job(job_id, name, envelope)]) == pack(
+    assert template.encode([Job(job_id, name, envelope)]) == pack(
         job_id, name, envelope, "IDMP", PRODUCER_ID
     )
 
@@ -49,7 +49,7 @@ def test_a_gated_add_is_packed_as_hiredis_does(job_id, name, envelope):
 def test_a_plain_add_is_packed_as_hiredis_does(job_id, name, envelope):
     template = XaddTemplate(KEY, producer_id=None)
 
-    assert template.spell([Job(job_id, name, envelope)]) == pack(job_id, name, envelope)
+    assert template.encode([Job(job_id, name, envelope)]) == pack(job_id, name, envelope)
 
 
 @pytest.mark.parametrize("gate", [(), ("IDMP", PRODUCER_ID)], ids=["plain", "gated"])
@@ -57,23 +57,23 @@ def test_many_adds_stand_behind_each_other(gate):
     template = XaddTemplate(KEY, producer_id=gate[1] if gate else None)
     jobs = [Job("first", "mail", b"\x01"), Job("second", "", b""), Job("third", "mail", b"\x03")]
 
-    assert template.spell(jobs) == b"".join(pack(*job, *gate) for job in jobs)
+    assert template.encode(jobs) == b"".join(pack(*job, *gate) for job in jobs)
 
 
 @pytest.mark.parametrize("producer_id", [None, PRODUCER_ID], ids=["plain", "gated"])
 def test_a_name_seen_before_is_spelled_the_same(producer_id):
     template = XaddTemplate(KEY, producer_id=producer_id)
 
-    first = template.spell([Job("job", "mail", b"\x01")])
-    template.spell([Job("other", "text", b"\x02")])
+    first = template.encode([Job("job", "mail", b"\x01")])
+    template.encode([Job("other", "text", b"\x02")])
 
-    assert template.spell([Job("job", "mail", b"\x01")]) == first
+    assert template.encode([Job("job", "mail", b"\x01")]) == first
 
 
 def test_names_made_up_per_job_do_not_fill_the_memory():
     template = XaddTemplate(KEY, producer_id=None)
 
-    spelled = [template.spell([Job("job", f"n{at}", b"")]) for at in range(3 * NAMES_CACHED_MAX)]
+    spelled = [template.encode([Job("job", f"n{at}", b"")]) for at in range(3 * NAMES_CACHED_MAX)]
 
     assert len(template._templates) <= NAMES_CACHED_MAX
     assert spelled[-1] == pack("job", f"n{3 * NAMES_CACHED_MAX - 1}", b"")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from chasquimq.engine.listeners import Listener
 from chasquimq.model.delivery import Delivery
-from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.log import LogThrottle, get_logger
 
 if TYPE_CHECKING:
     from chasquimq.model.retry import Burying, Retrying
@@ -28,7 +28,7 @@ class EventPublisher(Listener):
         self._store = store
         self._tells_starts = tells_starts
         self._starting: list[Delivery] = []
-        self._pace = Pace()
+        self._pace = LogThrottle()
         self._soon = asyncio.get_running_loop().call_soon
 
     def started(self, delivery: Delivery) -> None:

@@ -12,7 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
 
 from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
-from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.model.retry import Retry, unknown_since_ms
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class UnknownNameLog:
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, LogThrottle] = {}
 
     def note(
         self, delivery: Delivery, handlers: Sequence[str], failure: Failure, now_ms: float
@@ -307,11 +307,11 @@ class UnknownNameLog:
             },
         )  # fmt: skip
 
-    def _pace_of(self, name: str) -> Pace | None:
+    def _pace_of(self, name: str) -> LogThrottle | None:
         """When this name may be logged again; None: there are too many names to log them all."""
         pace = self._paces.get(name)
         if pace is None and len(self._paces) < _NAMES_MAX:
-            pace = self._paces[name] = Pace()
+            pace = self._paces[name] = LogThrottle()
         return pace
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from chasquimq.engine.supervisor import Ticker
 from chasquimq.errors import StoreError
-from chasquimq.model.log import Pace, get_logger
-from chasquimq.model.reconnect import dial_delay_ms
+from chasquimq.model.backoff import dial_delay_ms
+from chasquimq.model.log import LogThrottle, get_logger
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -50,7 +50,7 @@ class StallDetector:
         self._beat_ns = time.monotonic_ns()
         self._woke_ns = 0
         self._ticker = Ticker()
-        self._pace = Pace()
+        self._pace = LogThrottle()
 
     @property
     def is_still(self) -> bool:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class CompositeListener(Listener):
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._hearers = {one: _hearers(listeners, one) for one in _HAPPENINGS}
         # One for each listener and kind of error.
-        self._paces: defaultdict[tuple[str, str], Pace] = defaultdict(Pace)
+        self._paces: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
 
     def started(self, delivery: Delivery) -> None:
         self._tell("started", delivery)

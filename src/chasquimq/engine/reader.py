@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from chasquimq.model.retry import Burying, RetryPolicy, judge_arrival
+from chasquimq.model.retry import Burying, RetryPolicy, judge_start
 from chasquimq.store.consumer.decode import EMPTY
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Intake:
     def _may_start(self, delivery: Delivery, now_ms: float) -> bool:
         if self._in_flight.get(delivery.entry_id) is not None:
             return True  # it runs or waits here already: in_flight admit it once
-        verdict = judge_arrival(delivery, self._policy, now_ms)
+        verdict = judge_start(delivery, self._policy, now_ms)
         if verdict is None:
             return True
         self._refuse(Burying(delivery, verdict.reason, delivery.run_number - 1))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from chasquimq.errors import ConnectionLost, StoreError
-from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Supervisor:
     def __init__(self) -> None:
         self._troubles: dict[str, _Trouble] = {}
         # One for each loop and kind of bug; the kind is empty for what the server answered.
-        self._paces: defaultdict[tuple[str, str], Pace] = defaultdict(Pace)
+        self._paces: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
 
     @property
     def loops_down(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ Level = Literal["ok", "note", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding(ToDict):
+class Diagnosis(ToDict):
     """One check: `found` says what is so, `remedy` what to do; trouble always has a remedy."""
 
     check: str
@@ -24,27 +24,27 @@ class Finding(ToDict):
     queue: str | None = None
 
     @property
-    def is_trouble(self) -> bool:
+    def is_problem(self) -> bool:
         return self.level in ("warning", "error")
 
 
-def ok(check: str, found: str) -> Finding:
-    return Finding(check, "ok", found)
+def ok(check: str, found: str) -> Diagnosis:
+    return Diagnosis(check, "ok", found)
 
 
-def note(check: str, found: str) -> Finding:
+def note(check: str, found: str) -> Diagnosis:
     """Worth knowing, nothing to do."""
-    return Finding(check, "note", found)
+    return Diagnosis(check, "note", found)
 
 
-def warning(check: str, found: str, remedy: str) -> Finding:
+def warning(check: str, found: str, remedy: str) -> Diagnosis:
     """It will do harm if nobody looks."""
-    return Finding(check, "warning", found, remedy)
+    return Diagnosis(check, "warning", found, remedy)
 
 
-def error(check: str, found: str, remedy: str) -> Finding:
+def error(check: str, found: str, remedy: str) -> Diagnosis:
     """It does harm already, or will at the next restart."""
-    return Finding(check, "error", found, remedy)
+    return Diagnosis(check, "error", found, remedy)
 
 
 def size_text(size_bytes: float) -> str:
@@ -98,7 +98,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     client_max: int | None
 
 
-def check_server(facts: ServerFacts) -> list[Finding]:
+def check_server(facts: ServerFacts) -> list[Diagnosis]:
     """Every check of a server, in the order to read them."""
     if facts.version is None:
         return [_untold(facts), *_abilities(facts), _clock(facts)]
@@ -115,7 +115,7 @@ def check_server(facts: ServerFacts) -> list[Finding]:
     ]
 
 
-def _untold(facts: ServerFacts) -> Finding:
+def _untold(facts: ServerFacts) -> Diagnosis:
     return note(
         "server",
         f"it answers in {facts.rtt_ms:.1f} ms; this user may not run INFO, so version, role, "
@@ -123,14 +123,14 @@ def _untold(facts: ServerFacts) -> Finding:
     )
 
 
-def _version(facts: ServerFacts, version: str) -> Finding:
+def _version(facts: ServerFacts, version: str) -> Diagnosis:
     found = f"{facts.kind} {version} answers in {facts.rtt_ms:.1f} ms"
     if _numbers(version) < VERSION_MIN:
         return error("server", found, "use Redis 6.2 or newer, or Valkey")
     return ok("server", found)
 
 
-def _role(facts: ServerFacts) -> Iterator[Finding]:
+def _role(facts: ServerFacts) -> Iterator[Diagnosis]:
     if facts.is_loading:
         yield error("role", "the server is still loading its data", "wait until it has")
     if facts.role not in ("master", "primary"):
@@ -138,7 +138,7 @@ def _role(facts: ServerFacts) -> Iterator[Finding]:
         yield error("role", f"this server is a {facts.role}", remedy)
 
 
-def _abilities(facts: ServerFacts) -> Iterator[Finding]:
+def _abilities(facts: ServerFacts) -> Iterator[Diagnosis]:
     for name, command, fallback in ABILITIES:
         is_native = facts.abilities.get(name)
         if is_native is None:
@@ -149,7 +149,7 @@ def _abilities(facts: ServerFacts) -> Iterator[Finding]:
             yield note(name, f"no {command} here, so {fallback}")
 
 
-def _eviction(facts: ServerFacts) -> Finding:
+def _eviction(facts: ServerFacts) -> Diagnosis:
     policy = facts.eviction_policy
     if policy is None:
         return note("eviction policy", "the server does not tell")
@@ -162,7 +162,7 @@ def _eviction(facts: ServerFacts) -> Finding:
     return error("eviction policy", f"{policy}: jobs vanish when memory runs short", remedy)
 
 
-def _persistence(facts: ServerFacts) -> Finding:
+def _persistence(facts: ServerFacts) -> Diagnosis:
     remedy = "CONFIG SET appendonly yes, and write it to the configuration"
     if facts.has_aof and facts.appendfsync == "no":
         found = "appendonly is on, but appendfsync is no: the system decides when it is safe"
@@ -177,7 +177,7 @@ def _persistence(facts: ServerFacts) -> Finding:
     return error("persistence", "none: a restart loses every job", remedy)
 
 
-def _last_writes(facts: ServerFacts) -> Iterator[Finding]:
+def _last_writes(facts: ServerFacts) -> Iterator[Diagnosis]:
     remedy = "read the server's log; most often its disk is full"
     if facts.has_aof and facts.last_aof_write not in (None, "ok"):
         yield error("persistence", "the last write to the append-only file failed", remedy)
@@ -185,7 +185,7 @@ def _last_writes(facts: ServerFacts) -> Iterator[Finding]:
         yield error("persistence", "the last snapshot failed", remedy)
 
 
-def _memory(facts: ServerFacts) -> Finding:
+def _memory(facts: ServerFacts) -> Diagnosis:
     used = size_text(facts.used_bytes)
     limit = facts.maxmemory_bytes or facts.system_bytes
     of = "maxmemory" if facts.maxmemory_bytes else "the machine's memory, maxmemory is not set"
@@ -198,7 +198,7 @@ def _memory(facts: ServerFacts) -> Finding:
     return warning("memory", found, "raise maxmemory, or let workers drain and purge the DLQ")
 
 
-def _clock(facts: ServerFacts) -> Finding:
+def _clock(facts: ServerFacts) -> Diagnosis:
     ahead_ms = facts.clock_ahead_ms
     if abs(ahead_ms) <= facts.rtt_ms / 2 + 1:
         return ok("clock", "the same here and there")
@@ -208,7 +208,7 @@ def _clock(facts: ServerFacts) -> Finding:
     return warning("clock", found, "keep both machines on network time")
 
 
-def _clients(facts: ServerFacts) -> Iterator[Finding]:
+def _clients(facts: ServerFacts) -> Iterator[Diagnosis]:
     if facts.client_max and facts.client_count > CLIENTS_SHARE_MAX * facts.client_max:
         found = f"{facts.client_count:,} of {facts.client_max:,} connections are in use"
         yield warning("clients", found, "raise maxclients, or find who opens so many")

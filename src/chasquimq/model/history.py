@@ -80,7 +80,7 @@ class DayCounts(msgspec.Struct, frozen=True, kw_only=True):
     is_settled: bool = True
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class DayVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What is missing of a day: for certain, or explained by a known gap; or what is too much."""
 
     missing_proven: int | None
@@ -88,7 +88,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     surplus: int | None
 
 
-def judge_days(days: Sequence[DayCounts]) -> list[Verdict]:
+def judge_days(days: Sequence[DayCounts]) -> list[DayVerdict]:
     """Judge the days of one queue, oldest first.
 
     A job that ends at midnight may be counted on one side of it and have its row on the other, so
@@ -111,14 +111,14 @@ def _cancelled(first: int | None, second: int | None) -> tuple[int | None, int |
     return (first - shared, second + shared) if first > 0 else (first + shared, second - shared)
 
 
-def _verdict(day: DayCounts, missing: int | None) -> Verdict:
+def _verdict(day: DayCounts, missing: int | None) -> DayVerdict:
     if missing is None:
-        return Verdict(missing_proven=None, missing_maybe=None, surplus=None)
+        return DayVerdict(missing_proven=None, missing_maybe=None, surplus=None)
     if missing <= 0:
-        return Verdict(missing_proven=0, missing_maybe=0, surplus=-missing)
+        return DayVerdict(missing_proven=0, missing_maybe=0, surplus=-missing)
     known = day.rows_lost + day.unproven + day.untold + day.beyond
     maybe = missing if _may_all_be_explained(day) else min(missing, known)
-    return Verdict(missing_proven=missing - maybe, missing_maybe=maybe, surplus=0)
+    return DayVerdict(missing_proven=missing - maybe, missing_maybe=maybe, surplus=0)
 
 
 def _may_all_be_explained(day: DayCounts) -> bool:

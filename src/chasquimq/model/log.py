@@ -14,7 +14,7 @@ _QUIET_S_MIN = 60.0
 _QUIET_S_MAX = 3_600.0
 
 
-class Pace:
+class LogThrottle:
     """Ask before each message; `held_back` counts the refusals since the last one let through."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class SafeLogger:
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
-        self._pace = Pace()
+        self._pace = LogThrottle()
 
     def debug(self, message: str, *args: Any, **more: Any) -> None:
         self._log(logging.DEBUG, message, args, **more)

@@ -12,7 +12,7 @@ import msgspec
 
 from chasquimq.errors import GroupConflict, StoreError
 from chasquimq.model.delivery import DlqReason
-from chasquimq.model.diagnosis import Finding, error, note, ok, size_text, warning
+from chasquimq.model.diagnosis import Diagnosis, error, note, ok, size_text, warning
 from chasquimq.model.json_value import ToDict
 from chasquimq.model.snapshot import DelayedJob, Snapshot, WorkerSnapshot, WrongType, leases_of
 
@@ -38,36 +38,36 @@ class GroupUse(ToDict):
         return f"{self.name!r} ({self.workers:,} {noun}, {self.pending:,} pending)"
 
 
-def removal(queue: str, group: str) -> str:
+def removal_command(queue: str, group: str) -> str:
     """The command that removes a group, as a shell takes it."""
     names = [queue, group]
     dashes = ["--"] if any(name.startswith("-") for name in names) else []
     return shlex.join(["chasqui", "group", "remove", *dashes, *names])
 
 
-def way_out(queue: str, others: Sequence[GroupUse]) -> str:
+def removal_advice(queue: str, others: Sequence[GroupUse]) -> str:
     """How to get rid of groups that no worker uses any more."""
     them = "them" if len(others) > 1 else "it"
-    commands = " and ".join(f"`{removal(queue, one.name)}`" for one in others)
+    commands = " and ".join(f"`{removal_command(queue, one.name)}`" for one in others)
     drain = f"run a worker of {them} until it is idle, then " if _holds(others) else ""
     return f"{drain}remove {them} with {commands}"
 
 
-def conflict(queue: str, group: str, others: Sequence[GroupUse]) -> GroupConflict:
+def group_conflict(queue: str, group: str, others: Sequence[GroupUse]) -> GroupConflict:
     """The refusal of a worker, while others use the queue."""
     names = " and ".join(repr(one.name) for one in others)
     return GroupConflict(
         f"one group must consume queue {queue!r}, found {' and '.join(map(str, others))} beside "
         f"{group!r}: what one group acks is deleted for all, and each would run every job; "
         f"start this worker with group={others[0].name!r}, or give it another queue; if no worker "
-        f"uses {names} any more, {way_out(queue, others)}",
+        f"uses {names} any more, {removal_advice(queue, others)}",
         queue=queue,
         group=group,
         found=[one.name for one in others],
     )
 
 
-def still_used(queue: str, group: GroupUse) -> StoreError:
+def group_still_used(queue: str, group: GroupUse) -> StoreError:
     """The refusal to remove a group."""
     stop = f"stop its workers (a killed one counts for {SILENT_MS_MAX // 1000} s), or"
     remedy = "run a worker of it until it is idle, or" if group.pending else stop
@@ -174,20 +174,20 @@ def _name_waiting(name: str, jobs: Sequence[DelayedJob]) -> NameWaiting:
     return NameWaiting(name, len(jobs), since_ms, min(ends_ms, default=None))
 
 
-def check_types(wrong: Sequence[WrongType]) -> list[Finding]:
+def check_types(wrong: Sequence[WrongType]) -> list[Diagnosis]:
     """A queue with a key of the wrong type cannot be looked at any further."""
     remedy = "rename or delete the key; find out which program wrote it"
     return [error("keys", str(one), remedy) for one in wrong]
 
 
-def check_rights(refused: str) -> list[Finding]:
+def check_rights(refused: str) -> list[Diagnosis]:
     """Why a worker of the same user would not start."""
     found, _, remedy = refused.rpartition("; ")
     needed = "a user that runs no worker needs none of them"
     return [warning("rights", found, f"{remedy}; {needed}")]
 
 
-def check_queue(facts: QueueFacts, lease_ms: int) -> list[Finding]:
+def check_queue(facts: QueueFacts, lease_ms: int) -> list[Diagnosis]:
     """Every check of a queue, in the order to read them."""
     return [
         *_group(facts),
@@ -206,7 +206,7 @@ def check_queue(facts: QueueFacts, lease_ms: int) -> list[Finding]:
     ]
 
 
-def _group(facts: QueueFacts) -> Iterator[Finding]:
+def _group(facts: QueueFacts) -> Iterator[Diagnosis]:
     others = [one for one in facts.groups if one.name != facts.snapshot.group]
     used = [one for one in others if one.is_used]
     left_over = [one for one in others if not one.is_used]
@@ -220,11 +220,11 @@ def _group(facts: QueueFacts) -> Iterator[Finding]:
         yield _left_over(facts.snapshot.queue, one)
 
 
-def _in_the_way(facts: QueueFacts, others: Sequence[GroupUse]) -> Finding:
+def _in_the_way(facts: QueueFacts, others: Sequence[GroupUse]) -> Diagnosis:
     """A worker of the group is refused, or was there first, and then the others are."""
     queue, group = facts.snapshot.queue, facts.snapshot.group
     names = " and ".join(repr(one.name) for one in others)
-    unless_used = f"if no worker uses {names} any more, {way_out(queue, others)}"
+    unless_used = f"if no worker uses {names} any more, {removal_advice(queue, others)}"
     used = [one for one in facts.groups if one.is_used]
     if len(used) > len(others):
         found = (
@@ -237,21 +237,21 @@ def _in_the_way(facts: QueueFacts, others: Sequence[GroupUse]) -> Finding:
     return error("group", found, f"start workers of {others[0].name!r}; {unless_used}")
 
 
-def _missing(facts: QueueFacts) -> Finding:
+def _missing(facts: QueueFacts) -> Diagnosis:
     group = facts.snapshot.group
     if not facts.snapshot.stream_depth:
         return note("group", f"no group {group!r} yet; the first worker makes it")
     return warning("group", f"no group {group!r} yet", f"start a worker of group {group!r}")
 
 
-def _left_over(queue: str, group: GroupUse) -> Finding:
+def _left_over(queue: str, group: GroupUse) -> Diagnosis:
     if group.name == PRODUCERS_GROUP:
         return note("group", f"{group.name!r} is there as well, made by a producer; nobody uses it")
     found = f"{group.name!r} is there as well, and nobody uses it"
-    return warning("group", found, f"remove it with `{removal(queue, group.name)}`")
+    return warning("group", found, f"remove it with `{removal_command(queue, group.name)}`")
 
 
-def _somebody_works(facts: QueueFacts, lease_ms: int) -> Finding:
+def _somebody_works(facts: QueueFacts, lease_ms: int) -> Diagnosis:
     alive, ready = facts.living(lease_ms), facts.snapshot.ready
     parked = facts.snapshot.parked
     given_back = f", {parked:,} of them given back by workers that left" if parked else ""
@@ -262,7 +262,7 @@ def _somebody_works(facts: QueueFacts, lease_ms: int) -> Finding:
     return error("workers", found, "start a worker")
 
 
-def _silent_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+def _silent_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     for one in facts.workers:
         if one.state(lease_ms) == "silent":
             in_s = one.taken_over_in_ms(lease_ms) / 1000
@@ -275,7 +275,7 @@ def _silent_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
             )
 
 
-def _dead_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+def _dead_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     for one in facts.workers:
         if one.pending and one.state(lease_ms) == "dead":
             silent = f"silent for {one.silent_ms // 1000:,} s"
@@ -290,7 +290,7 @@ def _who(worker: WorkerSnapshot) -> str:
     return f"{worker.name} on {host}" if host and host not in worker.name else worker.name
 
 
-def _handlers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+def _handlers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     """Jobs that are put back again and again, because the workers that met them lack their handler."""
     living = facts.living(lease_ms)
     told = [one for one in living if one.record is not None]
@@ -311,7 +311,7 @@ def _handlers(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
 
 def _nobody_has(
     snapshot: Snapshot, waiting: NameWaiting, names: Sequence[str], unknown_count: int
-) -> Finding:
+) -> Diagnosis:
     queue = shlex.quote(snapshot.queue)
     jobs = "1 job waits" if waiting.count == 1 else f"{waiting.count:,} jobs wait"
     for_s = max(0, snapshot.at_ms - waiting.since_ms) // 1000
@@ -330,7 +330,7 @@ def _nobody_has(
     )
 
 
-def _some_lack(waiting: NameWaiting, lacking: Sequence[WorkerSnapshot]) -> Finding:
+def _some_lack(waiting: NameWaiting, lacking: Sequence[WorkerSnapshot]) -> Diagnosis:
     names = ", ".join(_who(one) for one in lacking[:_NAMES_SHOWN_MAX]) or "a worker that has left"
     more = f" and {len(lacking) - _NAMES_SHOWN_MAX} more" if len(lacking) > _NAMES_SHOWN_MAX else ""
     return warning(
@@ -350,7 +350,7 @@ def _handler_names(workers: Sequence[WorkerSnapshot]) -> list[str]:
     return list(dict.fromkeys(name for one in records for name in one.handlers))
 
 
-def _mixed_versions(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+def _mixed_versions(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     records = [one.record for one in facts.living(lease_ms) if one.record]
     versions = Counter(one.version for one in records)
     if len(versions) > 1:
@@ -358,7 +358,7 @@ def _mixed_versions(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
         yield warning("versions", f"workers: {found}", "finish the upgrade, or take it back")
 
 
-def _mixed_leases(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+def _mixed_leases(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     records = [one.record for one in facts.living(lease_ms) if one.record]
     leases = leases_of(records)
     if len(leases) < 2:
@@ -373,14 +373,14 @@ def _mixed_leases(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
     yield error("leases", found, remedy)
 
 
-def _ghosts(facts: QueueFacts) -> Iterator[Finding]:
+def _ghosts(facts: QueueFacts) -> Iterator[Diagnosis]:
     if facts.ghost_count:
         found = f"{facts.ghost_count:,} of {facts.pending_looked_at:,} pending entries have no body"
         remedy = "somebody trims the stream; a worker or `chasqui upkeep` sweeps them"
         yield warning("ghosts", found, remedy)
 
 
-def _promotion(facts: QueueFacts) -> Finding:
+def _promotion(facts: QueueFacts) -> Diagnosis:
     lag_ms, leader = facts.snapshot.oldest_delayed_lag_ms or 0, facts.promoter
     found = f"the first delayed job is {lag_ms / 1000:,.1f} s late" if lag_ms else "nothing is late"
     if lag_ms <= LATE_MS_MAX:
@@ -391,7 +391,7 @@ def _promotion(facts: QueueFacts) -> Finding:
     return error("promotion", f"{found} and nobody leads", "start a worker or `chasqui upkeep`")
 
 
-def _firing(facts: QueueFacts) -> Iterator[Finding]:
+def _firing(facts: QueueFacts) -> Iterator[Diagnosis]:
     late = (facts.repeat_lag_ms or 0) > LATE_MS_MAX
     if late and facts.scheduler is None:
         found = f"a repeatable job is {(facts.repeat_lag_ms or 0) / 1000:,.1f} s late, nobody leads"
@@ -401,7 +401,7 @@ def _firing(facts: QueueFacts) -> Iterator[Finding]:
         yield warning("firing", found, "`chasqui repeatable quarantined` says why; plan them anew")
 
 
-def _dlq(facts: QueueFacts) -> Finding:
+def _dlq(facts: QueueFacts) -> Diagnosis:
     depth, lately = facts.snapshot.dlq_depth, facts.dead_lately
     if lately.in_hour:
         return _growing(facts.snapshot, lately)
@@ -411,7 +411,7 @@ def _dlq(facts: QueueFacts) -> Finding:
     return warning("DLQ", f"{depth:,} entries, more than {DLQ_DEPTH_MAX:,}", remedy)
 
 
-def _growing(snapshot: Snapshot, lately: DeadLately) -> Finding:
+def _growing(snapshot: Snapshot, lately: DeadLately) -> Diagnosis:
     at_least = "" if lately.is_complete else "at least "
     most = lately.kinds[0]
     error_text = (
@@ -436,7 +436,7 @@ def _remedy_of_death(snapshot: Snapshot, most: DeadKind) -> str:
     return f"`chasqui dlq peek {queue}` shows them; correct what fails, then {replay}"
 
 
-def _lease(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
+def _lease(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     times = facts.run_times
     if times is None:
         return
@@ -454,7 +454,7 @@ def _lease(facts: QueueFacts, lease_ms: int) -> Iterator[Finding]:
         yield warning("lease", found, remedy)
 
 
-def _unique(facts: QueueFacts) -> Iterator[Finding]:
+def _unique(facts: QueueFacts) -> Iterator[Diagnosis]:
     if not facts.unique_count:
         return
     at_least = "" if facts.unique_is_complete else "at least "

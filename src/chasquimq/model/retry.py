@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
-from chasquimq.model.backoff import Backoff, BackoffDefaults, Dice, delay_ms
+from chasquimq.model.backoff import Backoff, BackoffDefaults, RandomSource, delay_ms
 from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
 
 _PLACEHOLDERS = (
@@ -132,7 +132,7 @@ class RetryPolicy:
         return self.by_name.get(delivery.name, self.any_name)
 
 
-def judge_arrival(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Bury | None:
+def judge_start(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Bury | None:
     """What forbids a start; None lets it happen."""
     if delivery.run_number > policy.max_attempts_of(delivery):
         return Bury(DlqReason.CRASH_LOOP if delivery.earlier else DlqReason.RETRIES_EXHAUSTED)
@@ -142,7 +142,7 @@ def judge_arrival(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Bur
 
 
 def judge(
-    delivery: Delivery, error: BaseException, policy: RetryPolicy, dice: Dice, now_ms: float
+    delivery: Delivery, error: BaseException, policy: RetryPolicy, dice: RandomSource, now_ms: float
 ) -> Retry | Bury:
     """What a handler's error means for its job."""
     run_number = delivery.run_number
@@ -352,7 +352,7 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
         """What the reason alone does not tell; None where there is nothing to add."""
         if isinstance(self.entry, RejectedEntry):
             return self.entry.detail
-        return _lost_runs(self) if self.is_crash_loop else None
+        return _lost_runs_text(self) if self.is_crash_loop else None
 
     @property
     def fingerprint(self) -> str:
@@ -371,7 +371,7 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
         return len(entry.body if isinstance(entry, RejectedEntry) else entry.envelope)
 
 
-def _lost_runs(move: Burying) -> str:
+def _lost_runs_text(move: Burying) -> str:
     lost = move.entry.earlier if isinstance(move.entry, Delivery) else 0
     workers = "its worker" if lost == 1 else "their workers"
     return f"{lost} of {move.attempt} runs reported no end: {workers} died or went silent"

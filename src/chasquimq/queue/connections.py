@@ -29,7 +29,7 @@ from chasquimq.store.producer.writes import AddDeadline, AddMark
 from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.codec import encode_payload
 from chasquimq.wire.keys import check_queue_name
-from chasquimq.wire.new_job import JobSpeller, NewJob
+from chasquimq.wire.new_job import JobEncoder, NewJob
 
 
 class TracedStore(ProducerStore):
@@ -92,7 +92,7 @@ class Opening:
 
     # How data becomes bytes.
     _encode: Callable[[Any], bytes] = staticmethod(encode_payload)
-    _known_speller: JobSpeller | None = None
+    _known_encoder: JobEncoder | None = None
 
     def __init__(
         self,
@@ -247,10 +247,10 @@ class Opening:
     def _closed_error(self) -> StoreError:
         return StoreError(f"queue {self._name!r} must be open and is closed; open a new Queue")
 
-    def _speller(self) -> JobSpeller:
-        if self._known_speller is None:
+    def _encoder(self) -> JobEncoder:
+        if self._known_encoder is None:
             settings = self._settings
-            self._known_speller = JobSpeller(
+            self._known_encoder = JobEncoder(
                 settings.max_payload_bytes, settings.max_delay_secs, self._encode
             )
-        return self._known_speller
+        return self._known_encoder

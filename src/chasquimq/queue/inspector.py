@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Self
 
 from chasquimq.errors import ServerRefused, StoreError
-from chasquimq.model.diagnosis import Finding, check_server
+from chasquimq.model.diagnosis import Diagnosis, check_server
 from chasquimq.model.job_options import optional_ms, whole_number
 from chasquimq.model.queue_diagnosis import (
     GroupUse,
     check_queue,
     check_rights,
     check_types,
-    conflict,
+    group_conflict,
 )
 from chasquimq.model.snapshot import (
     DelayedJob,
@@ -179,7 +179,7 @@ class Inspector:
         groups = await self.groups(queue)
         others = [one for one in groups if one.is_used and one.name != group]
         if others:
-            raise conflict(queue, group, others)
+            raise group_conflict(queue, group, others)
 
     async def remove_group(self, queue: str, group: str, *, force: bool = False) -> GroupUse | None:
         """Remove a consumer group and answer who used it; None where it is not there.
@@ -208,7 +208,7 @@ class Inspector:
         """Keys of the queue that hold another kind of value than they must."""
         return await (await self._facts(queue)).wrong_types(QueueKeys(queue))
 
-    async def diagnose_server(self) -> list[Finding]:
+    async def diagnose_server(self) -> list[Diagnosis]:
         """Whether the promises of a queue can be kept on this server, or on each of a cluster."""
         if not self._links.is_cluster:
             return check_server(await (await self._facts("")).server())
@@ -217,7 +217,7 @@ class Inspector:
 
     async def diagnose_queue(
         self, queue: str, group: str = DEFAULT_GROUP, lease_ms: int = LEASE_MS
-    ) -> list[Finding]:
+    ) -> list[Diagnosis]:
         """Whether somebody works on the queue, and whether anything is stuck or lost in it."""
         keys, store = QueueKeys(queue), await self._facts(queue)
         lacking = await store.lacking_rights(keys)
@@ -247,18 +247,18 @@ class Inspector:
 
 async def _look_at(
     store: DiagnosingStore, keys: QueueKeys, group: str, lease_ms: int
-) -> list[Finding]:
+) -> list[Diagnosis]:
     wrong = await store.wrong_types(keys)
     if wrong:
         return check_types(wrong)
     return check_queue(await store.queue(keys, group), lease_ms)
 
 
-def _about(queue: str, findings: list[Finding]) -> list[Finding]:
+def _about(queue: str, findings: list[Diagnosis]) -> list[Diagnosis]:
     return [replace(finding, queue=queue) for finding in findings]
 
 
-async def _diagnose(master: Master) -> list[Finding]:
+async def _diagnose(master: Master) -> list[Diagnosis]:
     """The findings of one node, each with its address."""
     facts = await DiagnosingStore(master.link, _reads(master.link)).server(master.holds)
     return [

@@ -157,10 +157,10 @@ class Adding(BulkPlans):
             deadline = await self._begin_add(store, add_timeout_ms, [job_id or fresh_id])
         options = (delay_ms, delay, attempts, backoff, job_id, expires_ms, timeout_ms)
         if options == _NO_OPTIONS:
-            new = self._speller().plain(name, data, fresh_id, now_ms)
+            new = self._encoder().plain(name, data, fresh_id, now_ms)
         else:
             spec = dict(zip(_OPTIONS, options, strict=True), name=name, data=data)
-            new = self._speller().spell(spec, fresh_id, now_ms)
+            new = self._encoder().encode(spec, fresh_id, now_ms)
         adding = store.add(new, unique_ms, deadline)
         # The server is at work now, which is the time to make what the caller gets.
         job = Job(new.job_id, new.name, data, 0, now_ms, self)
@@ -257,8 +257,8 @@ class Adding(BulkPlans):
         self, jobs: Sequence[JobSpec], places: Sequence[int], now_ms: int
     ) -> list[NewJob]:
         # Nearly every bulk is made of plain names and data; the slow way finds who is not.
-        new = self._speller().all_plain(jobs, now_ms) if len(places) == len(jobs) else None
-        return _spell_all(jobs, places, self._speller().spell, now_ms) if new is None else new
+        new = self._encoder().all_plain(jobs, now_ms) if len(places) == len(jobs) else None
+        return _spell_all(jobs, places, self._encoder().encode, now_ms) if new is None else new
 
     def _unique_ms(self, unique_for_ms: int | None) -> int:
         if unique_for_ms is None:

@@ -23,7 +23,7 @@ from chasquimq.store.repeatables import ListedSpec, RepeatStore
 from chasquimq.wire.codec import decode_payload
 from chasquimq.wire.keys import check_spec_key
 from chasquimq.wire.new_job import NewJob, new_job_id
-from chasquimq.wire.repeat import Bounds, NewRepeat, spell_repeat
+from chasquimq.wire.repeat import Bounds, NewRepeat, encode_repeat
 
 RepeatLike = RepeatPattern | Mapping[str, Any]
 MissedFiresLike = MissedFiresPolicy | Mapping[str, Any]
@@ -122,8 +122,8 @@ class Repeating(Opening):
     ) -> NewRepeat:
         if repeat is None:
             raise _without_repeat(missed_fires)
-        return spell_repeat(
-            name, self._speller().payload(data), _pattern(repeat), _policy(missed_fires),
+        return encode_repeat(
+            name, self._encoder().payload(data), _pattern(repeat), _policy(missed_fires),
             bounds or Bounds(), retry_override(attempts, backoff), key,
         )  # fmt: skip
 

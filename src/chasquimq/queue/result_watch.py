@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from chasquimq.errors import ServerRefused, StoreError
-from chasquimq.model.log import Pace, get_logger
-from chasquimq.model.reconnect import dial_delay_ms
+from chasquimq.model.backoff import dial_delay_ms
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.store.event_reader import EndTail
 from chasquimq.store.results import Leftovers, ResultStore
 
@@ -39,7 +39,7 @@ class EndListener:
         self._is_refused = False
         self._failures = 0
         self._again_at_s = float("-inf")
-        self._pace = Pace()
+        self._pace = LogThrottle()
 
     def start(self) -> None:
         """Listen from now on, if nobody does."""

@@ -177,7 +177,7 @@ def ask(address: Address, commands: Sequence[Command], timeout_s: float) -> list
         return [_read_or_text(stream) for _ in commands]
 
 
-def tell(address: Address, command: Command, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+def send_command(address: Address, command: Command, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
     """Send one command whose only answer is a closed link."""
     with address.connect(timeout_s) as link:
         link.sendall(_pack(command))

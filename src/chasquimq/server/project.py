@@ -27,7 +27,7 @@ from chasquimq.server.probe import (
     LaunchPlan,
     identify,
     is_serving,
-    tell,
+    send_command,
     unix_address,
 )
 
@@ -120,7 +120,7 @@ class ProjectServer:
         if address is None or running is None:
             return False
         with suppress(OSError):
-            tell(address, ("SHUTDOWN",), STOP_WAIT_S)
+            send_command(address, ("SHUTDOWN",), STOP_WAIT_S)
         if not becomes_free(self._data_lock, STOP_WAIT_S):
             raise ServerUnreachable(
                 f"the server (pid {running.pid}) should have stopped within {STOP_WAIT_S:.0f} s "

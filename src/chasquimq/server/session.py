@@ -16,12 +16,19 @@ from typing import Self
 from chasquimq.errors import ServerUnreachable
 from chasquimq.server.files import becomes_free, fits_a_socket
 from chasquimq.server.launch import await_answer, bundled_binary, spawn_tied
-from chasquimq.server.probe import DATA_LOCK_NAME, Address, AofMode, LaunchPlan, free_port, tell
+from chasquimq.server.probe import (
+    DATA_LOCK_NAME,
+    Address,
+    AofMode,
+    LaunchPlan,
+    free_port,
+    send_command,
+)
 
 DEATH_WAIT_S = 10.0
 
 
-class Lifeline:
+class TiedServer:
     """A running server and the pipe whose closing kills it."""
 
     def __init__(self, plan: LaunchPlan, scratch: Path) -> None:
@@ -54,7 +61,7 @@ class Lifeline:
         self._shell.stdin.close()
 
 
-_lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
+_lifelines: weakref.WeakSet[TiedServer] = weakref.WeakSet()
 
 
 def _let_go_of_all() -> None:
@@ -93,7 +100,7 @@ class SessionServer:
         self._args = tuple(args)
         self._scratch: Path | None = None
         self._plan: LaunchPlan | None = None
-        self._life: Lifeline | None = None
+        self._life: TiedServer | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -159,12 +166,12 @@ class SessionServer:
         self.kill()
         self._forget()
 
-    def _begin(self) -> Lifeline:
+    def _begin(self) -> TiedServer:
         tries_left = PORT_TRIES_MAX if self._port == 0 and self._plan is None else 1
         while True:
             plan = self._plan or self._new_plan()
             try:
-                life = Lifeline(plan, self._open_scratch())
+                life = TiedServer(plan, self._open_scratch())
             except ServerUnreachable:
                 # A port that was free a moment ago may be taken by now.
                 tries_left -= 1
@@ -206,7 +213,7 @@ class SessionServer:
     def _shut_down(self) -> None:
         # Killed, it could lose the writes of the last second; told to, it writes them first.
         with suppress(OSError):
-            tell(self._started_plan().address, ("SHUTDOWN",), SHUTDOWN_WAIT_S)
+            send_command(self._started_plan().address, ("SHUTDOWN",), SHUTDOWN_WAIT_S)
 
     def _forget(self) -> None:
         if self._scratch is not None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost
 from chasquimq.model.delivery import Delivery
-from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.store.net.clock import wall_ms, wall_offset_ns
 from chasquimq.store.producer.writes import AddMark
-from chasquimq.wire.events import EventSpeller
+from chasquimq.wire.events import EventEncoder
 from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class EventStore:
     """The events of one worker; a call never waits and never raises."""
 
     def __init__(self, queue: str, worker: str, max_len: int, link: Link) -> None:
-        self._spell = EventSpeller(QueueKeys(queue).events, max_len, worker)
+        self._spell = EventEncoder(QueueKeys(queue).events, max_len, worker)
         self._lines = EventLines(link, self._spell.trim)
 
     @property
@@ -145,10 +145,10 @@ class DelayEvents:
 
     def __init__(self, queue: str, max_len: int, link: Link) -> None:
         self._queue = queue
-        self._spell = EventSpeller(QueueKeys(queue).events, max_len, worker="")
+        self._spell = EventEncoder(QueueKeys(queue).events, max_len, worker="")
         self._lines = EventLines(link, self._spell.trim, on_drop=self._tell_drop)
         self._gathered: list[bytes] = []
-        self._pace = Pace()
+        self._pace = LogThrottle()
 
     @property
     def dropped_count(self) -> int:

@@ -182,7 +182,7 @@ class HistoryStore:
             return
         rows = self._block.rows
         if isinstance(entry, RejectedEntry):
-            rows.add_arrival(entry, failure)
+            rows.add_rejected(entry, failure)
         else:
             rows.add(entry, outcome, self._offset_us(), backoff_ms=backoff_ms, failure=failure)
         self._failure_count += failure is not None

@@ -11,7 +11,7 @@ import msgspec
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.log import get_logger
-from chasquimq.model.queue_diagnosis import SILENT_MS_MAX, GroupUse, still_used
+from chasquimq.model.queue_diagnosis import SILENT_MS_MAX, GroupUse, group_still_used
 from chasquimq.store.net import script
 from chasquimq.wire.keys import QueueKeys
 
@@ -227,7 +227,7 @@ class JanitorStore:
             return None
         found = GroupUse(self._group, *counts)
         if not mark:
-            raise still_used(self._keys.queue, found)
+            raise group_still_used(self._keys.queue, found)
         with suppress(ServerRefused):  # no job waits in there
             await self._link.call("XGROUP", "DESTROY", self._keys.wake, self._group)
         return found

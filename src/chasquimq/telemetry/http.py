@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from chasquimq.errors import SettingsError
-from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.log import LogThrottle, get_logger
 
 logger = get_logger(__name__)
 REQUEST_BYTES_MAX = 8_192
@@ -84,7 +84,7 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
         # In the order in which they called.
         self._callers: dict[Caller, None] = {}
-        self._pace = Pace()
+        self._pace = LogThrottle()
 
     @property
     def port(self) -> int:
@@ -159,7 +159,7 @@ class MetricsServer:
                 caller.is_awaited = False
                 answer = await self._answer(method, path)
                 caller.is_awaited = True
-                writer.write(_spell(answer, has_body=method != "HEAD"))
+                writer.write(_encode_answer(answer, has_body=method != "HEAD"))
                 async with asyncio.timeout(ANSWER_S_MAX):
                     await writer.drain()
                     writer.close()
@@ -225,7 +225,7 @@ def _one_line(sentence: str) -> str:
     return "".join(shown)[:PROBLEM_CHARS_MAX]
 
 
-def _spell(answer: Answer, *, has_body: bool) -> bytes:
+def _encode_answer(answer: Answer, *, has_body: bool) -> bytes:
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"

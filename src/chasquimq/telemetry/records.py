@@ -85,7 +85,7 @@ class JobOutcome(msgspec.Struct, frozen=True, gc=False):
     wait_us: int | None = None
 
     def __post_init__(self) -> None:
-        # Spelled out and not looped over: this is the one record made for every job.
+        # Written out and not looped over: this is the one record made for every job.
         wait_us = self.wait_us
         if wait_us is not None and not 0 <= wait_us <= U64_MAX:
             force_setattr(self, "wait_us", saturate(wait_us))

@@ -1,11 +1,15 @@
-"""The port of metrics: a sink that may listen to any happening, and the records it is told."""
+"""Defines the interface of a metrics sink, and wraps sinks: labels, fan-out, protection from errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from chasquimq.errors import SettingsError
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.telemetry.records import (
     U32_MAX,
     U64_MAX,
@@ -29,7 +33,7 @@ from chasquimq.telemetry.records import (
 
 __all__ = [
     "BATCHES",
-    "HAPPENINGS",
+    "RECORD_METHODS",
     "U32_MAX",
     "U64_MAX",
     "CompletedRuns",
@@ -112,12 +116,12 @@ BATCHES: Mapping[str, str] = MappingProxyType(
         "dlqs_routed": "dlq_routed",
     }
 )
-HAPPENINGS = tuple(name for name in vars(MetricsSink) if not name.startswith("_"))
+RECORD_METHODS = tuple(name for name in vars(MetricsSink) if not name.startswith("_"))
 
 
 def is_noop(sink: MetricsSink | None) -> bool:
     """Whether no record would reach anybody, so that none need be made."""
-    return sink is None or not any(listens(sink, happening) for happening in HAPPENINGS)
+    return sink is None or not any(listens(sink, happening) for happening in RECORD_METHODS)
 
 
 def listens(sink: MetricsSink, happening: str) -> bool:
@@ -130,3 +134,197 @@ def listens(sink: MetricsSink, happening: str) -> bool:
 def is_inherited(method: Any, happening: str) -> bool:
     """Whether a sink left this method as it came."""
     return getattr(method, "__func__", None) is getattr(MetricsSink, happening)
+
+
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+# What our own metrics say about a record; a label of the same name would hide it.
+RESERVED_LABELS = frozenset({"name", "kind", "reason", "le", "quantile"})
+
+
+@runtime_checkable
+class TakesLabels(Protocol):
+    """A sink that keeps numbers apart by label set."""
+
+    def labelled(self, labels: Mapping[str, str]) -> MetricsSink:
+        """A sink for these labels; it shares everything else with this one."""
+        ...
+
+
+class Labeled(MetricsSink):
+    """Adds labels to all that passes; a sink that knows no labels gets the records as they are.
+
+    Wrappers may be stacked in any order: their labels add up, and each record is counted once,
+    under all of them. For a label that is given twice the outer wrapper's value holds.
+    """
+
+    def __init__(self, sink: MetricsSink, /, **labels: str) -> None:
+        for name, value in labels.items():
+            _check_label(name, value)
+        if isinstance(sink, Labeled):
+            sink, labels = sink.sink, {**sink.labels, **labels}
+        self.sink: MetricsSink = sink
+        self.labels: dict[str, str] = labels
+        target = sink.labelled(labels) if isinstance(sink, TakesLabels) else sink
+        for happening in RECORD_METHODS:
+            # On the instance: a wrapper costs nothing per record, however many are stacked.
+            setattr(self, happening, getattr(target, happening))
+
+
+class QueueLabeled(Labeled):
+    """Adds the label `queue`, for one sink that serves the workers of several queues."""
+
+    def __init__(self, sink: MetricsSink, queue: str) -> None:
+        super().__init__(sink, queue=queue)
+
+
+def _check_label(name: str, value: object) -> None:
+    if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
+        raise SettingsError("a label's name", name, "ASCII letters, digits and underscores")
+    if name in RESERVED_LABELS:
+        raise SettingsError("a label's name", name, "none that the metrics use themselves")
+    if not isinstance(value, str):
+        raise SettingsError(f"the label {name}", value, "text")
+
+
+_WINDOW_NS = 1_000_000_000
+_SPENT_NS_MAX = 200_000_000
+
+
+class TimeBudget:
+    """A fifth of each second may be spent; one long call and many short ones weigh the same."""
+
+    def __init__(self) -> None:
+        self._since_ns = 0
+        self._spent_ns = 0
+
+    def is_too_much(self, began_ns: int, ended_ns: int) -> bool:
+        """Add a stretch of time; True: too much was spent, and counting starts again."""
+        if began_ns - self._since_ns > _WINDOW_NS:
+            self._since_ns, self._spent_ns = began_ns, 0
+        self._spent_ns += ended_ns - began_ns
+        if self._spent_ns <= _SPENT_NS_MAX:
+            return False
+        self._since_ns, self._spent_ns = ended_ns, 0
+        return True
+
+
+logger = get_logger(__name__)
+Method = Callable[[Any], None]
+
+
+def both_sinks(sink: MetricsSink | None, other: MetricsSink) -> MetricsSink | None:
+    """One sink for what `sink`, which is safe, and another one are to hear; None: nobody listens."""
+    safe = safe_sink(other)
+    if sink is None or safe is None:
+        return safe or sink
+    return CompositeSink([sink, safe])
+
+
+def safe_sink(sink: MetricsSink | None) -> SafeSink | None:
+    """The sink behind a guard; None for one that listens to nothing, which so costs nothing."""
+    guarded = None if sink is None else SafeSink(sink)
+    return None if is_noop(sink) else guarded
+
+
+class CompositeSink(MetricsSink):
+    """Passes every record to each of several sinks that listens to it, one after the other.
+
+    Make each of them safe: what one raises keeps the record from those behind it.
+    """
+
+    def __init__(self, sinks: Sequence[MetricsSink]) -> None:
+        for happening in RECORD_METHODS:
+            methods = [getattr(one, happening) for one in sinks if listens(one, happening)]
+            if methods:
+                # On the instance, so that what nobody listens to stays a no-op.
+                setattr(self, happening, methods[0] if len(methods) == 1 else _to_all(methods))
+
+
+class SafeSink(MetricsSink):
+    """Passes every record on; a sink that raises, or is slow, is logged once, then ever less often.
+
+    A sink that takes records singly loses only those it raised for.
+    """
+
+    def __init__(self, sink: MetricsSink, *, pace: LogThrottle | None = None) -> None:
+        # Callers lie.
+        if not isinstance(sink, MetricsSink):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SettingsError("metrics", sink, "a MetricsSink", hint="subclass it")
+        self._sink = sink
+        self._raise_pace = pace or LogThrottle()
+        self._slow_pace = LogThrottle()
+        self._burden = TimeBudget()
+        for happening in RECORD_METHODS:
+            # On the instance, so that a no-op stays one.
+            setattr(self, happening, self._guarded(happening))
+
+    def _guarded(self, happening: str) -> Method:
+        method: Method = getattr(self._sink, happening)
+        if not listens(self._sink, happening):
+            return method
+        if happening in BATCHES and is_inherited(method, happening):
+            single: Method = getattr(self._sink, BATCHES[happening])
+            return self._timed(_for_each(self._guard(single, happening)), happening)
+        return self._timed(self._guard(method, happening), happening)
+
+    def _guard(self, tell: Method, happening: str) -> Method:
+        def guarded(record: Any) -> None:
+            try:
+                tell(record)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            # A sink's error, even a cancel, is never the job's.
+            except BaseException as error:  # noqa: BLE001
+                self._note_error(happening, error)
+
+        return guarded
+
+    def _timed(self, tell: Method, happening: str) -> Method:
+        now_ns, burden = time.monotonic_ns, self._burden
+
+        def timed(record: Any) -> None:
+            began_ns = now_ns()
+            tell(record)
+            if burden.is_too_much(began_ns, now_ns()):
+                self._note_slowness(happening)
+
+        return timed
+
+    def _note_error(self, happening: str, error: BaseException) -> None:
+        if self._raise_pace.allows():
+            logger.warning(
+                "the metrics sink %s raised in %s, and its record was dropped%s",
+                self._sink_name, happening, self._raise_pace.held_back_text(),
+                exc_info=error, extra=self._about(happening),
+            )  # fmt: skip
+
+    def _note_slowness(self, happening: str) -> None:
+        if self._slow_pace.allows():
+            logger.warning(
+                "the metrics sink %s takes more than a fifth of the worker's time in %s%s",
+                self._sink_name, happening, self._slow_pace.held_back_text(),
+                extra=self._about(happening),
+            )  # fmt: skip
+
+    @property
+    def _sink_name(self) -> str:
+        return type(self._sink).__name__
+
+    def _about(self, happening: str) -> dict[str, Any]:
+        return {"sink": self._sink_name, "happening": happening}
+
+
+def _to_all(methods: Sequence[Method]) -> Method:
+    def tell_all(record: Any) -> None:
+        for method in methods:
+            method(record)
+
+    return tell_all
+
+
+def _for_each(tell: Method) -> Method:
+    def tell_each(batch: Sequence[Any]) -> None:
+        for record in batch:
+            tell(record)
+
+    return tell_each

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from chasquimq.errors import SettingsError
-from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.log import LogThrottle, get_logger
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -103,7 +103,7 @@ class Tracing:
             raise SettingsError("tracing", True, rule, hint=hint) from missing
         self._tracer = get_tracer(TRACER_NAME, tracer_provider=tracer_provider)
         self._none = INVALID_SPAN
-        self._pace = Pace()
+        self._pace = LogThrottle()
 
     @contextmanager
     def adding(

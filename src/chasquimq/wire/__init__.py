@@ -1,1 +1,1 @@
-"""Names and bytes: pure functions that spell what Redis stores, without a client or a loop."""
+"""Names and bytes: pure functions that encode what Redis stores and decode it, without a client or an event loop."""

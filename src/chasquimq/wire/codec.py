@@ -126,7 +126,7 @@ _decode_typed = msgspec.msgpack.Decoder(Envelope).decode
 
 
 def encode_payload(value: Any, *, root: str = "data") -> bytes:
-    """Spell a user's value byte for byte as msgpack-python does.
+    """Encode a user's value byte for byte as msgpack-python does.
 
     Raises:
         EncodeError: part of the value has no MessagePack form; `root` begins its path.
@@ -168,7 +168,7 @@ def encode_envelope(
     retry: RetryOverride | None = None,
     extras: dict[str, Any] | None = None,
 ) -> bytes:
-    """Spell an envelope; extras follow as a second value, which the original ignores."""
+    """Encode an envelope; extras follow as a second value, which the original ignores."""
     # Two shapes: without an override the original writes four elements, not five and a nil.
     if retry is None:
         envelope = _encode((id, payload, created_at_ms, attempt))

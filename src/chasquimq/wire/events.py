@@ -81,14 +81,14 @@ _OPTIONAL_FIELDS = (
 
 
 def encode_event(event: Event) -> list[str]:
-    """Spell an event; an empty name is left out, the id never is."""
+    """Encode an event; an empty name is left out, the id never is."""
     fields = ["e", event.kind, "id", event.job_id, "ts", str(event.ts_ms)]
     if event.name:
         fields += ("n", event.name)
     for field, attribute in _OPTIONAL_FIELDS:
         value: str | int | None = getattr(event, attribute)
         if value is not None:
-            fields += (field, _spell(value))
+            fields += (field, _event_text(value))
     for field, text in event.rest.items():
         fields += (field, text)
     return fields
@@ -135,7 +135,7 @@ def ended_job_id(fields: Sequence[bytes]) -> str | None:
             return None
 
 
-def _spell(value: str | int) -> str:
+def _event_text(value: str | int) -> str:
     return safe_text(value, REASON_CHARS_MAX) if isinstance(value, str) else str(value)
 
 
@@ -161,7 +161,7 @@ _DIGIT = b"$1\r\n%d\r\n"
 
 
 class EventTemplate:
-    """Spells `active` or `completed` in a third of the time that putting it together takes.
+    """Encodes `active` or `completed` in a third of the time that putting it together takes.
 
     Only numbers of the usual length may be filled in, and jobs that had no due time.
     """
@@ -208,8 +208,8 @@ _NS_PER_MS = 1_000_000
 _MS_PER_DECADE = 10 * 365 * 86_400_000
 
 
-class EventSpeller:
-    """Spells the events of one worker, or one producer, on one queue."""
+class EventEncoder:
+    """Encodes the events of one worker, or one producer, on one queue."""
 
     def __init__(self, key: str, max_len: int, worker: str) -> None:
         heads = {
@@ -279,7 +279,7 @@ class EventSpeller:
         """An entry that could not be read has no id and attempt 0."""
         own = _number(b"attempt", move.attempt) + _text(b"reason", move.reason)
         job_id = getattr(move.entry, "job_id", "")
-        return self._spell(EventKind.DLQ, job_id, move.entry.name, ts_ms, 3, own + self._worker)
+        return self._encode(EventKind.DLQ, job_id, move.entry.name, ts_ms, 3, own + self._worker)
 
     def delayed(
         self, job_id: str, name: str, ts_ms: int, delay_ms: int, due_ms: int | None
@@ -288,10 +288,10 @@ class EventSpeller:
         own, count = _number(b"delay_ms", delay_ms), 1
         if due_ms is not None:
             own, count = own + _number(b"due", due_ms), 2
-        return self._spell(EventKind.DELAYED, job_id, name, ts_ms, count, own)
+        return self._encode(EventKind.DELAYED, job_id, name, ts_ms, count, own)
 
     def drained(self, ts_ms: int) -> bytes:
-        return self._spell(EventKind.DRAINED, "", "", ts_ms, 1, self._worker)
+        return self._encode(EventKind.DRAINED, "", "", ts_ms, 1, self._worker)
 
     def _active(self, delivery: Delivery, ts_ms: int) -> bytes:
         own = _number(b"attempt", delivery.run_number)
@@ -317,9 +317,9 @@ class EventSpeller:
         if delivery.due_ms is not None:
             about += _number(b"due", delivery.due_ms)
             count += 1
-        return self._spell(kind, delivery.job_id, delivery.name, ts_ms, count, about)
+        return self._encode(kind, delivery.job_id, delivery.name, ts_ms, count, about)
 
-    def _spell(
+    def _encode(
         self, kind: EventKind, job_id: str, name: str, ts_ms: int, count: int, about: bytes
     ) -> bytes:
         identity = bulk(job_id.encode()) + _number(b"ts", ts_ms)

@@ -202,7 +202,7 @@ class HistoryRows:
         self.backoffs_ms.append(backoff_ms)
         self.failures.append(failure)
 
-    def add_arrival(self, arrival: RejectedEntry, failure: Failure | None = None) -> None:
+    def add_rejected(self, arrival: RejectedEntry, failure: Failure | None = None) -> None:
         """Add an entry that could not become a delivery: only its name and its place are known."""
         self.job_ids.append("")
         self.names.append(arrival.name)
@@ -263,7 +263,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class HistoryBlock:
     """Names and errors become dictionaries, times become offsets from a base near them all.
 
-    Jobs that are done are spelled as they come, because objects that wait for an entry to fill
+    Jobs that are done are encoded as they come, because objects that wait for an entry to fill
     push those of the next jobs out of the caches. Others, and a few, wait as `rows` until then.
     """
 
@@ -273,10 +273,10 @@ class HistoryBlock:
         self._names: dict[str, int] = {}
         self._errors: dict[Failure, int] = {}
         self._strips: list[_Strip] = []
-        self._spelled_count = 0
+        self._encoded_count = 0
 
     def __len__(self) -> int:
-        return self._spelled_count + len(self.rows)
+        return self._encoded_count + len(self.rows)
 
     def add_completed(self, batch: Sequence[Delivery], offset_us: int) -> None:
         """Add jobs that are done; `offset_us` is the server's clock minus our monotonic one.
@@ -290,7 +290,7 @@ class HistoryBlock:
         if not names or columns is None:
             self.rows.add_completed(batch, offset_us)
             return
-        self._spell_rows()
+        self._encode_rows()
         self._add_usual(columns, self._name_elements(batch, names), len(batch))
 
     def pack(self) -> bytes:
@@ -298,18 +298,18 @@ class HistoryBlock:
 
         Raises:
             EncodeError: a count does not fit into 64 bits; the rows that waited are gone, and what
-                was spelled before can be packed.
+                was encoded before can be packed.
         """
-        self._spell_rows()
+        self._encode_rows()
         strips = zip(*self._strips, strict=True) if self._strips else [()] * _COLUMN_COUNT
-        head = _array_head(self._spelled_count)
+        head = _array_head(self._encoded_count)
         job_ids, *numbers, error_index = [head + b"".join(pieces) for pieces in strips]
         errors: list[ErrorNote] = [error_note(one) for one in self._errors]
         base, names = _encode(self._chosen_base_ms or 0), _encode(list(self._names))
         parts = (_ENTRY_HEAD, base, job_ids, names, *numbers, _encode(errors), error_index)
         return b"".join(parts)
 
-    def _spell_rows(self) -> None:
+    def _encode_rows(self) -> None:
         if not len(self.rows):
             return
         base_ms = self._base_ms()
@@ -320,8 +320,8 @@ class HistoryBlock:
             offsets(rows.due_ms, base_ms), offsets(rows.started_us, base_ms * 1_000),
             rows.durations_us, rows.deliveries, rows.backoffs_ms, self._error_places(rows.failures),
         )  # fmt: skip
-        self._strips.append(_spell(columns, len(rows)))
-        self._spelled_count += len(rows)
+        self._strips.append(_encode_columns(columns, len(rows)))
+        self._encoded_count += len(rows)
 
     def _usual_columns(
         self, batch: Sequence[Delivery], offset_us: int
@@ -349,18 +349,20 @@ class HistoryBlock:
         if len(names) == 1:
             (place,) = _places(self._names, names)
             return _encode(place) * len(batch)
-        (elements,) = _spell((_places(self._names, [one.name for one in batch]),), len(batch))
+        (elements,) = _encode_columns(
+            (_places(self._names, [one.name for one in batch]),), len(batch)
+        )
         return elements
 
     def _add_usual(self, columns: tuple[list[Any], ...], names: bytes, count: int) -> None:
-        job_ids, enqueued_ms, ready_ms, started_us, durations_us = _spell(columns, count)
+        job_ids, enqueued_ms, ready_ms, started_us, durations_us = _encode_columns(columns, count)
         zeros, ones, nones = _ZERO * count, _ONE * count, _NONE * count
         strip = (
             job_ids, names, ones, zeros, enqueued_ms, ready_ms, nones, started_us, durations_us,
             ones, zeros, nones,
         )  # fmt: skip
         self._strips.append(strip)
-        self._spelled_count += count
+        self._encoded_count += count
 
     def _error_places(self, failures: list[Failure | None]) -> list[int | None]:
         errors = self._errors
@@ -383,7 +385,7 @@ def _places(known: dict[str, int], names: Iterable[str]) -> list[int]:
     return [known.setdefault(name, len(known)) for name in names]
 
 
-def _spell(columns: tuple[list[Any], ...], count: int) -> _Strip:
+def _encode_columns(columns: tuple[list[Any], ...], count: int) -> _Strip:
     """The elements of columns without the heads of their arrays, so that others can follow."""
     head_bytes = len(_array_head(count))
     try:
@@ -435,7 +437,7 @@ def encode_history(
     lost: int = 0,
     is_last: bool = False,
 ) -> list[bytes]:
-    """Spell an entry as a flat list of fields and values; no rows at all may still say the end.
+    """Encode an entry as a flat list of fields and values; no rows at all may still say the end.
 
     Raises:
         EncodeError: a number does not fit into 64 bits; the rows beside it are no longer there.

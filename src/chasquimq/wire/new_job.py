@@ -31,13 +31,13 @@ _CHAR_OF_BYTE = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
 
 def new_job_id(now_ms: int) -> str:
     """Return one fresh id stamped with `now_ms`."""
-    # Asking the kernel for each id costs more than the rest of an add's spelling.
+    # Asking the kernel for each id costs more than the rest of an add's encoding.
     try:
         noise = _pool.pop()
     except IndexError:
         _refill()
         noise = _pool.pop()
-    return _spell_time(now_ms) + noise
+    return _encode_time(now_ms) + noise
 
 
 def new_job_ids(count: int, now_ms: int) -> list[str]:
@@ -56,7 +56,7 @@ def new_job_ids(count: int, now_ms: int) -> list[str]:
 def stable_job_id(seed: bytes, at_ms: int) -> str:
     """Return the id that this seed has at this time; whoever asks gets the same."""
     digest = blake2b(seed + at_ms.to_bytes(8, "big"), digest_size=_RANDOM_CHARS).digest()
-    return _spell_time(at_ms) + digest.translate(_CHAR_OF_BYTE).decode("ascii")
+    return _encode_time(at_ms) + digest.translate(_CHAR_OF_BYTE).decode("ascii")
 
 
 def ulid_ms(job_id: str) -> int | None:
@@ -71,7 +71,7 @@ def ulid_ms(job_id: str) -> int | None:
 
 # Many ids share a millisecond.
 @lru_cache(maxsize=4)
-def _spell_time(now_ms: int) -> str:
+def _encode_time(now_ms: int) -> str:
     assert 0 <= now_ms < 1 << _TIME_BITS, "a ULID holds 48 bits of milliseconds"
     return "".join([_PAIRS[now_ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
 
@@ -101,7 +101,7 @@ SPEC_KEYS = frozenset(
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A job that is checked and has its payload packed; its envelope is spelled as it leaves.
+    """A job that is checked and has its payload packed; its envelope is encoded as it leaves.
 
     `digest` is empty unless the id is the caller's own, `wait` is None for a job that is ready now.
     """
@@ -124,8 +124,8 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class JobSpeller:
-    """Checks and spells jobs of one queue."""
+class JobEncoder:
+    """Checks and encodes jobs of one queue."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class JobSpeller:
         self._encode = encode
         self._good_names: set[str] = set()
 
-    def spell(self, spec: JobSpec, fresh_id: str, now_ms: int) -> NewJob:
+    def encode(self, spec: JobSpec, fresh_id: str, now_ms: int) -> NewJob:
         """One job from a mapping of at least name and data; KeyError names what is missing."""
         # Nearly every bulk is made of plain names and data.
         if len(spec) == 2:
@@ -221,10 +221,10 @@ def check_keys(spec: JobSpec) -> None:
 
 def job_digest(name: str, payload: bytes) -> str:
     """What tells two jobs of one id apart."""
-    spelled = name.encode()
+    encoded = name.encode()
     # A name that holds the mark between name and payload says how long it is.
-    person = b"%d" % len(spelled) if b"\0" in spelled else b""
-    hashed = blake2b(spelled + b"\0" + payload, digest_size=JOB_DIGEST_BYTES, person=person)
+    person = b"%d" % len(encoded) if b"\0" in encoded else b""
+    hashed = blake2b(encoded + b"\0" + payload, digest_size=JOB_DIGEST_BYTES, person=person)
     return hashed.hexdigest()
 
 
@@ -236,7 +236,7 @@ _digest = methodcaller("digest")
 
 
 def encode_values(values: Iterable[object]) -> list[bytes]:
-    """Payloads from plain values, spelled as `encode_payload` does."""
+    """Payloads from plain values, encoded as `encode_payload` does."""
     return list(map(_encode, values))
 
 
@@ -301,9 +301,9 @@ def _row_contents(
 
 
 def _row_head(name: str, wait_ms: int | None, attempts: int | None) -> bytes:
-    """All but the payload; its end can be told, so no two rows spell alike.
+    """All but the payload; its end can be told, so no two rows encode alike.
 
     A row without a wait is the same one whether its neighbours have waits or not.
     """
-    spelled = name.encode()
-    return b"%d:%b%d:%d:" % (len(spelled), spelled, wait_ms or 0, attempts or 0)
+    encoded = name.encode()
+    return b"%d:%b%d:%d:" % (len(encoded), encoded, wait_ms or 0, attempts or 0)

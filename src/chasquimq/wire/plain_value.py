@@ -87,7 +87,7 @@ def _plain_int(value: int, path: Path) -> int:
     number = int.__int__(value)
     if _INT_MIN <= number <= _INT_MAX:
         return value if type(value) is bool else number
-    raise EncodeError(f"{_spell(path)} must be an int of at most 64 bits; send it as a str")
+    raise EncodeError(f"{_path_text(path)} must be an int of at most 64 bits; send it as a str")
 
 
 def _plain_float(value: float, _path: Path) -> float:
@@ -100,7 +100,7 @@ def _plain_str(value: str, path: Path) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         reason = "must be valid Unicode, but holds a lone surrogate; send it as bytes"
-        raise EncodeError(f"{_spell(path)} {reason}") from error
+        raise EncodeError(f"{_path_text(path)} {reason}") from error
     return text
 
 
@@ -108,7 +108,7 @@ def _plain_bytes(value: bytes | bytearray | memoryview, path: Path) -> bytes:
     view = memoryview(value)
     if view.c_contiguous:
         return view.tobytes()
-    raise EncodeError(f"{_spell(path)} is a memoryview with gaps; send its .tobytes()")
+    raise EncodeError(f"{_path_text(path)} is a memoryview with gaps; send its .tobytes()")
 
 
 def _plain_dict(value: dict[Any, Any], path: Path) -> dict[Any, Any]:
@@ -120,7 +120,7 @@ def _plain_key(key: Any, path: Path) -> Any:
     # Lists cannot be keys; a tuple packs to the same bytes.
     if _is_tuple(key):
         return tuple(_plain_key(part, path) for part in _elements(key, path))
-    return _plain(key, (f"a key of {_spell(path)}",))
+    return _plain(key, (f"a key of {_path_text(path)}",))
 
 
 def _is_tuple(key: Any) -> TypeGuard[tuple[Any, ...]]:
@@ -151,9 +151,9 @@ def _too_deep(root: object) -> EncodeError:
 
 def _refusal(value: object, path: Path) -> EncodeError:
     kind = type(value).__name__
-    hint = _HINTS.get(kind) or _model_hint(type(value), _spell(path)) or "convert it first"
+    hint = _HINTS.get(kind) or _model_hint(type(value), _path_text(path)) or "convert it first"
     article = "an" if kind[0] in "AEIOUaeiou" and not kind.startswith("U") else "a"
-    return EncodeError(f"{_spell(path)} is {article} {kind}; {hint}")
+    return EncodeError(f"{_path_text(path)} is {article} {kind}; {hint}")
 
 
 def _model_hint(kind: type, place: str) -> str | None:
@@ -164,11 +164,11 @@ def _model_hint(kind: type, place: str) -> str | None:
     return found and f"convert it first, with {found.format(own_name)}"
 
 
-def _spell(path: Path) -> str:
-    return str(path[0]) + "".join(map(_spell_step, path[1:]))
+def _path_text(path: Path) -> str:
+    return str(path[0]) + "".join(map(_step_text, path[1:]))
 
 
-def _spell_step(step: object) -> str:
+def _step_text(step: object) -> str:
     if isinstance(step, str) and step.isidentifier():
         return f".{step}"
     return f"[{step!r:.40}]"

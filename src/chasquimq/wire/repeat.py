@@ -81,11 +81,11 @@ def resolve_key(
 
 
 def encode_spec(spec: RepeatSpec) -> bytes:
-    """Spell a spec; the fire counter lives in a hash field of its own, so its slot is 0."""
+    """Encode a spec; the fire counter lives in a hash field of its own, so its slot is 0."""
     row = (
         spec.key,
         spec.job_name,
-        _spell_pattern(spec),
+        _encode_pattern(spec),
         # The original wraps the user's bytes twice.
         _encode(spec.payload),
         spec.limit,
@@ -93,7 +93,7 @@ def encode_spec(spec: RepeatSpec) -> bytes:
         spec.end_before_ms,
         0,
     )
-    missed_fires = _spell_missed_fires(spec)
+    missed_fires = _encode_missed_fires(spec)
     return _encode(row if missed_fires is None else (*row, missed_fires))
 
 
@@ -127,13 +127,13 @@ def decode_spec(raw: bytes) -> RepeatSpec:
     )
 
 
-def _spell_pattern(spec: RepeatSpec) -> dict[str, tuple[int | str | None, ...]]:
+def _encode_pattern(spec: RepeatSpec) -> dict[str, tuple[int | str | None, ...]]:
     if spec.kind == "every":
         return {"Every": (spec.interval_ms,)}
     return {"Cron": (spec.expression, spec.tz)}
 
 
-def _spell_missed_fires(spec: RepeatSpec) -> str | dict[str, tuple[int | None]] | None:
+def _encode_missed_fires(spec: RepeatSpec) -> str | dict[str, tuple[int | None]] | None:
     if spec.missed_fires == "fire-all":
         return {"FireAll": (spec.max_catchup,)}
     return "FireOnce" if spec.missed_fires == "fire-once" else None
@@ -218,7 +218,7 @@ def read_stored(spec: bytes | None, retry: bytes | None, fired: bytes | None) ->
 
 
 def encode_record(record: BadRecord) -> bytes:
-    """Spell what is kept of a bad spec."""
+    """Encode what is kept of a bad spec."""
     return _encode(record)
 
 
@@ -261,7 +261,7 @@ class NewRepeat(msgspec.Struct, frozen=True):
         return first_fire(self.pattern, now_ms, bounds.start_after_ms, bounds.end_before_ms)
 
 
-def spell_repeat(
+def encode_repeat(
     name: str,
     payload: bytes,
     pattern: Pattern,

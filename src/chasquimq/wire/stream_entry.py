@@ -16,12 +16,12 @@ NAMES_CACHED_MAX = 256
 
 
 def bulk(text: bytes) -> bytes:
-    """Spell one bulk string."""
+    """Encode one bulk string."""
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
 def command(*parts: bytes | str | int) -> bytes:
-    """Spell one command."""
+    """Encode one command."""
     return b"*%d\r\n" % len(parts) + b"".join([bulk(_to_bytes(part)) for part in parts])
 
 
@@ -37,7 +37,7 @@ class Entry(Protocol):
 
 
 class XaddTemplate:
-    """Spells `XADD key [IDMP producer_id job_id] * d <envelope> [n <name>]` for one stream."""
+    """Encodes `XADD key [IDMP producer_id job_id] * d <envelope> [n <name>]` for one stream."""
 
     __slots__ = ("_head", "_is_gated", "_templates")
 
@@ -47,19 +47,19 @@ class XaddTemplate:
         self._head = (b"XADD", key, *gate)
         self._templates: dict[str, bytes] = {}
 
-    def spell(self, jobs: Iterable[Entry]) -> bytes:
+    def encode(self, jobs: Iterable[Entry]) -> bytes:
         """Return one command a job; an empty name leaves `n` out."""
         templates, is_gated = self._templates, self._is_gated
-        spelled: list[bytes] = []
+        encoded: list[bytes] = []
         for job in jobs:
             template = templates.get(job.name) or self._learn(job.name)
             envelope = job.envelope
             if is_gated:
                 job_id = job.job_id.encode()
-                spelled.append(template % (len(job_id), job_id, len(envelope), envelope))
+                encoded.append(template % (len(job_id), job_id, len(envelope), envelope))
             else:
-                spelled.append(template % (len(envelope), envelope))
-        return b"".join(spelled)
+                encoded.append(template % (len(envelope), envelope))
+        return b"".join(encoded)
 
     def _learn(self, name: str) -> bytes:
         # Names made up per job must not fill the memory; forgetting costs a microsecond each.
@@ -95,7 +95,7 @@ _PREFIX_BYTES = 4
 
 
 def encode_member(name: str, envelope: bytes) -> bytes:
-    """Spell a delayed job; an empty name is four zero bytes."""
+    """Encode a delayed job; an empty name is four zero bytes."""
     text = name.encode()
     return len(text).to_bytes(_PREFIX_BYTES, "little") + text + envelope
 
@@ -208,7 +208,7 @@ def encode_dlq(
     fingerprint: str = "",
     traceback: str = "",
 ) -> list[bytes]:
-    """Spell a DLQ entry: the original's fields in its order, then ours where they are known."""
+    """Encode a DLQ entry: the original's fields in its order, then ours where they are known."""
     fields = [b"d", payload]
     _append(fields, b"n", name)
     fields += (b"source_id", source_id.encode(), b"reason", reason.encode())
@@ -241,7 +241,7 @@ def decode_dlq(entry_id: bytes | str, fields: Sequence[bytes] | None) -> DlqEntr
 
 
 def encode_traceback(text: str) -> bytes:
-    """Spell a traceback: UTF-8, compressed with zlib where that pays."""
+    """Encode a traceback: UTF-8, compressed with zlib where that pays."""
     raw = text.encode(errors="backslashreplace")
     is_short = len(raw) < _COMPRESSED_BYTES_MIN and not raw.startswith(_ZLIB_MARK)
     return raw if is_short else zlib.compress(raw, 1)

@@ -1,4 +1,4 @@
-"""Reads every envelope the original reads, however it was spelled; slower than the typed way."""
+"""Reads every envelope the original reads, however it was encoded; slower than the typed way."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from chasquimq.engine.listeners import Listener
 from chasquimq.errors import SettingsError
 from chasquimq.job import DeliveredJob, Job, enter_job
 from chasquimq.model.delivery import Delivery
-from chasquimq.model.log import Pace, get_logger
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.store.consumer.decode import decode
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class HookCalls:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[JobHook, DeliveredJob]] = deque()
         self._waiting_bytes = 0
-        self._pace = Pace()
+        self._pace = LogThrottle()
 
     def start(self, hook: JobHook, job: DeliveredJob) -> None:
         """Call the hook soon; a job never waits for it, and where too many wait it is left out."""

@@ -23,7 +23,7 @@ from chasquimq.cli.output.render import emit_json, emit_table, mask_secrets
 from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
 
 if TYPE_CHECKING:
-    from chasquimq.model.diagnosis import Finding
+    from chasquimq.model.diagnosis import Diagnosis
     from chasquimq.queue.inspector import Inspector
 
 EXIT_FINDINGS = 1
@@ -44,7 +44,7 @@ def doctor(
     Looks only, and changes nothing.
     """
     findings = run(_diagnose(queue, group, lease_ms, redis_url))
-    troubles = [finding for finding in findings if finding.is_trouble]
+    troubles = [finding for finding in findings if finding.is_problem]
     if as_json:
         emit_json({"ok": not troubles, "checks": list(map(_facts, findings))})
     else:
@@ -55,7 +55,7 @@ def doctor(
 
 async def _diagnose(
     queue: str | None, group: str, lease_ms: int, redis_url: str | None
-) -> list[Finding]:
+) -> list[Diagnosis]:
     from chasquimq.queue.inspector import Inspector
 
     try:
@@ -70,7 +70,9 @@ async def _diagnose(
         return [_unusable(refused)]
 
 
-async def _permitted(work: Coroutine[Any, Any, list[Finding]], queue: str = "") -> list[Finding]:
+async def _permitted(
+    work: Coroutine[Any, Any, list[Diagnosis]], queue: str = ""
+) -> list[Diagnosis]:
     """What was found; a missing right hides only what it is needed for."""
     from chasquimq.model.diagnosis import error
 
@@ -85,7 +87,7 @@ async def _permitted(work: Coroutine[Any, Any, list[Finding]], queue: str = "") 
 
 async def _diagnose_queues(
     inspector: Inspector, queue: str | None, group: str, lease_ms: int
-) -> list[Finding]:
+) -> list[Diagnosis]:
     names = await _names(inspector, queue)
     return await _check_queues(inspector, names, group, lease_ms)
 
@@ -111,8 +113,8 @@ async def _refuse_unknown(inspector: Inspector, queue: str) -> None:
 
 async def _check_queues(
     inspector: Inspector, names: Sequence[str], group: str, lease_ms: int
-) -> list[Finding]:
-    findings: list[Finding] = []
+) -> list[Diagnosis]:
+    findings: list[Diagnosis] = []
     with progress_bar("checking queues") as advance:
         for done, name in enumerate(names):
             advance(done, len(names))
@@ -120,7 +122,7 @@ async def _check_queues(
     return findings
 
 
-def _unusable(refused: StoreError) -> Finding:
+def _unusable(refused: StoreError) -> Diagnosis:
     from chasquimq.model.diagnosis import error
 
     # Messages of our errors end with what to try; those of the server do not.
@@ -130,7 +132,7 @@ def _unusable(refused: StoreError) -> Finding:
     return error("server", found, remedy)
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _row(finding: Diagnosis) -> dict[str, Any]:
     return {
         "": MARKS[finding.level],
         "queue": finding.queue,
@@ -139,7 +141,7 @@ def _row(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _show_remedies(troubles: list[Finding]) -> None:
+def _show_remedies(troubles: list[Diagnosis]) -> None:
     if not troubles:
         click.echo("\nnothing to do")
         return
@@ -148,11 +150,11 @@ def _show_remedies(troubles: list[Finding]) -> None:
     emit_table(rows, has_header=False, text=("check", "remedy"))
 
 
-def _title(finding: Finding) -> str:
+def _title(finding: Diagnosis) -> str:
     return f"{finding.queue}: {finding.check}" if finding.queue else finding.check
 
 
-def _facts(finding: Finding) -> dict[str, Any]:
+def _facts(finding: Diagnosis) -> dict[str, Any]:
     return {
         "queue": finding.queue,
         "check": finding.check,

@@ -55,12 +55,12 @@ def remove(
     Asks for the name of the group, unless --yes is given. A group with a live consumer or pending
     jobs stays, unless --force is given. No job is lost: those that it held run again.
     """
-    from chasquimq.model.queue_diagnosis import still_used
+    from chasquimq.model.queue_diagnosis import group_still_used
 
     async def removed(seen: Visit) -> GroupUse:
         known = await _known(seen, queue, name)
         if known.is_used and not is_forced:
-            raise still_used(queue, known)
+            raise group_still_used(queue, known)
         if not is_sure:
             confirm_name(clean(f"the group {known} of {queue} will be removed"), name, of="group")
         found = await seen.inspector.remove_group(queue, name, force=is_forced)

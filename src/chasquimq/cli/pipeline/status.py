@@ -26,7 +26,7 @@ from chasquimq.model.json_value import json_value
 from chasquimq.server.finder import find_server
 
 if TYPE_CHECKING:
-    from chasquimq.model.diagnosis import Finding
+    from chasquimq.model.diagnosis import Diagnosis
     from chasquimq.spark.pipeline.retention import RetentionLook
     from chasquimq.spark.query.progress import Behind, Extent, Place
 
@@ -181,7 +181,7 @@ def check(
             *_about_unread(url, queues, lake),
             *_about_lake(lake),
         ]
-    troubles = [finding for finding in findings if finding.is_trouble]
+    troubles = [finding for finding in findings if finding.is_problem]
     if as_json:
         emit_json({"ok": not troubles, "checks": list(map(_finding_facts, findings))})
     else:
@@ -189,7 +189,7 @@ def check(
     return EXIT_FINDINGS if troubles else 0
 
 
-def _about_streams(url: str, queues: tuple[str, ...], trigger_s: float) -> list[Finding]:
+def _about_streams(url: str, queues: tuple[str, ...], trigger_s: float) -> list[Diagnosis]:
     from chasquimq.settings import ConnectionSettings
     from chasquimq.spark.pipeline.retention import RetentionLook
 
@@ -201,7 +201,7 @@ def _about_streams(url: str, queues: tuple[str, ...], trigger_s: float) -> list[
         look.close()
 
 
-def _about_queue(look: RetentionLook, queue: str, trigger_s: float) -> list[Finding]:
+def _about_queue(look: RetentionLook, queue: str, trigger_s: float) -> list[Diagnosis]:
     """The channel that would be read: the history where there is one."""
     from chasquimq.model.diagnosis import warning
     from chasquimq.spark.pipeline.retention import advise
@@ -214,7 +214,7 @@ def _about_queue(look: RetentionLook, queue: str, trigger_s: float) -> list[Find
     return [replace(advise(read, trigger_s), queue=queue)]
 
 
-def _about_unread(url: str, queues: tuple[str, ...], lake: Path) -> list[Finding]:
+def _about_unread(url: str, queues: tuple[str, ...], lake: Path) -> list[Diagnosis]:
     """What is gone already and was not read; the next batch writes it down as lost."""
     from chasquimq.model.diagnosis import error
     from chasquimq.settings import ConnectionSettings
@@ -235,7 +235,7 @@ def _entries(count: int) -> str:
     return "1 entry was" if count == 1 else f"{count:,} entries were"
 
 
-def _about_lake(lake: Path) -> list[Finding]:
+def _about_lake(lake: Path) -> list[Diagnosis]:
     """What was lost already; a lake that is not there yet has lost nothing."""
     from chasquimq.model.diagnosis import note, ok
     from chasquimq.spark.query.audit import gaps
@@ -253,7 +253,7 @@ def _about_lake(lake: Path) -> list[Finding]:
     return [note("lake", f"{found}; chasqui pipeline sql 'from bronze_gaps' lists them")]
 
 
-def _show(findings: list[Finding], troubles: list[Finding]) -> None:
+def _show(findings: list[Diagnosis], troubles: list[Diagnosis]) -> None:
     rows = [
         {"": MARKS[one.level], "queue": one.queue, "check": one.check, "found": one.found}
         for one in findings
@@ -267,7 +267,7 @@ def _show(findings: list[Finding], troubles: list[Finding]) -> None:
     emit_table(todo, has_header=False, text=("remedy",))
 
 
-def _finding_facts(finding: Finding) -> dict[str, Any]:
+def _finding_facts(finding: Diagnosis) -> dict[str, Any]:
     return {
         "queue": finding.queue,
         "check": finding.check,

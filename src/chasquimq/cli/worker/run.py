@@ -26,8 +26,7 @@ from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import StopSignals
 from chasquimq.server.finder import URL_VARIABLES
 from chasquimq.telemetry.http import MetricsServer
-from chasquimq.telemetry.labelled import QueueLabeled
-from chasquimq.telemetry.sink import MetricsSink
+from chasquimq.telemetry.sink import MetricsSink, QueueLabeled
 
 if TYPE_CHECKING:
     from chasquimq.cli.endpoint import Endpoint

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from chasquimq.errors import ServerRefused
-from chasquimq.model.diagnosis import Finding, error, note, ok, size_text, warning
+from chasquimq.model.diagnosis import Diagnosis, error, note, ok, size_text, warning
 from chasquimq.settings import ConnectionSettings, EventSettings, HistorySettings
 from chasquimq.spark.offsets import id_parts
 from chasquimq.spark.report.format import count_text, ms_text, rate_text
@@ -121,7 +121,7 @@ _STEP_BYTES: Final = 16 * 1024 * 1024
 _STEP_EVENTS: Final = 100_000
 
 
-def advise(kept: Kept, trigger_s: float) -> Finding:
+def advise(kept: Kept, trigger_s: float) -> Diagnosis:
     """One finding about one channel of a queue."""
     held_s = kept.at_peak_s
     if held_s is None:

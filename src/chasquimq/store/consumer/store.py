@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.log import get_logger
-from chasquimq.model.queue_diagnosis import SILENT_MS_MAX, GroupUse, conflict
+from chasquimq.model.queue_diagnosis import SILENT_MS_MAX, GroupUse, group_conflict
 from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
 from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, Batch, EntryDecoder
 from chasquimq.store.consumer.settle import SettleCalls, flat, settle
@@ -328,7 +328,7 @@ class ConsumerStore:
         args = (self.group, self.consumer, PARKING, SILENT_MS_MAX)
         others = await script.run(connection, "join_group", [self.keys.stream], *args)
         if others:
-            raise conflict(self.keys.queue, self.group, _uses(others))
+            raise group_conflict(self.keys.queue, self.group, _uses(others))
         create = ("XGROUP", "CREATE", self.keys.wake, self.group, "0", "MKSTREAM")
         (reply,) = await connection.send(pack(create))
         # Without it a worker reads as often as a busy one, and keeps all promises.

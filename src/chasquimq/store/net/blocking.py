@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from chasquimq.errors import ConnectionLost, StoreError
-from chasquimq.model.reconnect import dial_delay_ms
+from chasquimq.model.backoff import dial_delay_ms
 from chasquimq.store.net.address import check_listener, new_blocking_connection
 from chasquimq.store.net.connect import client_errors_as_ours
 from chasquimq.store.net.connection import Part, Reply, pack

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
-from chasquimq.model.reconnect import dial_delay_ms
+from chasquimq.model.backoff import dial_delay_ms
 from chasquimq.store.net.address import (
     check_listener,
     new_async_connection,

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
-from chasquimq.model.log import Pace, get_logger
-from chasquimq.model.reconnect import DialSchedule
+from chasquimq.model.backoff import DialSchedule
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.store.net.connect import DialRefusals, dial
 from chasquimq.store.net.connection import Connection, Part, Reply
 from chasquimq.store.net.errors import (
@@ -36,8 +36,8 @@ _YOUNG_S = 1.0
 _HANG_UP_S = 1.0
 _HANG_UP_ROUNDS = 3
 # All connections of a process that one address refuses share one line of the log.
-_refusals_logged: defaultdict[str, Pace] = defaultdict(Pace)
-_outages_logged: defaultdict[str, Pace] = defaultdict(Pace)
+_refusals_logged: defaultdict[str, LogThrottle] = defaultdict(LogThrottle)
+_outages_logged: defaultdict[str, LogThrottle] = defaultdict(LogThrottle)
 # Since when an address could not be dialled; the first connection that is back reports the end.
 _away_since_s: dict[str, float] = {}
 

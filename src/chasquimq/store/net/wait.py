@@ -9,8 +9,8 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
+from chasquimq.model.backoff import dial_delay_ms
 from chasquimq.model.log import get_logger
-from chasquimq.model.reconnect import dial_delay_ms
 from chasquimq.store.net.errors import Action, action_for
 from chasquimq.store.net.reconnect import Link
 from chasquimq.store.net.route import Route

@@ -132,7 +132,7 @@ class PlainWrite:
 
     def pieces(self) -> Pieces:
         if len(self.jobs) <= _PIECE_MIN:
-            return ((self._template.spell(self.jobs), len(self.jobs)),)
+            return ((self._template.encode(self.jobs), len(self.jobs)),)
         return self._many_pieces()
 
     def _many_pieces(self) -> Iterator[tuple[bytes, int]]:
@@ -140,10 +140,10 @@ class PlainWrite:
         size = max(_PIECE_MIN, -(-len(self.jobs) // _PIECES_MAX))
         for at in range(0, len(self.jobs), size):
             piece = self.jobs[at : at + size]
-            yield self._template.spell(piece), len(piece)
+            yield self._template.encode(piece), len(piece)
 
     def request_with_text(self) -> bytes:
-        return self._template.spell(self.jobs)
+        return self._template.encode(self.jobs)
 
     def marks(self, replies: list[Reply]) -> list[AddMark] | None:
         if set(map(type, replies)) != {bytes}:

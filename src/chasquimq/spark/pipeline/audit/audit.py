@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from chasquimq.model.history import DayCounts, Verdict, judge_days
+from chasquimq.model.history import DayCounts, DayVerdict, judge_days
 from chasquimq.spark.lake.checkpoints import own_folder
 from chasquimq.spark.lake.files import write_table
 from chasquimq.spark.lake.lake import Change, Lake
@@ -67,7 +67,7 @@ def _rows(queue: str, channel: str, days: Days, compared: Sequence[str]) -> list
 
 
 def _row(
-    days: Days, spell: Spell, counts: DayCounts, verdict: Verdict, channel: str
+    days: Days, spell: Spell, counts: DayCounts, verdict: DayVerdict, channel: str
 ) -> dict[str, Any]:
     queue, day = counts.queue, counts.day
     ends = days.of(days.facts.ends, day, queue)
