@@ -17,7 +17,7 @@ from support.waiting import patience
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "chasquimq", "demo", "--quick"]
 # Stands where a package stood, and is not there.
-WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from chasquimq.cli.main import main; sys.exit(main())"
+WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from chasquimq.cli.app import main; sys.exit(main())"
 FEW = ["--jobs", "1000"]
 COLUMNS_MAX = 80
 RUN_S_MAX = 15

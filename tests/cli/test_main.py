@@ -24,7 +24,7 @@ TURNS_MAX = 60
 
 WHAT_HELP_LOADS = """
 import sys
-from chasquimq.cli.main import main
+from chasquimq.cli.app import main
 main(["--help"])
 print(sorted({name.split(".")[0] for name in sys.modules} & {"redis", "rich", "msgspec"}))
 print(sorted(name for name in sys.modules if name.startswith("chasquimq.cli.")))

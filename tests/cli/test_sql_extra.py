@@ -32,7 +32,7 @@ found = PathFinder.find_spec
 PathFinder.find_spec = staticmethod(
     lambda name, *where: None if name.split(".")[0] in {hidden!r} else found(name, *where)
 )
-from chasquimq.cli.main import main
+from chasquimq.cli.app import main
 sys.exit(main())
 """
 LAKE_COMMANDS = (

@@ -23,7 +23,9 @@ from support.made_lake import EVIL, append, make_example, minutes
 SOURCES = Path(__file__).parents[2] / "src"
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
 # Stands where a package stood, and is not there.
-HIDE = "import sys; sys.modules[{name!r}] = None; from chasquimq.cli.main import main; sys.exit(main())"
+HIDE = (
+    "import sys; sys.modules[{name!r}] = None; from chasquimq.cli.app import main; sys.exit(main())"
+)
 
 
 MINUTE = {

@@ -11,7 +11,7 @@ import pytest
 
 SOURCES = Path(__file__).parents[2] / "src"
 KILLED = -9
-MAKE = "from chasquimq.spark.scratch import scratch_folder; print(scratch_folder(), flush=True); "
+MAKE = "from chasquimq.spark.session import scratch_folder; print(scratch_folder(), flush=True); "
 DIE = "import os; os.kill(os.getpid(), 9)"
 WAIT = "import sys; sys.stdin.read()"
 

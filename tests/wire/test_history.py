@@ -265,7 +265,9 @@ def test_rows_of_all_kinds_keep_their_order_in_an_entry():
     usual = [delivery(f"usual-{at}", spent=0, earlier=0) for at in range(50)]
     block.rows.add(delivery("dead"), AttemptOutcome.DEAD, OFFSET_US, failure=failure)
     block.add_completed(usual, OFFSET_US)
-    block.rows.add_rejected(RejectedEntry(b"7-0", DlqReason.MALFORMED, "no d", "ping", b""), failure)
+    block.rows.add_rejected(
+        RejectedEntry(b"7-0", DlqReason.MALFORMED, "no d", "ping", b""), failure
+    )
     block.add_completed([delivery("again", name="ping")], OFFSET_US)
 
     rows = decode_history(encoded(block)).rows()
