@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench docs ci lock platforms release-tools audit sbom dist
+.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench count docs ci lock platforms release-tools audit sbom dist
 MINUTES ?= 120
 JOBS ?= 1000000
 SERVER ?= valkey
@@ -49,6 +49,10 @@ mutants: ## break a copy in one place at a time; a test must notice each
 
 bench: ## numbers
 	@./chasqui bench
+
+count: setup ## modules, their importers and names, and the files that each path leads through
+	@.venv/bin/python tools/count_modules.py
+	@.venv/bin/python -P -m pytest tests/rooms/test_paths.py tests/spark/pipeline/test_pipeline_path.py -q -rP -p no:logging
 
 docs: setup ## the pages as a site in build/site; a broken link fails
 	@.venv/bin/python tools/build_site.py
