@@ -37,7 +37,7 @@ from chasquimq.errors import (
     SettingsError,
     UnrecoverableError,
 )
-from chasquimq.store.consumer import decode as payloads
+from chasquimq.store.consumer import decode
 from support.waiting import patience
 
 HANDLERS = """
@@ -173,7 +173,7 @@ def run(pool: ProcessPool, name: str, data: Any = None, timeout_ms: int | None =
 
 
 def values_of(name: str, data: Any) -> JobValues:
-    return ("id-1", name, payloads.encode(data), 2, 1_700_000_000_000, 3, True)
+    return ("id-1", name, decode.encode(data), 2, 1_700_000_000_000, 3, True)
 
 
 def is_running(pid: int) -> bool:
@@ -711,8 +711,8 @@ async def test_children_import_as_their_parent_does_and_hide_how_they_were_helpe
 
 SCRIPT = """
 import asyncio, os, sys, time
-from chasquimq.engine.process_pool import ProcessPool
-from chasquimq.store import payloads
+from chasquimq.engine.process_pool.pool import ProcessPool
+from chasquimq.store.consumer import decode
 
 def handler(job):
     print("handler says", job.data, flush=False)
@@ -724,7 +724,7 @@ def nap(job):
         time.sleep(0.01)
 
 def values(data):
-    return ("id-1", "job", payloads.encode(data), 0, 0, 1, False)
+    return ("id-1", "job", decode.encode(data), 0, 0, 1, False)
 
 async def main(mode):
     pool = ProcessPool({"handler": handler, "nap": nap}, 2)
@@ -785,9 +785,7 @@ def test_a_handler_of_a_module_run_with_m_is_imported_by_its_name(
 
 
 def test_a_handler_typed_at_a_prompt_is_refused() -> None:
-    code = (
-        "from chasquimq.engine.process_pool import ProcessPool\ndef f(job): ...\nProcessPool(f, 1)"
-    )
+    code = "from chasquimq.engine.process_pool.pool import ProcessPool\ndef f(job): ...\nProcessPool(f, 1)"
 
     ended = run_program("-c", code)
 

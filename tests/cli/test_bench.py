@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import target
+from benchmarks import server
 from benchmarks.scenario import WHATS
 from chasquimq.cli.app import main
 from support.waiting import eventually
@@ -166,7 +166,7 @@ def test_a_server_that_does_not_answer_ends_with_a_line(capsys, tmp_path):
 
 
 def test_a_machine_without_a_server_is_told_the_remedies(capsys, monkeypatch):
-    monkeypatch.setattr(target, "find_binary", lambda _environ: None)
+    monkeypatch.setattr(server, "find_binary", lambda _environ: None)
 
     assert main(["bench", "add"]) == 1
 

@@ -75,8 +75,13 @@ def test_help_imports_no_command_no_client_and_no_drawing(environ: dict[str, str
 
     libraries, ours = answer.stdout.splitlines()[-2:]
     assert libraries == "[]"
-    assert (
-        ours == "['chasquimq.cli.interrupts', 'chasquimq.cli.app', 'chasquimq.cli.output.render']"
+    assert ours == str(
+        [
+            "chasquimq.cli.app",
+            "chasquimq.cli.interrupts",
+            "chasquimq.cli.output",
+            "chasquimq.cli.output.render",
+        ]
     )
 
 
