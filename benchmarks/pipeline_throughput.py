@@ -30,7 +30,7 @@ from chasquimq.spark.pipeline.settings import PipelineSettings
 from chasquimq.spark.session import SessionSettings, open_session
 from chasquimq.store.net.blocking import BlockingConnection
 from chasquimq.store.net.connection import pack
-from chasquimq.wire.history import HistoryBlock, encode_history
+from chasquimq.wire.history_writer import HistoryBlock, encode_history
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.new_job import new_job_ids
 

@@ -17,7 +17,8 @@ from chasquimq.errors import (
 )
 from chasquimq.settings import AbilitySettings
 from chasquimq.store.producer.writes import AddMark
-from chasquimq.wire.codec import decode_envelope, decode_payload, split_envelope
+from chasquimq.wire.envelope import decode_envelope, split_envelope
+from chasquimq.wire.payload import decode_payload
 from support.faultproxy import FaultProxy
 from support.raw import Raw
 from support.waiting import eventually

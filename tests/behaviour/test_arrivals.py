@@ -8,7 +8,8 @@ import pytest
 
 from chasquimq.model.backoff import RetryOverride
 from chasquimq.model.retry import fingerprint
-from chasquimq.wire.codec import encode_envelope, encode_payload
+from chasquimq.wire.envelope import encode_envelope
+from chasquimq.wire.payload import encode_payload
 from support.waiting import eventually
 
 

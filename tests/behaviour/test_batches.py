@@ -85,7 +85,7 @@ async def test_an_answer_that_fits_no_batch_fails_it_with_a_sentence(queue, runn
 
 
 async def test_a_job_that_cannot_be_decoded_fails_alone(queue, running_worker, raw):
-    from chasquimq.wire.codec import encode_envelope
+    from chasquimq.wire.envelope import encode_envelope
 
     seen = []
 

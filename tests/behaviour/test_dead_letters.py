@@ -11,7 +11,7 @@ import pytest
 
 from chasquimq import Queue, UnrecoverableError
 from chasquimq.errors import SettingsError, StoreError
-from chasquimq.wire.codec import encode_envelope, split_envelope
+from chasquimq.wire.envelope import encode_envelope, split_envelope
 from chasquimq.wire.stream_entry import encode_dlq
 from support.waiting import eventually, patience
 from wire.vectors import load

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chasquimq.errors import IdConflict, LimitExceeded, SettingsError
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.stream_entry import split_member
 from support.waiting import eventually, patience
 

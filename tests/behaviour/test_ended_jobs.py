@@ -11,7 +11,7 @@ import pytest
 from chasquimq import UnrecoverableError
 from chasquimq.blocking import Queue as BlockingQueue
 from chasquimq.settings import RetrySettings
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.history import decode_history
 from chasquimq.wire.outcome import decode_outcome
 from support.waiting import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.wire.codec import (
+from chasquimq.wire.envelope import (
     EXTRAS_BYTES_MAX,
     EXTRAS_DEPTH_MAX,
     decode_envelope,

@@ -13,7 +13,7 @@ from chasquimq import UnrecoverableError
 from chasquimq.errors import SettingsError, StoreError
 from chasquimq.store.inspect.find_job import ENTRIES_MAX, FinderStore, fair_shares
 from chasquimq.store.inspect.pages import ReadStore
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.new_job import new_job_id
 from chasquimq.wire.stream_entry import encode_member
 from support.raw import Raw

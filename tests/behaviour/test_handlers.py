@@ -13,7 +13,7 @@ import pytest
 from chasquimq import UnrecoverableError, Worker, current_job
 from chasquimq.errors import RetryLater, SettingsError
 from chasquimq.settings import RetrySettings
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from support import fault_worker
 from support.waiting import eventually
 

@@ -11,7 +11,7 @@ import pytest
 
 from chasquimq import Worker
 from chasquimq.settings import RetrySettings, UpkeepSettings
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member
 from chasquimq.worker.upkeep import Upkeep
 from support.monitor import Monitor

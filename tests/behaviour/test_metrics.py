@@ -12,7 +12,7 @@ import pytest
 from chasquimq import InMemorySink, MetricsSink, RetryLater, UnrecoverableError, Worker
 from chasquimq.settings import RetrySettings
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome, RetryScheduled, StaleOutcomes
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from support.waiting import eventually
 
 SOON = RetrySettings(

@@ -11,7 +11,7 @@ import pytest
 
 from chasquimq import Consumer, Producer, Scheduler, UnrecoverableError, Worker, _native
 from chasquimq.errors import LimitExceeded, ServerUnreachable, SettingsError, StoreError
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.stream_entry import split_member
 from support.waiting import eventually
 

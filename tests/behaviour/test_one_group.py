@@ -10,7 +10,7 @@ import pytest
 
 from chasquimq import Worker
 from chasquimq.errors import GroupConflict
-from chasquimq.model.queue_diagnosis import SILENT_MS_MAX
+from chasquimq.model.snapshot import SILENT_MS_MAX
 from chasquimq.store.consumer import store as consuming
 from support.waiting import eventually
 from support.workers import RunningWorker

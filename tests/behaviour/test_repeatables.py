@@ -23,7 +23,7 @@ from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.inspect.queue import server_ms
 from chasquimq.store.net.reconnect import Link
 from chasquimq.store.repeatables import FiringStore
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.new_job import ulid_ms
 from chasquimq.wire.repeat import RepeatSpec, encode_spec
 from chasquimq.worker.upkeep import Upkeep

@@ -13,7 +13,7 @@ from chasquimq.errors import RetryLater
 from chasquimq.model.retry import fingerprint
 from chasquimq.settings import RetrySettings
 from chasquimq.store.inspect.queue import server_ms
-from chasquimq.wire.codec import decode_envelope, encode_envelope, read_extras
+from chasquimq.wire.envelope import decode_envelope, encode_envelope, read_extras
 from chasquimq.wire.stream_entry import split_member
 from support.waiting import eventually, patience
 from wire.vectors import cases, load

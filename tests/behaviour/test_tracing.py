@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from chasquimq import Queue, RetryLater, Tracing, UnrecoverableError, blocking
 from chasquimq.settings import RetrySettings
-from chasquimq.wire.codec import encode_envelope, read_extras
+from chasquimq.wire.envelope import encode_envelope, read_extras
 from support.waiting import eventually
 
 SOON = RetrySettings(initial_backoff_ms=1, max_backoff_ms=1, jitter_ms=0)

@@ -13,7 +13,7 @@ import chasquimq
 from chasquimq import Queue
 from chasquimq.errors import IdConflict
 from chasquimq.settings import AbilitySettings
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from support.waiting import eventually
 
 SRC = Path(chasquimq.__file__).parents[1]

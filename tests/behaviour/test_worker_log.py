@@ -12,7 +12,8 @@ import pytest
 from chasquimq import Queue, RetryLater, UnrecoverableError, Worker
 from chasquimq.engine import failure_log
 from chasquimq.settings import AbilitySettings, RetrySettings
-from chasquimq.wire.codec import encode_envelope, encode_payload
+from chasquimq.wire.envelope import encode_envelope
+from chasquimq.wire.payload import encode_payload
 from support.faultproxy import FaultProxy
 from support.waiting import eventually
 

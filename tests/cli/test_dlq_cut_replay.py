@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chasquimq.cli.dlq.outcome import replays
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from support.made_lake import append
 from support.waiting import eventually
 

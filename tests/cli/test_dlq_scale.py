@@ -13,7 +13,8 @@ import pytest
 
 from chasquimq.queue.inspector import open_envelope
 from chasquimq.store.net.connection import pack
-from chasquimq.wire.codec import encode_envelope, encode_payload
+from chasquimq.wire.envelope import encode_envelope
+from chasquimq.wire.payload import encode_payload
 from support.waiting import eventually
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from chasquimq.model.diagnosis import ServerFacts, check_server
-from chasquimq.model.queue_diagnosis import GroupUse, QueueFacts, RunTimes, check_queue
-from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
+from chasquimq.model.queue_diagnosis import QueueFacts, RunTimes, check_queue
+from chasquimq.model.snapshot import GroupUse, Snapshot, WorkerSnapshot
 from chasquimq.store.net import script
 from support.command import ESCAPES
 from support.waiting import eventually

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from chasquimq import Queue, RepeatPattern
-from chasquimq.wire.codec import encode_envelope, encode_payload
+from chasquimq.wire.envelope import encode_envelope
+from chasquimq.wire.payload import encode_payload
 from chasquimq.wire.stream_entry import encode_member
 from support.command import ESCAPES
 from support.screen import CONTROL, lines_of

@@ -6,7 +6,7 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.store.producer.writes import AddMark, send_pieces
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.new_job import JobEncoder
 
 ADDED = AddMark.ADDED

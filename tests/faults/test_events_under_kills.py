@@ -10,7 +10,7 @@ from itertools import chain
 import pytest
 
 from chasquimq import QueueEvents
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.outcome import decode_outcome
 from chasquimq.wire.stream_entry import split_member
 from support.journal import END_OK, read_journals

@@ -114,7 +114,7 @@ class Traffic:
 
 async def stored(url: str, queue: str) -> set[str]:
     """Ids of the jobs that are in the stream of a server."""
-    from chasquimq.wire.codec import split_envelope
+    from chasquimq.wire.envelope import split_envelope
 
     raw = await Raw.open(url, queue)
     try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chasquimq import Queue
 from chasquimq.errors import DecodeError
 from chasquimq.store.upkeep import UpkeepStore
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.stream_entry import encode_member, split_member
 from fuzz.seeds import RUN_S_MAX, budget, envelopes, golden, mutated
 from support.raw import Raw

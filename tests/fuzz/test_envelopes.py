@@ -7,15 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError, EncodeError
-from chasquimq.wire.codec import (
+from chasquimq.wire.envelope import (
     Envelope,
     decode_envelope,
-    decode_payload,
     encode_envelope,
-    encode_payload,
     read_extras,
     split_envelope,
 )
+from chasquimq.wire.payload import decode_payload, encode_payload
 from fuzz.seeds import RUN_S_MAX, budget, envelopes, golden, mutated
 
 DEPTH_MAX = 500

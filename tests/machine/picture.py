@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from chasquimq.errors import StoreError
 from chasquimq.store.net.connection import pack
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.stream_entry import split_member
 from support.raw import Raw
 

@@ -7,7 +7,7 @@ import pytest
 from chasquimq.errors import ServerOutOfMemory
 from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
 from chasquimq.store.consumer.store import ConsumerStore
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.stream_entry import split_member
 from machine.stepped_worker import SteppedWorker, expire_leases, losing_the_reply
 from support.raw import Raw

@@ -382,13 +382,13 @@ MUTANTS = (
         "tests/faults/test_admin_acts.py::test_administration_costs_no_job[valkey]",
     ),
     Mutant(
-        "unknown extensions are read", "src/chasquimq/wire/codec.py",
+        "unknown extensions are read", "src/chasquimq/wire/payload.py",
         "msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode",
         "msgspec.msgpack.Decoder().decode",
         "tests/wire/test_payload.py::test_unreadable_payloads_are_decode_errors",
     ),
     Mutant(
-        "nesting without a bottom", "src/chasquimq/wire/codec.py",
+        "nesting without a bottom", "src/chasquimq/wire/payload.py",
         "except (ValueError, RecursionError) as error:", "except ValueError as error:",
         "tests/wire/test_payload.py::test_unreadable_payloads_are_decode_errors",
     ),
@@ -559,13 +559,13 @@ MUTANTS = (
         "test_a_job_that_the_other_implementation_sent_back_is_dead_no_more[valkey]",
     ),
     Mutant(
-        "extras are as deep as they like", "src/chasquimq/wire/codec.py",
+        "extras are as deep as they like", "src/chasquimq/wire/envelope.py",
         "    if len(raw) > EXTRAS_DEPTH_MAX and _is_deep(extras):\n", "    if False:\n",
         f"{_EXTRAS}::test_extras_over_the_cap_are_rejected_with_their_bytes_and_others_go_on"
         "[valkey-one level too deep]",
     ),
     Mutant(
-        "extras are as long as they like", "src/chasquimq/wire/codec.py",
+        "extras are as long as they like", "src/chasquimq/wire/envelope.py",
         "    if len(raw) > EXTRAS_BYTES_MAX:\n", "    if False:\n",
         f"{_EXTRAS}::test_extras_over_the_cap_are_rejected_with_their_bytes_and_others_go_on"
         "[valkey-large]",

@@ -10,7 +10,7 @@ from typing import Any
 from chasquimq.errors import DecodeError
 from chasquimq.store.inspect.queue import server_ms
 from chasquimq.store.net import script
-from chasquimq.wire.codec import decode_envelope, encode_envelope
+from chasquimq.wire.envelope import decode_envelope, encode_envelope
 from chasquimq.wire.stream_entry import encode_member, split_member
 from support.raw import Raw
 

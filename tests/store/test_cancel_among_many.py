@@ -12,7 +12,7 @@ import pytest
 from chasquimq.errors import StoreError
 from chasquimq.model.backoff import RetryOverride
 from chasquimq.store.net.connection import pack
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"

@@ -10,7 +10,7 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.errors import ConnectionLost
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from support.waiting import eventually
 
 BULKS = 100

@@ -7,7 +7,7 @@ import pytest
 from chasquimq import Queue
 from chasquimq.errors import StoreError
 from chasquimq.store.net.script import script
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_dlq
 from support.faultproxy import LosesOneReply
 

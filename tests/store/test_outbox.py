@@ -10,8 +10,8 @@ from chasquimq.model.job_options import parse_durability
 from chasquimq.settings import AbilitySettings, ConnectionSettings, ProducerSettings
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.producer.writes import ADDED
-from chasquimq.wire.codec import encode_payload
 from chasquimq.wire.new_job import NewJob, new_job_id
+from chasquimq.wire.payload import encode_payload
 
 NOW_MS = 1_800_000_000_000
 

@@ -19,7 +19,7 @@ from chasquimq.store.producer.rows import (
     own_id_writes,
     run_write,
 )
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.new_job import encode_envelopes, job_digests, row_digests
 from support.older import without_many_set
 

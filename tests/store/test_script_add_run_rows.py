@@ -9,7 +9,7 @@ import pytest
 
 from chasquimq.errors import StoreError
 from chasquimq.store.producer.rows import bucket_keys
-from chasquimq.wire.codec import decode_envelope, encode_envelope
+from chasquimq.wire.envelope import decode_envelope, encode_envelope
 from chasquimq.wire.new_job import row_digests
 
 KEEP_MS = 60_000

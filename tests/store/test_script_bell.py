@@ -10,7 +10,7 @@ from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net import script
 from chasquimq.store.net.connect import open_connection
 from chasquimq.store.producer.rows import bucket_keys
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.new_job import row_digests
 
 GROUP = "default"

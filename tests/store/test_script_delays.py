@@ -6,7 +6,7 @@ import pytest
 
 from chasquimq.errors import StoreError
 from chasquimq.store.inspect.queue import server_ms
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member
 
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chasquimq.errors import ServerOutOfMemory, ServerRefused
-from chasquimq.model.queue_diagnosis import SILENT_MS_MAX
+from chasquimq.model.snapshot import SILENT_MS_MAX
 from chasquimq.store.net import script
 from support.raw import Raw
 

@@ -8,7 +8,7 @@ from chasquimq.settings import ConnectionSettings
 from chasquimq.store.inspect.queue import server_ms
 from chasquimq.store.net.reconnect import Link
 from chasquimq.store.upkeep import JanitorStore
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member
 
 GRACE_MS = 1_000

@@ -44,7 +44,7 @@ from chasquimq.store.producer.rows import (
 )
 from chasquimq.store.producer.writes import JOBS_PER_WRITE_MAX
 from chasquimq.store.upkeep import JanitorStore, UpkeepStore
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member
 from support.raw import Raw
 

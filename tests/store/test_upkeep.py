@@ -7,7 +7,7 @@ import pytest
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.reconnect import Link
 from chasquimq.store.upkeep import UpkeepStore
-from chasquimq.wire.codec import encode_envelope
+from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from chasquimq.wire.codec import decode_envelope, decode_payload
+from chasquimq.wire.envelope import decode_envelope
+from chasquimq.wire.payload import decode_payload
 from support.feed import Feed
 from support.servers import server_kinds
 

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.backoff import Backoff, RetryOverride
-from chasquimq.wire.codec import (
+from chasquimq.wire.envelope import (
     Envelope,
     changed_extras,
     decode_envelope,
     encode_envelope,
-    encode_payload,
     read_extras,
     split_envelope,
 )
+from chasquimq.wire.payload import encode_payload
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)

@@ -6,15 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from chasquimq.model.backoff import Backoff, RetryOverride
-from chasquimq.wire.codec import (
-    Envelope,
-    decode_envelope,
-    decode_payload,
-    encode_envelope,
-    encode_payload,
-)
+from chasquimq.wire.envelope import Envelope, decode_envelope, encode_envelope
 from chasquimq.wire.events import decode_event, encode_event
 from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.payload import decode_payload, encode_payload
 from chasquimq.wire.repeat import decode_spec, encode_spec, resolve_key
 from chasquimq.wire.stream_entry import (
     XaddTemplate,

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError, EncodeError
-from chasquimq.wire.codec import decode_payload, encode_payload
-from chasquimq.wire.plain_value import NESTING_MAX
+from chasquimq.wire.payload import NESTING_MAX, decode_payload, encode_payload
 
 SCALARS = (
     st.none()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError
-from chasquimq.wire.codec import value_end
+from chasquimq.wire.envelope import value_end
 
 SCALARS = (
     st.none()

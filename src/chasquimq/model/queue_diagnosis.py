@@ -1,4 +1,4 @@
-"""Which consumer groups use a queue, and the way out for a worker of another one."""
+"""Checks the state of one queue: groups, workers, leases, late jobs, the DLQ; says what to do."""
 
 from __future__ import annotations
 
@@ -6,80 +6,21 @@ import difflib
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
-from chasquimq.errors import GroupConflict, StoreError
 from chasquimq.model.delivery import DlqReason
 from chasquimq.model.diagnosis import Diagnosis, error, note, ok, size_text, warning
-from chasquimq.model.json_value import ToDict
-from chasquimq.model.snapshot import DelayedJob, Snapshot, WorkerSnapshot, WrongType, leases_of
-
-# A live worker asks for jobs at least every 5 s. One that has been silent for longer than this
-# is dead, and keeps its group in use only by the jobs that it holds.
-SILENT_MS_MAX = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class GroupUse(ToDict):
-    """A consumer group: its consumers that the server heard of lately, and the jobs they hold."""
-
-    name: str
-    workers: int = 0
-    pending: int = 0
-
-    @property
-    def is_used(self) -> bool:
-        return self.workers > 0 or self.pending > 0
-
-    def __str__(self) -> str:
-        noun = "consumer" if self.workers == 1 else "consumers"
-        return f"{self.name!r} ({self.workers:,} {noun}, {self.pending:,} pending)"
-
-
-def removal_command(queue: str, group: str) -> str:
-    """The command that removes a group, as a shell takes it."""
-    names = [queue, group]
-    dashes = ["--"] if any(name.startswith("-") for name in names) else []
-    return shlex.join(["chasqui", "group", "remove", *dashes, *names])
-
-
-def removal_advice(queue: str, others: Sequence[GroupUse]) -> str:
-    """How to get rid of groups that no worker uses any more."""
-    them = "them" if len(others) > 1 else "it"
-    commands = " and ".join(f"`{removal_command(queue, one.name)}`" for one in others)
-    drain = f"run a worker of {them} until it is idle, then " if _holds(others) else ""
-    return f"{drain}remove {them} with {commands}"
-
-
-def group_conflict(queue: str, group: str, others: Sequence[GroupUse]) -> GroupConflict:
-    """The refusal of a worker, while others use the queue."""
-    names = " and ".join(repr(one.name) for one in others)
-    return GroupConflict(
-        f"one group must consume queue {queue!r}, found {' and '.join(map(str, others))} beside "
-        f"{group!r}: what one group acks is deleted for all, and each would run every job; "
-        f"start this worker with group={others[0].name!r}, or give it another queue; if no worker "
-        f"uses {names} any more, {removal_advice(queue, others)}",
-        queue=queue,
-        group=group,
-        found=[one.name for one in others],
-    )
-
-
-def group_still_used(queue: str, group: GroupUse) -> StoreError:
-    """The refusal to remove a group."""
-    stop = f"stop its workers (a killed one counts for {SILENT_MS_MAX // 1000} s), or"
-    remedy = "run a worker of it until it is idle, or" if group.pending else stop
-    return StoreError(
-        f"a group must be unused to be removed, found {group} on queue {queue!r}; {remedy} add "
-        "--force: the jobs that it holds then run again"
-    )
-
-
-def _holds(others: Sequence[GroupUse]) -> bool:
-    return any(one.pending for one in others)
-
+from chasquimq.model.snapshot import (
+    DelayedJob,
+    GroupUse,
+    Snapshot,
+    WorkerSnapshot,
+    WrongType,
+    leases_of,
+    removal_advice,
+    removal_command,
+)
 
 DLQ_DEPTH_MAX = 100_000
 # A producer has to make the stream on some servers, which a group does.
@@ -101,7 +42,7 @@ class RunTimes(msgspec.Struct, frozen=True):
 
 
 class NameWaiting(msgspec.Struct, frozen=True):
-    """Jobs of one name that are put back for want of a handler: since when, and buried from when."""
+    """Jobs of one name that wait for a handler: since when, and when the first moves to the DLQ."""
 
     name: str
     count: int
@@ -119,9 +60,9 @@ class DeadKind(msgspec.Struct, frozen=True):
 
 
 class DeadLately(msgspec.Struct, frozen=True):
-    """What came into the DLQ within the last hour, by its entry ids; the most frequent kind first.
+    """The jobs that died within the last hour, by the entry ids of the DLQ; most frequent kind first.
 
-    `is_complete` False: there are more than were looked at.
+    `is_complete` is False where only a part of them was read.
     """
 
     in_hour: int = 0
@@ -131,10 +72,10 @@ class DeadLately(msgspec.Struct, frozen=True):
 
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server knows of one queue; None stands for nothing, or for nobody.
+    """What the server knows about one queue; None means none, or that nobody leads.
 
     `repeat_lag_ms` is how late the next repeatable job is. `unique_is_complete` and
-    `pending_looked_at` say how far a bounded search got.
+    `pending_looked_at` say how far a limited search got.
     """
 
     snapshot: Snapshot
@@ -153,13 +94,13 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     names_waiting: Sequence[NameWaiting] = ()
     dead_lately: DeadLately = DeadLately()
 
-    def living(self, lease_ms: int) -> list[WorkerSnapshot]:
-        """The workers that were heard of within a lease; `lease_ms` is assumed of those without a record."""
+    def live_workers(self, lease_ms: int) -> list[WorkerSnapshot]:
+        """The live workers; `lease_ms` is the lease of those that have no record."""
         return [one for one in self.workers if one.state(lease_ms) in ("alive", "silent")]
 
 
 def names_waiting(jobs: Iterable[DelayedJob]) -> list[NameWaiting]:
-    """The names that jobs wait for a handler of, most jobs first."""
+    """The job names that no handler has, the one with most waiting jobs first."""
     found: dict[str, list[DelayedJob]] = {}
     for job in jobs:
         if job.waits_for is not None:
@@ -175,13 +116,13 @@ def _name_waiting(name: str, jobs: Sequence[DelayedJob]) -> NameWaiting:
 
 
 def check_types(wrong: Sequence[WrongType]) -> list[Diagnosis]:
-    """A queue with a key of the wrong type cannot be looked at any further."""
+    """A key of the wrong type, which prevents any further check of its queue."""
     remedy = "rename or delete the key; find out which program wrote it"
     return [error("keys", str(one), remedy) for one in wrong]
 
 
 def check_rights(refused: str) -> list[Diagnosis]:
-    """Why a worker of the same user would not start."""
+    """The rights that a worker of the same user would lack."""
     found, _, remedy = refused.rpartition("; ")
     needed = "a user that runs no worker needs none of them"
     return [warning("rights", found, f"{remedy}; {needed}")]
@@ -191,7 +132,7 @@ def check_queue(facts: QueueFacts, lease_ms: int) -> list[Diagnosis]:
     """Every check of a queue, in the order to read them."""
     return [
         *_group(facts),
-        _somebody_works(facts, lease_ms),
+        _live_workers(facts, lease_ms),
         *_silent_workers(facts, lease_ms),
         *_dead_workers(facts, lease_ms),
         *_handlers(facts, lease_ms),
@@ -209,19 +150,19 @@ def check_queue(facts: QueueFacts, lease_ms: int) -> list[Diagnosis]:
 def _group(facts: QueueFacts) -> Iterator[Diagnosis]:
     others = [one for one in facts.groups if one.name != facts.snapshot.group]
     used = [one for one in others if one.is_used]
-    left_over = [one for one in others if not one.is_used]
+    unused = [one for one in others if not one.is_used]
     if used:
-        yield _in_the_way(facts, used)
+        yield _other_groups_in_use(facts, used)
     elif not facts.snapshot.has_group:
-        yield _missing(facts)
-    elif not left_over:
+        yield _group_missing(facts)
+    elif not unused:
         yield ok("group", f"{facts.snapshot.group!r} is there")
-    for one in left_over:
-        yield _left_over(facts.snapshot.queue, one)
+    for one in unused:
+        yield _unused_group(facts.snapshot.queue, one)
 
 
-def _in_the_way(facts: QueueFacts, others: Sequence[GroupUse]) -> Diagnosis:
-    """A worker of the group is refused, or was there first, and then the others are."""
+def _other_groups_in_use(facts: QueueFacts, others: Sequence[GroupUse]) -> Diagnosis:
+    """Other groups use the queue: a worker of one of them is refused."""
     queue, group = facts.snapshot.queue, facts.snapshot.group
     names = " and ".join(repr(one.name) for one in others)
     unless_used = f"if no worker uses {names} any more, {removal_advice(queue, others)}"
@@ -237,22 +178,22 @@ def _in_the_way(facts: QueueFacts, others: Sequence[GroupUse]) -> Diagnosis:
     return error("group", found, f"start workers of {others[0].name!r}; {unless_used}")
 
 
-def _missing(facts: QueueFacts) -> Diagnosis:
+def _group_missing(facts: QueueFacts) -> Diagnosis:
     group = facts.snapshot.group
     if not facts.snapshot.stream_depth:
         return note("group", f"no group {group!r} yet; the first worker makes it")
     return warning("group", f"no group {group!r} yet", f"start a worker of group {group!r}")
 
 
-def _left_over(queue: str, group: GroupUse) -> Diagnosis:
+def _unused_group(queue: str, group: GroupUse) -> Diagnosis:
     if group.name == PRODUCERS_GROUP:
         return note("group", f"{group.name!r} is there as well, made by a producer; nobody uses it")
     found = f"{group.name!r} is there as well, and nobody uses it"
     return warning("group", found, f"remove it with `{removal_command(queue, group.name)}`")
 
 
-def _somebody_works(facts: QueueFacts, lease_ms: int) -> Diagnosis:
-    alive, ready = facts.living(lease_ms), facts.snapshot.ready
+def _live_workers(facts: QueueFacts, lease_ms: int) -> Diagnosis:
+    alive, ready = facts.live_workers(lease_ms), facts.snapshot.ready
     parked = facts.snapshot.parked
     given_back = f", {parked:,} of them given back by workers that left" if parked else ""
     if alive or not ready:
@@ -271,7 +212,7 @@ def _silent_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
             )
             yield note(
                 "silent worker",
-                f"{_who(one)} was not heard of for {one.silent_ms / 1000:,.0f} s{jobs}",
+                f"{_worker_text(one)} was not heard of for {one.silent_ms / 1000:,.0f} s{jobs}",
             )
 
 
@@ -279,28 +220,28 @@ def _dead_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     for one in facts.workers:
         if one.pending and one.state(lease_ms) == "dead":
             silent = f"silent for {one.silent_ms // 1000:,} s"
-            found = f"{_who(one)} holds {one.pending:,} jobs, {silent}"
+            found = f"{_worker_text(one)} holds {one.pending:,} jobs, {silent}"
             remedy = "a running worker takes them over within its lease; start one"
             yield warning("dead worker", found, remedy)
 
 
-def _who(worker: WorkerSnapshot) -> str:
+def _worker_text(worker: WorkerSnapshot) -> str:
     """The name of a worker, and its host where the name does not say it."""
     host = worker.record.host if worker.record else ""
     return f"{worker.name} on {host}" if host and host not in worker.name else worker.name
 
 
 def _handlers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
-    """Jobs that are put back again and again, because the workers that met them lack their handler."""
-    living = facts.living(lease_ms)
-    told = [one for one in living if one.record is not None]
+    """Jobs that are retried again and again because no worker that read them has their handler."""
+    live = facts.live_workers(lease_ms)
+    recorded = [one for one in live if one.record is not None]
     for waiting in facts.names_waiting[:_NAMES_SHOWN_MAX]:
-        lacking = [one for one in told if one.record and one.record.lacks(waiting.name)]
-        if len(lacking) < len(told):
+        lacking = [one for one in recorded if one.record and one.record.lacks(waiting.name)]
+        if len(lacking) < len(recorded):
             yield _some_lack(waiting, lacking)
         else:
             yield _nobody_has(
-                facts.snapshot, waiting, _handler_names(told), len(living) - len(told)
+                facts.snapshot, waiting, _handler_names(recorded), len(live) - len(recorded)
             )
     left_out = facts.names_waiting[_NAMES_SHOWN_MAX:]
     if left_out:
@@ -331,7 +272,10 @@ def _nobody_has(
 
 
 def _some_lack(waiting: NameWaiting, lacking: Sequence[WorkerSnapshot]) -> Diagnosis:
-    names = ", ".join(_who(one) for one in lacking[:_NAMES_SHOWN_MAX]) or "a worker that has left"
+    names = (
+        ", ".join(_worker_text(one) for one in lacking[:_NAMES_SHOWN_MAX])
+        or "a worker that has left"
+    )
     more = f" and {len(lacking) - _NAMES_SHOWN_MAX} more" if len(lacking) > _NAMES_SHOWN_MAX else ""
     return warning(
         "handlers",
@@ -351,7 +295,7 @@ def _handler_names(workers: Sequence[WorkerSnapshot]) -> list[str]:
 
 
 def _mixed_versions(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
-    records = [one.record for one in facts.living(lease_ms) if one.record]
+    records = [one.record for one in facts.live_workers(lease_ms) if one.record]
     versions = Counter(one.version for one in records)
     if len(versions) > 1:
         found = " and ".join(f"{count} of {version}" for version, count in sorted(versions.items()))
@@ -359,7 +303,7 @@ def _mixed_versions(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
 
 
 def _mixed_leases(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
-    records = [one.record for one in facts.living(lease_ms) if one.record]
+    records = [one.record for one in facts.live_workers(lease_ms) if one.record]
     leases = leases_of(records)
     if len(leases) < 2:
         return
@@ -440,14 +384,14 @@ def _lease(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     times = facts.run_times
     if times is None:
         return
-    living = facts.living(lease_ms)
-    silent = [one for one in living if one.record is None]
-    lease_ms = min([one.lease_ms(lease_ms) for one in living], default=lease_ms)
+    live = facts.live_workers(lease_ms)
+    silent = [one for one in live if one.record is None]
+    lease_ms = min([one.lease_ms(lease_ms) for one in live], default=lease_ms)
     found = (
         f"{lease_ms / 1000:g} s; of {times.count:,} runs half took {times.p50_ms:,.1f} ms or less, "
         f"the longest {times.max_ms:,.1f} ms"
     )
-    if times.max_ms <= lease_ms or (living and not silent):
+    if times.max_ms <= lease_ms or (live and not silent):
         yield ok("lease", found)  # workers with a record renew it while a job runs
     else:
         remedy = "ours renew it; workers of ChasquiMQ (Rust) run such jobs twice, so raise it there"

@@ -27,9 +27,9 @@ from chasquimq.store.net.per_loop import PerLoop
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.producer.writes import AddDeadline, AddMark
 from chasquimq.telemetry.tracing import Tracing, tracing_of
-from chasquimq.wire.codec import encode_payload
 from chasquimq.wire.keys import check_queue_name
 from chasquimq.wire.new_job import JobEncoder, NewJob
+from chasquimq.wire.payload import encode_payload
 
 
 class TracedStore(ProducerStore):

@@ -17,9 +17,9 @@ from chasquimq.model.job_options import whole_number
 from chasquimq.queue.connections import Opening
 from chasquimq.store.dlq import DeadLetterStore, DlqQuery, Edit, Imported, Replayed, buried_ms
 from chasquimq.store.inspect.pages import ReadStore
-from chasquimq.wire.codec import decode_payload, encode_payload
 from chasquimq.wire.keys import check_job_name, check_many
 from chasquimq.wire.outcome import open_envelope
+from chasquimq.wire.payload import decode_payload, encode_payload
 from chasquimq.wire.stream_entry import DlqEntry, encode_traceback, is_entry_id
 
 _U64_MAX = 2**64 - 1

@@ -9,20 +9,16 @@ from typing import Self
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.diagnosis import Diagnosis, check_server
 from chasquimq.model.job_options import optional_ms, whole_number
-from chasquimq.model.queue_diagnosis import (
-    GroupUse,
-    check_queue,
-    check_rights,
-    check_types,
-    group_conflict,
-)
+from chasquimq.model.queue_diagnosis import check_queue, check_rights, check_types
 from chasquimq.model.snapshot import (
     DelayedJob,
+    GroupUse,
     JobState,
     Snapshot,
     Survey,
     WorkerSnapshot,
     WrongType,
+    group_conflict,
 )
 from chasquimq.settings import (
     CredentialProvider,

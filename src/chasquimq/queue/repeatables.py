@@ -20,9 +20,9 @@ from chasquimq.store.inspect.pages import ReadStore
 from chasquimq.store.net.clock import wall_ms
 from chasquimq.store.net.errors import about
 from chasquimq.store.repeatables import ListedSpec, RepeatStore
-from chasquimq.wire.codec import decode_payload
 from chasquimq.wire.keys import check_spec_key
 from chasquimq.wire.new_job import NewJob, new_job_id
+from chasquimq.wire.payload import decode_payload
 from chasquimq.wire.repeat import Bounds, NewRepeat, encode_repeat
 
 RepeatLike = RepeatPattern | Mapping[str, Any]

@@ -17,7 +17,7 @@ from chasquimq.model.retry import UNKNOWN_SINCE, UNKNOWN_UNTIL
 from chasquimq.store.inspect.pages import FIRST_PAGE_MAX, NamedPages, Pages, PageSize, StreamPages
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.producer.writes import leftovers
-from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras, split_envelope
+from chasquimq.wire.envelope import changed_extras, encode_envelope, raw_extras, split_envelope
 from chasquimq.wire.stream_entry import DlqEntry, decode_dlq, encode_dlq, first_values
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from chasquimq.store.inspect.pages import (
     StreamPages,
     delayed_job,
 )
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.stream_entry import read_fields
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from chasquimq.model.history import AttemptOutcome
 from chasquimq.model.retry import Failure
 from chasquimq.store.net import script
 from chasquimq.store.net.connection import pack
-from chasquimq.wire.history import HistoryBlock, encode_history
+from chasquimq.wire.history_writer import HistoryBlock, encode_history
 from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import msgspec
 from chasquimq.errors import DecodeError, StoreError
 from chasquimq.store.net.connection import Reply, pack
 from chasquimq.store.net.errors import Action, action_for
-from chasquimq.wire.codec import decode_payload
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.outcome import JobOutcome, decode_outcome
+from chasquimq.wire.payload import decode_payload
 
 if TYPE_CHECKING:
     from chasquimq.store.net.reconnect import Link

@@ -11,7 +11,7 @@ import msgspec
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.log import get_logger
-from chasquimq.model.queue_diagnosis import SILENT_MS_MAX, GroupUse, group_still_used
+from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, group_still_used
 from chasquimq.store.net import script
 from chasquimq.wire.keys import QueueKeys
 

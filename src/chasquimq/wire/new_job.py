@@ -15,8 +15,9 @@ import msgspec
 from chasquimq.errors import PayloadTooLarge, SettingsError, WireError
 from chasquimq.model.backoff import RetryOverride
 from chasquimq.model.job_options import Wait, optional_ms, retry_override, wait_of
-from chasquimq.wire.codec import encode_envelope, encode_payload, encode_plain_envelope
+from chasquimq.wire.envelope import encode_envelope, encode_plain_envelope
 from chasquimq.wire.keys import check_job_id, check_job_name
+from chasquimq.wire.payload import encode_payload
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _TIME_CHARS = 10

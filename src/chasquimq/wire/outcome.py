@@ -10,7 +10,8 @@ import msgspec
 from chasquimq.errors import DecodeError
 from chasquimq.model.json_value import ToDict
 from chasquimq.model.snapshot import WorkerRecord
-from chasquimq.wire.codec import decode_payload, split_envelope
+from chasquimq.wire.envelope import split_envelope
+from chasquimq.wire.payload import decode_payload
 
 COMPLETED = "completed"
 DEAD = "dead"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.spark.queues.enqueue import enqueue
-from chasquimq.wire.codec import decode_envelope, decode_payload
+from chasquimq.wire.envelope import decode_envelope
+from chasquimq.wire.payload import decode_payload
 from chasquimq.wire.stream_entry import read_fields, split_member
 
 

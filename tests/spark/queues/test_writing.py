@@ -13,7 +13,7 @@ from chasquimq.errors import RowsRefused, SettingsError, WriteFailed
 from chasquimq.spark.failures import complaint
 from chasquimq.spark.queues.enqueue import enqueue
 from chasquimq.store.producer.rows import bucket_keys
-from chasquimq.wire.codec import decode_envelope
+from chasquimq.wire.envelope import decode_envelope
 from support.waiting import eventually
 
 

@@ -10,7 +10,7 @@ import pytest
 from chasquimq.spark.queues.bodies import MISFIT, UNREADABLE, cells
 from chasquimq.spark.queues.options import parse_options
 from chasquimq.spark.queues.shapes import ddl_of
-from chasquimq.wire.codec import encode_payload
+from chasquimq.wire.payload import encode_payload
 
 
 @pytest.mark.parametrize(

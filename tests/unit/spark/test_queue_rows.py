@@ -15,8 +15,8 @@ from chasquimq.spark.queues.options import parse_options, refuse_for
 from chasquimq.spark.queues.rows import RowReader, Rows
 from chasquimq.spark.queues.source import QueueSource
 from chasquimq.spark.queues.values import values
-from chasquimq.wire.codec import decode_payload, encode_payload
 from chasquimq.wire.new_job import encode_envelopes, encode_values, job_digests, row_digests
+from chasquimq.wire.payload import decode_payload, encode_payload
 
 QUEUE = {"queue": "orders"}
 NESTED = pa.struct(

@@ -21,7 +21,7 @@ from chasquimq.cli.output.render import clean, emit_json, emit_list
 from chasquimq.errors import StoreError
 
 if TYPE_CHECKING:
-    from chasquimq.model.queue_diagnosis import GroupUse
+    from chasquimq.model.snapshot import GroupUse
 
 
 @click.group(cls=Group)
@@ -55,7 +55,7 @@ def remove(
     Asks for the name of the group, unless --yes is given. A group with a live consumer or pending
     jobs stays, unless --force is given. No job is lost: those that it held run again.
     """
-    from chasquimq.model.queue_diagnosis import group_still_used
+    from chasquimq.model.snapshot import group_still_used
 
     async def removed(seen: Visit) -> GroupUse:
         known = await _known(seen, queue, name)

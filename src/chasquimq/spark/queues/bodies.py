@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.json_value import json_value
-from chasquimq.wire.codec import decode_payload
+from chasquimq.wire.payload import decode_payload
 
 UNREADABLE = "payload: not one MessagePack value"
 MISFIT = "payload: does not fit its schema"

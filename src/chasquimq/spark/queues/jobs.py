@@ -14,7 +14,7 @@ from chasquimq.spark.queues.bodies import cells
 from chasquimq.spark.queues.options import Place
 from chasquimq.store.inspect.pages import RawMember
 from chasquimq.store.inspect.ranges import KeptResult, RawEntry
-from chasquimq.wire.codec import Envelope, decode_envelope
+from chasquimq.wire.envelope import Envelope, decode_envelope
 from chasquimq.wire.outcome import decode_outcome
 from chasquimq.wire.stream_entry import decode_dlq, read_fields, split_member
 

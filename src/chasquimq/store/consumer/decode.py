@@ -9,9 +9,9 @@ import msgspec
 
 from chasquimq.errors import DecodeError
 from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry, TakenOver
-from chasquimq.wire.codec import decode_payload as decode
-from chasquimq.wire.codec import encode_payload as encode
-from chasquimq.wire.codec import split_envelope
+from chasquimq.wire.envelope import split_envelope
+from chasquimq.wire.payload import decode_payload as decode
+from chasquimq.wire.payload import encode_payload as encode
 from chasquimq.wire.stream_entry import read_fields, read_text, read_uint
 
 __all__ = ["decode", "encode", "encode_result"]

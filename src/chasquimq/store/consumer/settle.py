@@ -9,7 +9,7 @@ from chasquimq.errors import StoreError
 from chasquimq.model.delivery import Delivery, RejectedEntry
 from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
 from chasquimq.store.net import script
-from chasquimq.wire.codec import changed_extras, encode_envelope, raw_extras
+from chasquimq.wire.envelope import changed_extras, encode_envelope, raw_extras
 from chasquimq.wire.outcome import encode_completed, encode_dead
 from chasquimq.wire.stream_entry import encode_dlq, encode_member
 

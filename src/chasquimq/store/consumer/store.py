@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.log import get_logger
-from chasquimq.model.queue_diagnosis import SILENT_MS_MAX, GroupUse, group_conflict
 from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
+from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, group_conflict
 from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, Batch, EntryDecoder
 from chasquimq.store.consumer.settle import SettleCalls, flat, settle
 from chasquimq.store.net import script

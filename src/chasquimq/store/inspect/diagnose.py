@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, cast
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.diagnosis import ServerFacts
 from chasquimq.model.queue_diagnosis import (
-    SILENT_MS_MAX,
     DeadKind,
     DeadLately,
-    GroupUse,
     NameWaiting,
     QueueFacts,
     RunTimes,
     names_waiting,
 )
-from chasquimq.model.snapshot import WrongType
+from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, WrongType
 from chasquimq.store.inspect.pages import DelayedListing, PageSize, StreamPages
 from chasquimq.store.inspect.queue import InspectorStore, KeyScan, is_missing, pairs, read_time
 from chasquimq.store.net import script

@@ -11,9 +11,10 @@ from chasquimq.model.history import AttemptOutcome, AttemptRow
 from chasquimq.model.retry import handler_wait
 from chasquimq.model.snapshot import JobState, State
 from chasquimq.store.inspect.pages import DuePages, PageSize
-from chasquimq.wire.codec import Envelope, decode_envelope, decode_payload, read_extras
+from chasquimq.wire.envelope import Envelope, decode_envelope, read_extras
 from chasquimq.wire.history import decode_history
 from chasquimq.wire.outcome import COMPLETED, DEAD, JobOutcome, decode_outcome
+from chasquimq.wire.payload import decode_payload
 from chasquimq.wire.stream_entry import (
     decode_dlq,
     first_values,

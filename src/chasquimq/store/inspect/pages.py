@@ -13,7 +13,7 @@ from chasquimq.model.retry import handler_wait
 from chasquimq.model.snapshot import DelayedJob
 from chasquimq.store.net.connection import pack
 from chasquimq.store.net.errors import without_errors
-from chasquimq.wire.codec import decode_envelope, read_extras
+from chasquimq.wire.envelope import decode_envelope, read_extras
 from chasquimq.wire.stream_entry import head_of, split_member
 
 if TYPE_CHECKING:
