@@ -1,13 +1,18 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench count docs ci lock platforms release-tools audit sbom dist
+.PHONY: help setup fmt check test behaviour faults turns chaos kills soak fuzz mutants bench count coverage matrix docs ci \
+	lock platforms release-tools audit sbom dist release release-check release-files
 MINUTES ?= 120
 JOBS ?= 1000000
 SERVER ?= valkey
 SEED ?=
 UPGRADE ?=
+PYTHONS ?= 3.11 3.12 3.13 3.14
+TAG ?=
+# Tests without a JVM: pure functions, and promises on real servers.
+CORE_TESTS ?= tests/unit tests/wire tests/conformance tests/store tests/behaviour tests/server tests/telemetry tests/cli
 
 help: ## what there is
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
 
 setup: ## the environment, with the tools of tests and gate
 	@./chasqui setup
@@ -54,6 +59,15 @@ count: setup ## modules, their importers and names, and the files that each path
 	@.venv/bin/python tools/count_modules.py
 	@.venv/bin/python -P -m pytest tests/rooms/test_paths.py tests/spark/pipeline/test_pipeline_path.py -q -rP -p no:logging
 
+coverage: setup ## branch coverage of CORE_TESTS and of the processes that they start
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@.venv/bin/python -m coverage run -m pytest $(CORE_TESTS) --ignore tests/unit/spark -n 2 -q; tests=$$?; \
+		.venv/bin/python -m coverage combine --quiet && .venv/bin/python -m coverage html --quiet && \
+		.venv/bin/python -m coverage report --skip-covered --sort cover && exit $$tests
+
+matrix: release-tools ## the core tests on each of PYTHONS that is on this machine
+	@.venv-release/bin/python tools/matrix.py $(PYTHONS)
+
 docs: setup ## the pages as a site in build/site; a broken link fails
 	@.venv/bin/python tools/build_site.py
 
@@ -71,6 +85,15 @@ sbom: release-tools ## what a release installs, as CycloneDX in dist/
 
 dist: release-tools ## wheel and sdist in dist/, the same bytes for the same commit
 	@.venv-release/bin/python tools/release.py build
+
+release: release-tools ## all of release-check, then the tag
+	@.venv-release/bin/python tools/release.py release
+
+release-check: release-tools ## build, check, install and try what would be released; no tag
+	@.venv-release/bin/python tools/release.py check
+
+release-files: release-tools ## the same for a commit that has its TAG
+	@.venv-release/bin/python tools/release.py files --tag "$(TAG)"
 
 release-tools:
 	@./chasqui setup release

@@ -27,7 +27,13 @@ GROUP = re.compile(r"^([A-Z][\w ]+):$", re.MULTILINE)
 
 Entry = dict[str, Any]
 PROJECT: Entry = {
-    "Project": [CONTENTS, "CHANGELOG.md", "CONTRIBUTING.md", {"Benchmarks": "benchmarks/README.md"}]
+    "Project": [
+        CONTENTS,
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        {"Benchmarks": "benchmarks/README.md"},
+    ]
 }
 
 

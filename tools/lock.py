@@ -20,7 +20,7 @@ OLDEST_PYTHON = "3.11"
 # For each file what it is for, the files that it extends, and what pyproject.toml calls its content.
 CORE, RUN, SQL, SPARK, TEST = "core.txt", "run.txt", "sql.txt", "spark.txt", "test.txt"
 WORKER, BUILD, SPARK_BUILD, RELEASE = "worker.txt", "build.txt", "spark-build.txt", "release.txt"
-DOCS = "docs.txt"
+DOCS, MATRIX = "docs.txt", "matrix.txt"
 FILES: dict[str, tuple[str, ...]] = {
     CORE: ("pyproject.toml",),
     WORKER: ("pyproject.toml", "--extra", "fast", "--extra", "prometheus"),
@@ -29,6 +29,10 @@ FILES: dict[str, tuple[str, ...]] = {
     SPARK: ("pyproject.toml", "--extra", "spark"),
     TEST: ("pyproject.toml", "--extra", "dev"),
     DOCS: ("--group", "pyproject.toml:docs"),
+    MATRIX: (
+        *("pyproject.toml", "--extra", "embedded", "--extra", "fast", "--extra", "otel"),
+        *("--extra", "prometheus", "--group", "pyproject.toml:matrix"),
+    ),
     BUILD: ("--group", "pyproject.toml:build"),
     SPARK_BUILD: ("--group", "pyproject.toml:spark-build"),
     RELEASE: ("--group", "pyproject.toml:release"),

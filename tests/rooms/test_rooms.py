@@ -12,7 +12,7 @@ import chasquimq
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "chasquimq"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # They serve the terminal, so only the command line imports them.
 TERMINAL_PACKAGES = {"click", "rich"}
 VAGUE_NAMES = {"utils", "util", "helpers", "common", "base", "misc"}
@@ -119,5 +119,8 @@ def test_the_package_tells_type_checkers_that_it_is_typed():
     assert (PACKAGE / "py.typed").exists()
 
 
-def test_the_version_is_written_down_once_and_the_same():
-    assert chasquimq.version() == PROJECT["version"]
+def test_the_version_is_written_down_in_one_file_that_the_build_reads():
+    (file,) = PYPROJECT["tool"]["hatch"]["version"].values()
+
+    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert f'__version__ = "{chasquimq.version()}"' in (ROOT / file).read_text().splitlines()

@@ -136,7 +136,8 @@ def test_what_builds_the_package_is_what_is_pinned():
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize(
-    "name", ["core.txt", "worker.txt", "run.txt", "sql.txt", "test.txt", "docs.txt"]
+    "name",
+    ["core.txt", "worker.txt", "run.txt", "sql.txt", "test.txt", "docs.txt", "matrix.txt"],
 )
 def test_all_that_a_pinned_package_requires_is_pinned_beside_it(name: str, python: str):
     there = {"python_version": python, "python_full_version": f"{python}.9", "extra": ""}
@@ -155,13 +156,17 @@ def unpinned(package: str, there: dict[str, str], pins: dict[str, Pin]) -> list[
     return [str(one) for one in here if canonicalize_name(one.name) not in pins]
 
 
-def test_every_file_is_written_by_make_lock_and_installed_by_a_level(tools: ModuleType):
+def test_every_file_is_written_by_make_lock_and_installed_by_a_level_or_the_matrix(
+    tools: ModuleType,
+):
     import lock
+    import matrix
 
     levels = [*tools.PINS, tools.RELEASE]
 
     assert sorted(lock.FILES) == FILES
-    assert sorted({name for level in levels for name in tools.pins_of(level)}) == FILES
+    installed = {name for level in levels for name in tools.pins_of(level)}
+    assert sorted({*installed, matrix.PINS}) == FILES
 
 
 def test_a_level_names_every_file_that_it_reads(tools: ModuleType):

@@ -8,21 +8,22 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import chasquimq
 from supply.pins import ROOT, pins_with
 
 PARTS = (
     "src", "benchmarks", "tests", "deploy", "requirements", "tools", "chasqui", "Makefile", "LICENSE",
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml",
 )  # fmt: skip
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+VERSION = chasquimq.version()
 EPOCH = "1763400000"
+SECTION = f"## {VERSION} (2026-11-19)\n"
 
 
 @pytest.fixture
@@ -64,6 +65,133 @@ def build_in(place: Path, mask: int) -> dict[str, bytes]:
         env=os.environ | {"SOURCE_DATE_EPOCH": EPOCH}, cwd=place, check=True, capture_output=True,
     )  # fmt: skip
     return {path.name: path.read_bytes() for path in (place / "made").iterdir()}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A committed copy of the project whose changelog has a section of this version."""
+    place = tmp_path / "tree"
+    place.mkdir()
+    ignored = shutil.ignore_patterns("__pycache__", "results")
+    for part in (*PARTS, ".gitignore"):
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, place / part, ignore=ignored)
+        else:
+            shutil.copyfile(ROOT / part, place / part)
+    changes = (place / "CHANGELOG.md").read_text()
+    (place / "CHANGELOG.md").write_text(changes.replace("## Unreleased\n", SECTION, 1))
+    git(place, "init", "--quiet")
+    for name, value in (("user.name", "A tester"), ("user.email", "tester@example.org")):
+        git(place, "config", name, value)
+    git(place, "add", "--all")
+    git(place, "commit", "--quiet", "--message", "feat: all of it")
+    return place
+
+
+@pytest.fixture
+def release_of(stamps: ModuleType, tree: Path):
+    """Run tools/release.py of the copy in the environment of a release, where that is set up."""
+    python = stamps.venv_python(str(ROOT), stamps.RELEASE)
+    if not stamps.is_ready(str(ROOT), stamps.RELEASE, "{}.{}".format(*sys.version_info)):
+        pytest.skip("needs ./chasqui setup release")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python, tree / "tools/release.py", *words], capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def git(place: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", place, *words], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def refusal(done: subprocess.CompletedProcess[str], tree: Path) -> str:
+    """The one sentence of a release that was refused before anything was built."""
+    assert (done.returncode, done.stdout) == (1, "")
+    assert not (tree / "dist").exists()
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_release_is_built_tried_and_tagged_with_what_changed(release_of, tree: Path):
+    checked = release_of("check")
+
+    assert checked.returncode == 0, checked.stderr
+    assert git(tree, "tag") == ""
+    made = [Path(line).name for line in checked.stdout.splitlines()]
+    assert f"chasquimq_py-{VERSION}-py3-none-any.whl" in made
+    assert f"release-notes-{VERSION}.md" in made
+    assert len([name for name in made if name.endswith(".cdx.json")]) == 5
+    assert "running the demo of the wheel" in checked.stderr
+
+    released = release_of("release")
+
+    assert released.returncode == 0, released.stderr
+    assert git(tree, "cat-file", "-t", f"v{VERSION}") == "tag\n"
+    message = git(tree, "tag", "--list", "--format=%(contents)", f"v{VERSION}")
+    assert message.startswith(f"ChasquiMQ for Python {VERSION}\n\n### Changed\n")
+    notes = (tree / f"dist/release-notes-{VERSION}.md").read_text()
+    assert notes.strip() in message
+    assert git(tree, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("command", ["check", "release"])
+def test_a_tree_with_changes_is_not_released(release_of, tree: Path, command: str):
+    (tree / "src/chasquimq/stray.py").write_text("")
+
+    assert refusal(release_of(command), tree) == (
+        "error: the tree must be committed, and 1 files are not, such as src/chasquimq/stray.py; "
+        "commit or remove them, then try again"
+    )
+
+
+def test_a_version_is_not_tagged_twice(release_of, tree: Path):
+    git(tree, "tag", f"v{VERSION}")
+
+    assert refusal(release_of("release"), tree) == (
+        f"error: a version is tagged once, and the tag v{VERSION} is there already; "
+        "raise the version in src/chasquimq/model/version.py"
+    )
+
+
+@pytest.mark.parametrize("title", ["## Unreleased", f"## {VERSION}1", f"## {VERSION}\n\n## 0.0.1"])
+def test_a_version_that_the_changelog_does_not_know_is_not_released(release_of, tree: Path, title):
+    changes = (tree / "CHANGELOG.md").read_text()
+    (tree / "CHANGELOG.md").write_text(changes.replace(SECTION, f"{title}\n", 1))
+    git(tree, "commit", "--all", "--quiet", "--message", "docs: another title")
+
+    assert refusal(release_of("release"), tree) == (
+        f"error: CHANGELOG.md must have a section ## {VERSION} that says what changed, and has "
+        "none; rename the section Unreleased, or write one"
+    )
+
+
+def test_a_directory_without_history_is_not_released(release_of, tree: Path):
+    shutil.rmtree(tree / ".git")
+
+    assert "not a git repository" in refusal(release_of("check"), tree)
+
+
+@pytest.mark.parametrize("tag", ["v99.0.0", VERSION, ""])
+def test_files_are_not_made_for_the_tag_of_another_version(release_of, tree: Path, tag: str):
+    assert refusal(release_of("files", "--tag", tag), tree) == (
+        f"error: the tag of this version must be v{VERSION}, got {tag or 'none'}; "
+        "correct the tag, or the version in src/chasquimq/model/version.py"
+    )
+
+
+def test_files_are_not_made_from_another_commit_than_that_of_the_tag(release_of, tree: Path):
+    git(tree, "tag", f"v{VERSION}")
+    git(tree, "commit", "--allow-empty", "--quiet", "--message", "docs: later")
+
+    assert refusal(release_of("files", "--tag", f"v{VERSION}"), tree) == (
+        f"error: HEAD must be the commit of v{VERSION}; check that tag out, then try again"
+    )
 
 
 @pytest.mark.slow
