@@ -1,31 +1,32 @@
-"""What the native handles take in dicts becomes arguments of a Queue; unknown keys mean nothing."""
+"""Gives the low-level handles of ChasquiMQ (Rust): Producer, Consumer and Scheduler.
+
+They take options in dicts, in which unknown keys mean nothing, and bytes as data.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
-from uuid import uuid4
+
+from msgspec.structs import replace
 
 from chasquimq.errors import LimitExceeded, SettingsError
 from chasquimq.job import DeliveredJob, Job
-from chasquimq.model.job_options import Durability
+from chasquimq.model.job_options import JobOptions
 from chasquimq.model.json_value import ToDict
 from chasquimq.queue.dlq import DeadLetter
 from chasquimq.queue.queue import Queue
 from chasquimq.repeat import RepeatableMeta
 from chasquimq.settings import (
-    ConnectionSettings,
     CredentialProvider,
     UpkeepSettings,
     at_least,
     given,
 )
-from chasquimq.store.producer.store import ProducerStore
-from chasquimq.wire.keys import QueueKeys, check_job_ids
+from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.new_job import raw_payload
 from chasquimq.worker.upkeep import Upkeep
 from chasquimq.worker.worker import Worker, one_for_zero
@@ -34,20 +35,21 @@ _BACKOFF_KEYS = ("kind", "delay_ms", "max_delay_ms", "multiplier", "jitter_ms")
 _PATTERN_KEYS = {"cron": ("kind", "expression", "tz"), "every": ("kind", "interval_ms")}
 _POLICY_KEYS = {"fire-all": ("kind", "max_catchup")}
 _BOUNDS = ("limit", "start_after_ms", "end_before_ms")
+_NO_OPTIONS = JobOptions()
 
 
-def job_arguments(opts: Any) -> dict[str, Any]:
-    """The `id`, `name` and `retry` of one job, or of every job of a bulk."""
+def job_options(opts: Any) -> tuple[str, JobOptions]:
+    """The name and the options of one job, or of every job of a bulk."""
     given = _dict("opts", opts)
     retry = _optional("opts.retry", given.get("retry")) or {}
     backoff = _optional("retry.backoff", retry.get("backoff"))
     name = given.get("name")
-    return {
-        "name": "" if name is None else name,
-        "job_id": given.get("id"),
-        "attempts": retry.get("max_attempts"),
-        "backoff": None if backoff is None else _known(backoff, _BACKOFF_KEYS),
-    }
+    options = JobOptions(
+        job_id=given.get("id"),
+        attempts=retry.get("max_attempts"),
+        backoff=None if backoff is None else _known(backoff, _BACKOFF_KEYS),
+    )
+    return "" if name is None else name, options
 
 
 def repeat_arguments(spec: Any) -> dict[str, Any]:
@@ -160,7 +162,7 @@ class Producer:
 
     async def add_with_options(self, payload: bytes, opts: dict[str, Any]) -> str:
         """The same with an id, a name or a retry policy of its own."""
-        return (await self._queue.add(data=payload, **job_arguments(opts))).id
+        return await self._queue.put(payload, *job_options(opts))
 
     async def add_in(self, delay_ms: int, payload: bytes) -> str:
         """Add a job that is due so many milliseconds from now."""
@@ -168,8 +170,8 @@ class Producer:
 
     async def add_in_with_options(self, delay_ms: int, payload: bytes, opts: dict[str, Any]) -> str:
         wait_ms = operator.index(delay_ms)
-        job = await self._queue.add(data=payload, delay_ms=wait_ms, **job_arguments(opts))
-        return job.id
+        name, options = job_options(opts)
+        return await self._queue.put(payload, name, replace(options, delay_ms=wait_ms))
 
     async def add_at(self, when_ms: int, payload: bytes) -> str:
         """Add a job that is due at an instant, in milliseconds since 1970; a past one is ready."""
@@ -177,7 +179,8 @@ class Producer:
 
     async def add_at_with_options(self, when_ms: int, payload: bytes, opts: dict[str, Any]) -> str:
         instant = _instant(when_ms)
-        return (await self._queue.add(data=payload, delay_ms=instant, **job_arguments(opts))).id
+        name, options = job_options(opts)
+        return await self._queue.put(payload, name, replace(options, delay_ms=instant))
 
     async def add_bulk(self, payloads: list[bytes]) -> list[str]:
         """Add many jobs in as few writes as possible; the ids come in their order."""
@@ -185,12 +188,13 @@ class Producer:
 
     async def add_bulk_with_options(self, payloads: list[bytes], opts: dict[str, Any]) -> list[str]:
         """The same, each with these options; an id is for one payload only."""
-        arguments = job_arguments(opts)
+        name, options = job_options(opts)
         specs = _payloads(payloads)
-        if arguments["job_id"] is not None and len(specs) > 1:
+        if options.job_id is not None and len(specs) > 1:
             rule = "left out where several payloads would share it"
-            raise LimitExceeded("opts.id", arguments["job_id"], rule)
-        return await self._add_all([{**spec, **arguments} for spec in specs])
+            raise LimitExceeded("opts.id", options.job_id, rule)
+        shared = {"name": name, **options.given()}
+        return await self._add_all([{**spec, **shared} for spec in specs])
 
     async def add_bulk_named(self, items: list[tuple[str, bytes]]) -> list[str]:
         """Add pairs of name and payload in as few writes as possible."""
@@ -251,20 +255,17 @@ class _BytesQueue(Queue):
 
     _encode = staticmethod(raw_payload)
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.producer_id = str(uuid4())
-        self._free_ids = [self.producer_id]
+    @property
+    def producer_id(self) -> str:
+        return self._connections.producer_id
 
-    def _new_store(self, durability: Durability, connection: ConnectionSettings) -> ProducerStore:
-        parts = (self._name, connection, self._settings, self._abilities, durability)
-        with suppress(IndexError):
-            return ProducerStore(*parts, producer_id=self._free_ids.pop())
-        return ProducerStore(*parts)
+    async def put(self, payload: bytes, name: str, options: JobOptions) -> str:
+        """Add a job; its id."""
+        asked = None if options == _NO_OPTIONS else options
+        return (await self._add(name, payload, asked)).id
 
     async def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
-        found = await self._result_store().leftovers(check_job_ids(job_ids))
-        return [one.result for one in found]
+        return [one.result for one in await self._results(job_ids)]
 
 
 def _payloads(payloads: Any) -> list[dict[str, Any]]:

@@ -176,7 +176,7 @@ async def test_adds_that_came_together_leave_together_the_next_time(url, queue_n
 
 async def test_an_add_leaves_before_anything_is_waited_for(adding):
     await adding.add("warm", -1)
-    store, new = adding._store(), adding._encoder().plain("n", 1, "id-1", 1)
+    store, new = adding._store(), adding._encoder.plain("n", 1, "id-1", 1)
 
     under_way = store.add(new, 1)
 
@@ -186,7 +186,7 @@ async def test_an_add_leaves_before_anything_is_waited_for(adding):
 
 async def test_a_bulk_is_on_its_way_while_the_caller_makes_its_answer(adding, raw):
     await adding.add("warm", -1)
-    store, encoder = adding._store(), adding._encoder()
+    store, encoder = adding._store(), adding._encoder
     jobs = [encoder.encode(spec, f"id-{at}", 1) for at, spec in enumerate(bulk(300))]
 
     under_way = store.add_many(jobs, 1)

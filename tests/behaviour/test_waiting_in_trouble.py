@@ -9,7 +9,7 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.errors import ServerUnreachable
-from chasquimq.queue.result_watch import ResultWatch
+from chasquimq.queue.results import ResultWatch
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.event_reader import EndTail
 from chasquimq.store.results import ResultStore
@@ -81,7 +81,7 @@ async def test_waits_that_ended_leave_nothing_behind(far_queue, asked, waits):
             await far_queue.wait_for_result("j", timeout=0.001)
 
     await asyncio.sleep(0)
-    assert far_queue._parts().watch.waiting_count == 1
+    assert far_queue._connections.parts().watch.waiting_count == 1
 
 
 class NoServer:

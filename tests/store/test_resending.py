@@ -85,7 +85,7 @@ async def test_a_bulk_that_left_before_its_connection_broke_is_heard_of(
 ):
     queue = queue_at(proxy.url, resend=resend)
     await queue.add("warm", 0)
-    store, encoder = queue._store(), queue._encoder()
+    store, encoder = queue._store(), queue._encoder
     proxy.drop_replies()
     jobs = [encoder.encode(spec, f"id-{at}", 1) for at, spec in enumerate(bulk(300))]
     under_way = store.add_many(jobs, 1)

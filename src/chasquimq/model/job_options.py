@@ -1,4 +1,4 @@
-"""Checks what a caller asks for one job and turns it into values of the model."""
+"""Holds what a caller asks for one job, and turns it into checked values of the model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -27,6 +27,63 @@ class BackoffLike(Protocol):
     """What `backoff=` takes besides a number and a dict."""
 
     def to_dict(self) -> dict[str, Any]: ...
+
+
+class JobOptions(msgspec.Struct, frozen=True):
+    """What a caller asks for one job, not checked yet; None leaves it to the queue or the worker.
+
+    A new option of a job is a field here, a keyword of `Queue.add` and `Queue.add_unique`, and
+    a line of `NewJob` or of the envelope: what lies between hands the options on as they are.
+    """
+
+    delay_ms: float | datetime | None = None
+    delay: timedelta | None = None
+    attempts: int | None = None
+    backoff: float | BackoffLike | Mapping[str, Any] | None = None
+    job_id: str | None = None
+    expires_ms: int | None = None
+    timeout_ms: int | None = None
+    # A RepeatPattern and a MissedFiresPolicy, or their dicts: such a job is a plan.
+    repeat: Any = None
+    missed_fires: Any = None
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> JobOptions:
+        """The options in a mapping that has the name and data of its job, too.
+
+        Raises:
+            SettingsError: a key of it means nothing.
+        """
+        unknown = job.keys() - JOB_KEYS
+        if unknown:
+            rule = f"made of {', '.join(sorted(JOB_KEYS))}"
+            raise SettingsError("a job", sorted(map(str, unknown)), rule)
+        return cls(**{key: value for key, value in job.items() if key in OPTION_KEYS})
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether the job repeats; one that only says what to do with missed fires is refused."""
+        return self.repeat is not None or self.missed_fires is not None
+
+    def given(self) -> dict[str, Any]:
+        """Those that were asked for, by name."""
+        return {
+            key: value for key, value in msgspec.structs.asdict(self).items() if value is not None
+        }
+
+    def retry(self) -> RetryOverride | None:
+        """The retry part of an envelope; None when the job asks for nothing of its own."""
+        return retry_override(self.attempts, self.backoff)
+
+    def wait(self, delay_s_max: int, now_ms: int) -> Wait | None:
+        """When the job becomes due; None when it is ready now."""
+        return wait_of(self.delay_ms, self.delay, delay_s_max, now_ms)
+
+
+OPTION_KEYS: Final = frozenset(JobOptions.__struct_fields__)
+JOB_KEYS: Final = OPTION_KEYS | {"name", "data"}
+# In the order of the fields: what a plain add asks for.
+NO_OPTIONS: Final = (None,) * len(OPTION_KEYS)
 
 
 def retry_override(

@@ -1,10 +1,12 @@
-"""The dead letters part of a Queue: look at them, send them back, delete them."""
+"""Reads, replays, purges and imports the dead jobs of a queue."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict, cast
+
+from msgspec.structs import replace
 
 from chasquimq.errors import (
     EditRefused,
@@ -14,9 +16,9 @@ from chasquimq.errors import (
     SettingsError,
 )
 from chasquimq.model.job_options import whole_number
-from chasquimq.queue.connections import Opening
 from chasquimq.store.dlq import DeadLetterStore, DlqQuery, Edit, Imported, Replayed, buried_ms
 from chasquimq.store.inspect.pages import ReadStore
+from chasquimq.store.producer.store import ProducerStore
 from chasquimq.wire.keys import check_job_name, check_many
 from chasquimq.wire.outcome import open_envelope
 from chasquimq.wire.payload import decode_payload, encode_payload
@@ -48,100 +50,57 @@ class DeadLetter(TypedDict):
     traceback: str | None
 
 
-class DeadLetters(Opening):
-    """Looks at what was given up, and puts it right."""
+class Dlq:
+    """Checks what a caller asks of the dead jobs of one queue, and does it."""
 
-    async def peek_dlq(
-        self,
-        limit: int = 20,
-        *,
-        after: str | None = None,
-        name: str | None = None,
-        reason: str | None = None,
-        fingerprint: str | None = None,
-    ) -> list[DeadLetter]:
-        """The oldest entries that match every filter; nothing moves.
+    def __init__(self, store: ProducerStore, payload_bytes_max: int) -> None:
+        self._store = DeadLetterStore(store, ReadStore(store.link))
+        self._payload_bytes_max = payload_bytes_max
 
-        `after` is the `dlq_id` of the last entry already seen.
-        """
+    async def peek(self, query: DlqQuery, limit: int, after: str | None) -> list[DeadLetter]:
+        """The oldest entries that match; `after` is the last one already seen."""
         whole_number("limit", limit, 0)
         if after is not None:
             _check_entry_id("after", after)
-        query = DlqQuery(name=name, reason=reason, fingerprint=fingerprint)
-        return [_letter(entry) for entry in await self._dlq().peek(query, limit, after)]
+        return [_letter(entry) for entry in await self._store.peek(query, limit, after)]
 
-    async def replay_dlq(
+    async def replay(
         self,
-        limit: int = 100,
+        query: DlqQuery,
+        limit: int,
         *,
-        ids: Sequence[str] | None = None,
-        name: str | None = None,
-        reason: str | None = None,
-        fingerprint: str | None = None,
-        max_rate: float | None = None,
-        edit: Callable[[Any], Any] | None = None,
-        dry_run: bool = False,
+        max_rate: float | None,
+        edit: Callable[[Any], Any] | None,
+        dry_run: bool,
     ) -> Replayed:
-        """Send the oldest matching jobs back to the queue, as their next generation.
-
-        Attempts start again from 0; creation time, retry options and name are kept. Entries
-        that cannot be decoded stay where they are and are counted as `skipped`, jobs that die
-        again meanwhile are not replayed twice. `max_rate` is in jobs per second. `edit` takes
-        the data of a job and returns what it shall be from now on. What it refuses with
-        `EditRefused` stays in the DLQ, and so does what it makes too large or impossible to
-        encode (`refused` of the answer); if it raises anything else, the replay ends there.
-        """
+        """Send the oldest matching jobs back to the queue."""
         whole_number("limit", limit, 0)
-        query = DlqQuery(ids=_checked(ids), name=name, reason=reason, fingerprint=fingerprint)
+        query = _checked(query)
         if query.ids is not None and len(query.ids) > limit:
             raise LimitExceeded("limit", limit, f"at least the number of ids, {len(query.ids)}")
         rate = None if max_rate is None else _checked_rate(max_rate)
-        return await self._dlq().replay(
+        return await self._store.replay(
             query, limit, rate, is_dry=dry_run, edit=edit and self._edit_of(edit)
         )
 
-    async def purge_dlq(
-        self,
-        *,
-        ids: Sequence[str] | None = None,
-        name: str | None = None,
-        reason: str | None = None,
-        fingerprint: str | None = None,
-        older_than_ms: int | None = None,
-        all: bool = False,
-    ) -> int:
-        """Delete the matching entries for good and return how many there were.
-
-        Raises:
-            SettingsError: neither a filter nor `all=True` says what to delete, or both do.
-        """
+    async def purge(self, query: DlqQuery, older_than_ms: int | None, *, all: bool) -> int:
+        """Delete the matching entries for good."""
         if older_than_ms is not None:
             whole_number("older_than_ms", older_than_ms, 0)
-        query = DlqQuery(ids=_checked(ids), name=name, reason=reason, fingerprint=fingerprint)
+        query = _checked(query)
         _check_purge(all=all, has_filter=not query.is_open or older_than_ms is not None)
-        return await self._dlq().purge(query, older_than_ms)
+        return await self._store.purge(query, older_than_ms)
 
-    async def import_dlq(
-        self, letters: Iterable[Mapping[str, Any]], *, as_jobs: bool = False
-    ) -> Imported:
-        """Add dead jobs that `peek_dlq` or `chasqui dlq export` gave, with the bytes they had.
-
-        They become dead jobs of this queue, or with `as_jobs` jobs that run again with all their
-        attempts. One that is still in the DLQ, or was imported in the last 24 hours, is not added
-        again, so a call that was cut off may be repeated. All are checked before the first is
-        added.
-
-        Raises:
-            SettingsError: one of them is no dead job; the message says which and why.
-        """
+    async def import_all(self, letters: Iterable[Mapping[str, Any]], *, as_jobs: bool) -> Imported:
+        """Add dead jobs that come from elsewhere; all are checked before the first is added."""
         entries = [
             check_letter(f"letters[{at}]", letter, must_be_readable=as_jobs)
             for at, letter in enumerate(letters)
         ]
-        return await self._dlq().import_all(entries, as_jobs=as_jobs)
+        return await self._store.import_all(entries, as_jobs=as_jobs)
 
     def _edit_of(self, edit: Callable[[Any], Any]) -> Edit:
-        most = self._settings.max_payload_bytes
+        most = self._payload_bytes_max
 
         def edited(payload: bytes) -> bytes:
             try:
@@ -154,10 +113,6 @@ class DeadLetters(Opening):
 
         return edited
 
-    def _dlq(self) -> DeadLetterStore:
-        store = self._store()
-        return DeadLetterStore(store, ReadStore(store.link))
-
 
 def _letter(entry: DlqEntry) -> DeadLetter:
     contents = open_envelope(entry.payload)
@@ -169,7 +124,7 @@ def _letter(entry: DlqEntry) -> DeadLetter:
         "payload": entry.payload,
         "name": entry.name,
         "attempt": entry.attempt,
-        # The original writes no time of its own, but the id tells when it wrote.
+        # ChasquiMQ (Rust) writes no time of its own, but the id tells when it wrote.
         "failed_at_ms": buried_ms(entry) if entry.failed_at_ms is None else entry.failed_at_ms,
         "error": entry.error or None,
         "fingerprint": entry.fingerprint or None,
@@ -220,12 +175,13 @@ def _check_field(
         raise SettingsError(f"{what}[{key!r}]", value, f"of the kind {kind.__name__}")
 
 
-def _checked(ids: Any) -> Sequence[str] | None:
-    if ids is None:
-        return None
-    many = check_many("ids", ids, "a list of dlq ids", hint="for one, pass [dlq_id]")
+def _checked(query: DlqQuery) -> DlqQuery:
+    if query.ids is None:
+        return query
+    many = check_many("ids", query.ids, "a list of dlq ids", hint="for one, pass [dlq_id]")
     # Twice the same id is one entry.
-    return list(dict.fromkeys(_check_entry_id("ids", entry_id) for entry_id in many))
+    ids = list(dict.fromkeys(_check_entry_id("ids", entry_id) for entry_id in many))
+    return replace(query, ids=ids)
 
 
 def _check_entry_id(what: str, entry_id: Any) -> str:

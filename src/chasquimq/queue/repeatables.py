@@ -1,15 +1,15 @@
-"""The repeating part of a Queue."""
+"""Plans jobs that repeat: checks what a plan says, and upserts, lists, fires and removes plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from chasquimq.errors import DecodeError, KindRefused, PreconditionFailed, SettingsError, StoreError
 from chasquimq.job import Job
-from chasquimq.model.job_options import BackoffLike, retry_override, whole_number
+from chasquimq.model.job_options import JobOptions, whole_number
 from chasquimq.model.schedule import Cron, Every, MissedFires, Pattern
-from chasquimq.queue.connections import Opening
 from chasquimq.repeat import (
     MissedFiresPolicy,
     QuarantinedRepeatable,
@@ -19,135 +19,123 @@ from chasquimq.repeat import (
 from chasquimq.store.inspect.pages import ReadStore
 from chasquimq.store.net.clock import wall_ms
 from chasquimq.store.net.errors import about
+from chasquimq.store.producer.store import ProducerStore
+from chasquimq.store.producer.writes import AddDeadline
 from chasquimq.store.repeatables import ListedSpec, RepeatStore
 from chasquimq.wire.keys import check_spec_key
-from chasquimq.wire.new_job import NewJob, new_job_id
+from chasquimq.wire.new_job import JobSpec, NewJob, new_job_id
 from chasquimq.wire.payload import decode_payload
 from chasquimq.wire.repeat import Bounds, NewRepeat, encode_repeat
 
 RepeatLike = RepeatPattern | Mapping[str, Any]
 MissedFiresLike = MissedFiresPolicy | Mapping[str, Any]
+# Options of a job that a plan has no use for: each fire is a job of its own.
+_USELESS = ("job_id", "delay_ms", "delay", "expires_ms", "timeout_ms")
 
 
-class Repeating(Opening):
-    """Plans jobs that come again and again; any running worker of the queue fires them."""
+class Repeatables:
+    """The plans of one queue; any running worker of the queue fires them."""
 
-    async def upsert_repeatable_job(
-        self,
-        name: str,
-        data: Any,
-        *,
-        repeat: RepeatLike,
-        limit: int | None = None,
-        start_after_ms: int | None = None,
-        end_before_ms: int | None = None,
-        attempts: int | None = None,
-        backoff: float | BackoffLike | Mapping[str, Any] | None = None,
-        job_id: str | None = None,
-        missed_fires: MissedFiresLike | None = None,
-        key: str | None = None,
-        add_timeout_ms: int | None = None,
-    ) -> Job:
-        """Plan a job that repeats; the returned job's id is the key of the plan.
+    def __init__(self, store: ProducerStore) -> None:
+        self._store = store
+        self._plans = RepeatStore(store, ReadStore(store.link))
 
-        Without a `key` the plan is known by name and pattern. The same plan again changes
-        nothing (`is_duplicate`); a different one under the same key replaces it, with a new
-        first fire and its fires counted from 0. `attempts` and `backoff` are for each fire.
-        All of it takes at most `add_timeout_ms`, as an add does.
-
-        Raises:
-            SettingsError, EncodeError, PayloadTooLarge: refused before anything was written.
-        """
-        if job_id is not None:
-            rule = "left out where a job repeats, because each fire has an id of its own"
-            raise SettingsError("job_id", job_id, rule, hint="name the plan with key=")
-        bounds = Bounds(limit=limit, start_after_ms=start_after_ms, end_before_ms=end_before_ms)
-        store = self._store()
-        deadline = await self._begin_add(store, add_timeout_ms, [key] if key else [])
-        new = self._new_plan(name, data, repeat, missed_fires, attempts, backoff, key, bounds)
-        with store.unconfirmed.taken(len(new.spec)):
+    async def upsert(self, plan: NewRepeat, deadline: AddDeadline) -> bool:
+        """Write a plan; False: the same one was there."""
+        with self._store.unconfirmed.taken(len(plan.spec)):
             try:
-                upserted = await self._repeats().upsert(new, deadline)
+                return (await self._plans.upsert(plan, deadline)).was_written
             except StoreError as error:
-                raise about(error, [new.key]) from error.__cause__
-        return Job(new.key, name, data, 0, wall_ms(), self, not upserted.was_written)
+                raise about(error, [plan.key]) from error.__cause__
 
-    async def get_repeatable_jobs(self, limit: int = 100) -> list[RepeatableMeta]:
-        """The plans that fire next, soonest first; those that cannot be read are left out."""
-        listed = await self._repeats().listed(whole_number("limit", limit, 0))
+    async def upsert_all(
+        self, plans: Sequence[NewRepeat], add_timeout_ms: int | None
+    ) -> list[bool]:
+        """The same for many; an error names the keys of those that were not written."""
+        written: list[bool] = []
+        for plan in plans:
+            try:
+                upserted = await self._plans.upsert(plan, self._store.deadline(add_timeout_ms))
+            except StoreError as error:
+                raise about(error, [one.key for one in plans[len(written) :]]) from error.__cause__
+            written.append(upserted.was_written)
+        return written
+
+    async def listed(self, limit: int) -> list[RepeatableMeta]:
+        """The plans that fire next, soonest first."""
+        listed = await self._plans.listed(whole_number("limit", limit, 0))
         return [_meta(one) for one in listed]
 
-    async def remove_repeatable_by_key(self, key: str) -> bool:
-        """End a plan; jobs it has fired are not touched.
+    async def remove(self, key: str) -> bool:
+        """End a plan; False: there was none."""
+        return await self._plans.remove(check_spec_key(key))
 
-        True: it will not fire again. False: there was none under that key.
-        """
-        return await self._repeats().remove(check_spec_key(key))
-
-    async def run_repeatable_now(self, key: str) -> Job:
-        """Add one job of a plan at once; its next fire, its limit and its count stay.
-
-        Raises:
-            SettingsError: there is no plan under that key.
-            DecodeError: what is stored there can never fire.
-        """
-        stored = await self._repeats().stored(check_spec_key(key))
+    async def fire(self, key: str, unique_ms: int) -> tuple[NewJob, Any]:
+        """Add one job of a plan at once; the job and its data."""
+        stored = await self._plans.stored(check_spec_key(key))
         if stored is None:
             hint = "get_repeatable_jobs() lists the keys"
             raise PreconditionFailed("key", key, "the key of a repeatable job", hint=hint)
-        now_ms = wall_ms()
-        job_id = new_job_id(now_ms)
-        job = NewJob(job_id, stored.spec.job_name, stored.spec.payload, now_ms, stored.retry)
-        await self._store().add(job, self._settings.unique_for_ms)
-        return Job(job_id, job.name, _decoded(stored.spec.payload), 0, now_ms, self)
+        now_ms, spec = wall_ms(), stored.spec
+        job = NewJob(new_job_id(now_ms), spec.job_name, spec.payload, now_ms, stored.retry)
+        await self._store.add(job, unique_ms)
+        return job, _decoded(spec.payload)
 
-    async def quarantined_repeatables(self, limit: int = 100) -> list[QuarantinedRepeatable]:
-        """Plans that could not fire and were put aside; an upsert or a removal clears them."""
-        bad = await self._repeats().bad(whole_number("limit", limit, 0))
+    async def quarantined(self, limit: int) -> list[QuarantinedRepeatable]:
+        """Plans that could not fire and were put aside."""
+        bad = await self._plans.bad(whole_number("limit", limit, 0))
         return [
             QuarantinedRepeatable(key, record.reason, record.spec, record.quarantined_at_ms)
             for key, record in bad
         ]
 
-    def _new_plan(
-        self,
-        name: str,
-        data: Any,
-        repeat: RepeatLike | None,
-        missed_fires: MissedFiresLike | None,
-        attempts: int | None,
-        backoff: float | BackoffLike | Mapping[str, Any] | None,
-        key: str | None = None,
-        bounds: Bounds | None = None,
-    ) -> NewRepeat:
-        if repeat is None:
-            raise _without_repeat(missed_fires)
-        return encode_repeat(
-            name, self._encoder().payload(data), _pattern(repeat), _policy(missed_fires),
-            bounds or Bounds(), retry_override(attempts, backoff), key,
-        )  # fmt: skip
 
-    async def _add_repeating(
-        self,
-        name: str,
-        data: Any,
-        repeat: RepeatLike | None,
-        missed_fires: MissedFiresLike | None,
-        attempts: int | None,
-        backoff: float | BackoffLike | Mapping[str, Any] | None,
-        key: str | None = None,
-        add_timeout_ms: int | None = None,
-    ) -> Job:
-        if repeat is None:
-            raise _without_repeat(missed_fires)
-        return await self.upsert_repeatable_job(
-            name, data, repeat=repeat, missed_fires=missed_fires,
-            attempts=attempts, backoff=backoff, key=key, add_timeout_ms=add_timeout_ms,
-        )  # fmt: skip
+def new_plan(
+    name: str,
+    payload: bytes,
+    options: JobOptions,
+    key: str | None = None,
+    bounds: Bounds | None = None,
+) -> NewRepeat:
+    """A plan from the options of a job that repeats, checked."""
+    if options.repeat is None:
+        raise _without_repeat(options.missed_fires)
+    return encode_repeat(
+        name, payload, _pattern(options.repeat), _policy(options.missed_fires),
+        bounds or Bounds(), options.retry(), key,
+    )  # fmt: skip
 
-    def _repeats(self) -> RepeatStore:
-        store = self._store()
-        return RepeatStore(store, ReadStore(store.link))
+
+def refuse_with_repeat(options: JobOptions, **useless: object) -> None:
+    """Refuse options that a plan has no use for."""
+    for name, value in [*((name, getattr(options, name)) for name in _USELESS), *useless.items()]:
+        if value is not None:
+            hint = "each fire is a job of its own"
+            raise SettingsError(name, value, "left out where a job repeats", hint=hint)
+
+
+def plans_in(jobs: Sequence[JobSpec]) -> Sequence[int]:
+    """Which jobs of a bulk repeat."""
+    # Nearly every bulk is made of plain names and data, and should not pay for the others.
+    if max(map(len, jobs), default=0) <= 2:
+        return ()
+    return [at for at, spec in enumerate(jobs) if _repeats(spec)]
+
+
+def plain_in(jobs: Sequence[JobSpec], repeating: Sequence[int]) -> Sequence[int]:
+    """Which do not."""
+    every = range(len(jobs))
+    return sorted(set(every) - set(repeating)) if repeating else every
+
+
+def in_order(*placed: Iterable[tuple[int, Job]]) -> list[Job]:
+    """The jobs of a bulk as they were given."""
+    by_place = dict(chain(*placed))
+    return [by_place[at] for at in sorted(by_place)]
+
+
+def _repeats(spec: JobSpec) -> bool:
+    return spec.get("repeat") is not None or spec.get("missed_fires") is not None
 
 
 def _without_repeat(missed_fires: object) -> SettingsError:

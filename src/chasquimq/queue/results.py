@@ -1,65 +1,46 @@
-"""The results part of a Queue."""
+"""Waits for the ends of jobs, and reads what workers with `store_results` kept of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+import random
+from collections.abc import Callable, Iterable
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
-from chasquimq.errors import JobFailed, ResultExpired, SettingsError
-from chasquimq.queue.connections import Opening
-from chasquimq.queue.result_watch import POLL_S_MAX, ResultWatch
+from chasquimq.errors import JobFailed, ResultExpired, ServerRefused, SettingsError, StoreError
+from chasquimq.model.backoff import dial_delay_ms
+from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.store.event_reader import EndTail
 from chasquimq.store.results import Leftovers, ResultStore
-from chasquimq.wire.keys import check_job_id, check_job_ids
+from chasquimq.wire.keys import check_job_id
 from chasquimq.wire.outcome import COMPLETED, DEAD
 
+logger = get_logger(__name__)
+POLL_S_MAX = 0.25
+# However much of a hurry somebody is in: events tell sooner than this would.
+POLL_S_MIN = 0.02
+# An answer may take this long before anybody calls it missing.
+_ANSWER_S = 0.5
+# Who waits again this soon finds the events still being read.
+_LINGER_S = 1.0
 
-class Resulting(Opening):
-    """Reads what workers with `store_results` keep."""
 
-    async def get_job_result(self, job_id: str) -> Any:
-        """The stored return value, or None: not finished, failed, expired, or nothing kept."""
-        return (await self.get_job_result_bulk([job_id]))[0]
+async def wait_for_value(watch: ResultWatch, job_id: str, timeout_s: float, poll_s: float) -> Any:
+    """What the handler of a job returned, as soon as it has ended.
 
-    async def get_job_result_bulk(self, job_ids: Sequence[str]) -> list[Any]:
-        """The same for many ids, in their order."""
-        found = await self._result_store().leftovers(check_job_ids(job_ids))
-        return [one.value() for one in found]
-
-    async def wait_for_result(
-        self, job_id: str, *, timeout: float = 30.0, poll_interval: float = 0.1
-    ) -> Any:
-        """Wait until the job has ended and return what its handler returned.
-
-        Raises:
-            JobFailed: it ended in the DLQ. This and ResultExpired are TimeoutErrors, too.
-            StoreError: the queue is closed, or was closed meanwhile, or no server was ever reached.
-            ResultExpired: it completed, but its result is kept no more.
-            TimeoutError: its end was not seen in time; is `store_results` on?
-        """
-        _check_positive("timeout", timeout)
-        _check_positive("poll_interval", poll_interval)
-        watch = self._watch()
-        waiter = watch.wait(check_job_id(job_id), min(poll_interval, POLL_S_MAX))
-        try:
-            async with asyncio.timeout(timeout):
-                found = await waiter
-        except TimeoutError:
-            raise _not_seen(job_id, timeout, watch.trouble) from None
-        return _value(job_id, found)
-
-    def _result_store(self) -> ResultStore:
-        return ResultStore(self.name, self._store().link)
-
-    def _watch(self) -> ResultWatch:
-        parts = self._parts()
-        if parts.watch is None:
-            tail = partial(EndTail, self.name, parts.connection)
-            parts.watch = ResultWatch(self._result_store(), tail)
-        return parts.watch
+    Raises:
+        JobFailed, ResultExpired, TimeoutError: as `Queue.wait_for_result` says.
+    """
+    _check_positive("timeout", timeout_s)
+    _check_positive("poll_interval", poll_s)
+    waiter = watch.wait(check_job_id(job_id), min(poll_s, POLL_S_MAX))
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await waiter
+    except TimeoutError:
+        raise _not_seen(job_id, timeout_s, watch.trouble) from None
+    return _value(job_id, found)
 
 
 def _not_seen(job_id: str, timeout_s: float, trouble: str) -> TimeoutError:
@@ -87,3 +68,252 @@ def _value(job_id: str, found: Leftovers) -> Any:
 def _check_positive(name: str, value: float) -> None:
     if not isinstance(value, Real) or not value > 0:
         raise SettingsError(name, value, "a number of seconds above 0")
+
+
+class _Wait(NamedTuple):
+    """One who waits, and how often it wants to look."""
+
+    future: asyncio.Future[Leftovers]
+    poll_s: float
+
+
+class ResultWatch:
+    """Looks for the ends of jobs while somebody waits for them."""
+
+    def __init__(self, store: ResultStore, new_tail: Callable[[], EndTail]) -> None:
+        self._store = store
+        self._waiting: dict[str, set[_Wait]] = {}
+        self._due: set[str] = set()
+        self._wake = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._poll_at_s = 0.0
+        self._failures = 0
+        self._trouble: StoreError | None = None
+        # Since when the server owes an answer.
+        self._asked_s: float | None = None
+        self._ends = EndListener(new_tail, self._ended, self._poll_now)
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def trouble(self) -> str:
+        """Why the server cannot be asked right now; empty: it can."""
+        if self._trouble is not None:
+            return str(self._trouble)
+        is_late = self._asked_s is not None and _now_s() - self._asked_s > _ANSWER_S
+        return "it does not answer" if is_late else ""
+
+    def wait(self, job_id: str, poll_s: float) -> asyncio.Future[Leftovers]:
+        """What is left of the job, as soon as it has ended."""
+        future: asyncio.Future[Leftovers] = asyncio.get_running_loop().create_future()
+        wait = _Wait(future, max(poll_s, POLL_S_MIN))
+        self._waiting.setdefault(job_id, set()).add(wait)
+        future.add_done_callback(lambda _: self._forget(job_id, wait))
+        self._poll_at_s = min(self._poll_at_s, _now_s() + wait.poll_s)
+        self._look_soon([job_id])
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve(), name="chasqui-results")
+        return future
+
+    def fail(self, error: Exception) -> None:
+        """Everyone who waits now hears this error."""
+        waiting, self._waiting = self._waiting, {}
+        for waits in waiting.values():
+            for wait in waits:
+                if not wait.future.done():
+                    wait.future.set_exception(error)
+
+    async def close(self) -> None:
+        """End what runs for those who waited."""
+        if self._serving is not None:
+            self._serving.cancel()
+        await self._ends.close()
+
+    async def _serve(self) -> None:
+        self._asked_s = self._trouble = None
+        self._poll_at_s = _now_s() + self._poll_s()
+        try:
+            await self._look_and_sleep()
+        except Exception as error:  # noqa: BLE001 - nobody else would tell those who wait
+            self.fail(error)
+        finally:
+            self._ends.stop_soon()
+
+    async def _look_and_sleep(self) -> None:
+        while self._waiting:
+            if _now_s() >= self._poll_at_s:
+                self._due.update(self._waiting)
+                self._poll_at_s = _now_s() + self._poll_s()
+            await self._try_to_look()
+            if self._waiting:
+                self._ends.start()
+                await self._sleep(self._poll_at_s - _now_s())
+
+    async def _try_to_look(self) -> None:
+        try:
+            await self._look()
+        except StoreError as error:
+            if not self._store.may_heal(error):
+                raise
+            self._trouble = error
+            await self._pause()
+
+    async def _look(self) -> None:
+        job_ids = [job_id for job_id in self._due if job_id in self._waiting]
+        self._due.clear()
+        self._wake.clear()
+        if not job_ids:
+            return
+        for job_id, found in zip(job_ids, await self._ask(job_ids), strict=True):
+            if found.outcome is None and found.result is None:
+                continue
+            for wait in self._waiting.pop(job_id, ()):
+                if not wait.future.done():
+                    wait.future.set_result(found)
+
+    async def _ask(self, job_ids: list[str]) -> list[Leftovers]:
+        if self._asked_s is None:
+            self._asked_s = _now_s()
+        found = await self._store.leftovers(job_ids)
+        self._asked_s = self._trouble = None
+        self._failures = 0
+        return found
+
+    async def _pause(self) -> None:
+        # A link that was open before paces its dials itself.
+        if not self._store.was_reached:
+            self._failures += 1
+            await asyncio.sleep(dial_delay_ms(self._failures, random.uniform) / 1000)
+
+    async def _sleep(self, at_most_s: float) -> None:
+        try:
+            async with asyncio.timeout(at_most_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _ended(self, job_ids: Iterable[str]) -> None:
+        self._look_soon([job_id for job_id in job_ids if job_id in self._waiting])
+
+    def _poll_now(self) -> None:
+        self._poll_at_s = _now_s()
+        self._wake.set()
+
+    def _look_soon(self, job_ids: Iterable[str]) -> None:
+        self._due.update(job_ids)
+        if self._due:
+            self._wake.set()
+
+    def _poll_s(self) -> float:
+        """As often as the most hurried of those who wait now wants it."""
+        waits = [wait.poll_s for waits in self._waiting.values() for wait in waits]
+        return min(waits, default=POLL_S_MAX)
+
+    def _forget(self, job_id: str, wait: _Wait) -> None:
+        waits = self._waiting.get(job_id)
+        if waits is None:
+            return
+        waits.discard(wait)
+        if not waits:
+            del self._waiting[job_id]
+
+
+class EndListener:
+    """One tail of the events, from the first who waits until shortly after the last.
+
+    Where events are off it hears nothing, and where they may not be read it gives up: the poll
+    does without it.
+    """
+
+    def __init__(
+        self,
+        new_tail: Callable[[], EndTail],
+        ended: Callable[[Iterable[str]], None],
+        settled: Callable[[], None],
+    ) -> None:
+        self._new_tail = new_tail
+        self._ended = ended
+        self._settled = settled
+        self._following: asyncio.Task[None] | None = None
+        self._stopping: asyncio.TimerHandle | None = None
+        self._is_refused = False
+        self._failures = 0
+        self._again_at_s = float("-inf")
+        self._pace = LogThrottle()
+
+    def start(self) -> None:
+        """Listen from now on, if nobody does."""
+        loop = asyncio.get_running_loop()
+        if self._stopping is not None:
+            self._stopping.cancel()
+            self._stopping = None
+        if self._following is None and not self._is_refused and loop.time() >= self._again_at_s:
+            self._following = loop.create_task(self._follow(), name="chasqui-result-events")
+            self._following.add_done_callback(self._left_off)
+
+    def stop_soon(self) -> None:
+        """Nobody waits any more; somebody may do so again in a moment."""
+        if self._following is not None and self._stopping is None:
+            loop = asyncio.get_running_loop()
+            self._stopping = loop.call_later(_LINGER_S, self._stop)
+
+    async def close(self) -> None:
+        following = self._following
+        self._stop()
+        if following is not None:
+            await asyncio.wait([following], timeout=1)
+
+    def _stop(self) -> None:
+        if self._stopping is not None:
+            self._stopping.cancel()
+        if self._following is not None:
+            self._following.cancel()
+        self._following = self._stopping = None
+
+    async def _follow(self) -> None:
+        tail = self._new_tail()
+        try:
+            while True:
+                await self._hear(tail)
+        except ServerRefused as error:
+            self._is_refused = True
+            logger.debug("events may not be read, results are polled for: %s", error)
+        finally:
+            await tail.close()
+
+    async def _hear(self, tail: EndTail) -> None:
+        try:
+            if tail.is_settled:
+                self._ended(await tail.read_ended())
+                self._failures = 0
+                return
+            await tail.settle()
+            if tail.is_settled:
+                # What ended before it listened is told by nobody.
+                self._settled()
+        except ServerRefused:
+            raise
+        except StoreError:
+            await asyncio.sleep(self._next_pause_s())
+
+    def _left_off(self, task: asyncio.Task[None]) -> None:
+        if self._following is task:
+            self._following = None
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        self._again_at_s = asyncio.get_running_loop().time() + self._next_pause_s()
+        if self._pace.allows():
+            message = "the events of a queue are not followed for a while, results are polled for"
+            logger.error(message, exc_info=error)
+
+    def _next_pause_s(self) -> float:
+        """A link that was never open does not pace itself, and each new tail dials anew."""
+        self._failures += 1
+        return dial_delay_ms(self._failures, random.uniform) / 1000
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

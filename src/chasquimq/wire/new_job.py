@@ -8,13 +8,13 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import repeat
 from operator import add, methodcaller
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from chasquimq.errors import PayloadTooLarge, SettingsError, WireError
 from chasquimq.model.backoff import RetryOverride
-from chasquimq.model.job_options import Wait, optional_ms, retry_override, wait_of
+from chasquimq.model.job_options import JobOptions, Wait, optional_ms
 from chasquimq.wire.envelope import encode_envelope, encode_plain_envelope
 from chasquimq.wire.keys import check_job_id, check_job_name
 from chasquimq.wire.payload import encode_payload
@@ -90,15 +90,12 @@ os.register_at_fork(after_in_child=_pool.clear)
 
 
 JobSpec = Mapping[str, Any]
+T = TypeVar("T")
+# Takes a job, an id that it may have, and the time.
+EncodeOne = Callable[[JobSpec, str, int], T]
 # Names that were checked already; more than this are checked each time.
 _GOOD_NAMES_MAX = 1_024
 JOB_DIGEST_BYTES = 12
-SPEC_KEYS = frozenset(
-    {
-        "name", "data", "delay_ms", "delay", "attempts", "backoff",
-        "job_id", "expires_ms", "timeout_ms", "repeat", "missed_fires",
-    }
-)  # fmt: skip
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
@@ -144,14 +141,19 @@ class JobEncoder:
         # Nearly every bulk is made of plain names and data.
         if len(spec) == 2:
             return self.plain(spec["name"], spec["data"], fresh_id, now_ms)
-        check_keys(spec)
-        name, payload = check_job_name(spec["name"]), self.payload(spec["data"])
-        own_id = spec.get("job_id")
+        options = JobOptions.of(spec)
+        return self.with_options(spec["name"], spec["data"], options, fresh_id, now_ms)
+
+    def with_options(
+        self, name: str, data: Any, options: JobOptions, fresh_id: str, now_ms: int
+    ) -> NewJob:
+        """One job that asks for something of its own."""
+        name, payload = check_job_name(name), self.payload(data)
+        own_id = options.job_id
         job_id = fresh_id if own_id is None else check_job_id(own_id)
-        retry = retry_override(spec.get("attempts"), spec.get("backoff"))
-        wait = wait_of(spec.get("delay_ms"), spec.get("delay"), self._delay_s_max, now_ms)
+        retry, wait = options.retry(), options.wait(self._delay_s_max, now_ms)
         digest = job_digest(name, payload) if own_id else ""
-        return NewJob(job_id, name, payload, now_ms, retry, _extras(spec), digest, wait)
+        return NewJob(job_id, name, payload, now_ms, retry, _extras(options), digest, wait)
 
     def plain(self, name: str, data: Any, job_id: str, now_ms: int) -> NewJob:
         """One job without options."""
@@ -191,6 +193,43 @@ class JobEncoder:
         return payload
 
 
+def encode_all(
+    jobs: Sequence[JobSpec], places: Sequence[int], encode: EncodeOne[T], now_ms: int
+) -> list[T]:
+    """What `encode` makes of the jobs in these places; an error says which of them is wrong."""
+    encoded: list[T] = []
+    for at, fresh_id in zip(places, new_job_ids(len(places), now_ms), strict=True):
+        try:
+            encoded.append(encode(jobs[at], fresh_id, now_ms))
+        except (SettingsError, WireError) as error:
+            error.args = (f"jobs[{at}]: {error}",)
+            raise
+        except KeyError as missing:
+            what, found = f"jobs[{at}]", sorted(map(str, jobs[at]))
+            rule = f"a mapping with {missing.args[0]!r}"
+            raise SettingsError(what, found, rule) from None
+    return encoded
+
+
+def check_mappings(jobs: Sequence[JobSpec]) -> None:
+    """Refuse what is no list of mappings."""
+    # Callers lie.
+    is_list = isinstance(jobs, Sequence)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_list or isinstance(jobs, str | bytes):
+        raise SettingsError("jobs", type(jobs).__name__, "a list of mappings")
+    if {type(spec) for spec in jobs} <= {dict}:
+        return
+    for at, spec in enumerate(jobs):
+        if not isinstance(spec, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SettingsError(f"jobs[{at}]", spec, "a mapping with at least name and data")
+
+
+def ids_of(jobs: Sequence[JobSpec], now_ms: int) -> list[str]:
+    """The ids of jobs that are not checked yet, so that an error can name them."""
+    fresh_ids = new_job_ids(len(jobs), now_ms)
+    return [spec.get("job_id") or one for spec, one in zip(jobs, fresh_ids, strict=True)]
+
+
 def _are_all_in(good_names: set[str], names: Sequence[Any]) -> bool:
     # What is no text may equal one, or have no hash.
     return set(map(type, names)) == {str} and good_names.issuperset(names)
@@ -203,21 +242,12 @@ def raw_payload(data: Any) -> bytes:
     return bytes(data)
 
 
-def _extras(spec: JobSpec) -> dict[str, Any] | None:
-    extras: dict[str, Any] = {}
-    for key in ("expires_ms", "timeout_ms"):
-        value = optional_ms(key, spec.get(key))
-        if value is not None:
-            extras[key] = value
-    return extras or None
-
-
-def check_keys(spec: JobSpec) -> None:
-    """Refuse a job with a key that means nothing."""
-    unknown = spec.keys() - SPEC_KEYS
-    if unknown:
-        rule = f"made of {', '.join(sorted(SPEC_KEYS))}"
-        raise SettingsError("a job", sorted(map(str, unknown)), rule)
+def _extras(options: JobOptions) -> dict[str, Any] | None:
+    extras = {
+        "expires_ms": optional_ms("expires_ms", options.expires_ms),
+        "timeout_ms": optional_ms("timeout_ms", options.timeout_ms),
+    }
+    return {key: value for key, value in extras.items() if value is not None} or None
 
 
 def job_digest(name: str, payload: bytes) -> str:
