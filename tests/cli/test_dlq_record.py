@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.dlq.outcome import FOLDER, Recorder, replays
+from chasquimq.cli.dlq.outcome import FOLDER, ReplayRecorder, replays
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def lake(tmp_path) -> Path:
 
 
 @pytest.fixture
-def recorder(lake) -> Recorder:
-    return Recorder(lake, "q", datetime.now(UTC))
+def recorder(lake) -> ReplayRecorder:
+    return ReplayRecorder(lake, "q", datetime.now(UTC))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from chasquimq.cli.output import tables as cells
 from chasquimq.cli.output.render import emit_table
 from chasquimq.cli.output.tables import (
-    Column,
+    TableColumn,
     cell_width,
     cut,
     fit,
@@ -18,10 +18,10 @@ from chasquimq.cli.output.tables import (
     wrapped,
 )
 
-ID = Column("id", ["1794798054930-0"], is_text=False)
-NAME = Column("name", ["charge", "mail"], is_text=True)
-WHY = Column("why", ["no answer from the bank within five seconds"], is_text=True)
-SIZE = Column("payload bytes", ["44"], is_text=False)
+ID = TableColumn("id", ["1794798054930-0"], is_text=False)
+NAME = TableColumn("name", ["charge", "mail"], is_text=True)
+WHY = TableColumn("why", ["no answer from the bank within five seconds"], is_text=True)
+SIZE = TableColumn("payload bytes", ["44"], is_text=False)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_then_texts_are_cut():
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_an_id_is_never_broken_and_a_row_becomes_a_record_instead(columns):
-    long = Column("id", ["x" * 256], is_text=False)
+    long = TableColumn("id", ["x" * 256], is_text=False)
 
     layout = fit([long, WHY, SIZE], ["payload bytes"], columns)
     lines = records(layout.columns, columns)
@@ -98,8 +98,8 @@ def test_an_id_is_never_broken_and_a_row_becomes_a_record_instead(columns):
 
 def test_a_record_has_a_line_for_each_cell_and_a_blank_one_before_the_next():
     two = [
-        Column("id", ["1-0", "2-0"], False),
-        Column("why", ["no answer from the whole bank", "-"], True),
+        TableColumn("id", ["1-0", "2-0"], False),
+        TableColumn("why", ["no answer from the whole bank", "-"], True),
     ]
 
     assert records(two, 28) == [
@@ -108,13 +108,13 @@ def test_a_record_has_a_line_for_each_cell_and_a_blank_one_before_the_next():
 
 
 def test_rows_without_a_header_keep_their_names_before_them():
-    facts = [Column("", ["job id", "name"], False), Column("", ["1-0", "mail"], False)]
+    facts = [TableColumn("", ["job id", "name"], False), TableColumn("", ["1-0", "mail"], False)]
 
     assert records(facts, 40) == ["job id  1-0", "name    mail"]
 
 
 def test_what_is_in_a_table_matters_more_than_its_titles():
-    titled = Column("a title of many short words", ["1"], is_text=False)
+    titled = TableColumn("a title of many short words", ["1"], is_text=False)
 
     layout = fit([titled, WHY], [], 60)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from chasquimq.cli.logs import Lines
+from chasquimq.cli.logs import TextFormatter
 
 
 def line_of(message: str, **more: object) -> list[str]:
     record = logging.makeLogRecord({"msg": message, "levelname": "WARNING", "name": "n", **more})
-    return Lines().format(record).split("\n")
+    return TextFormatter().format(record).split("\n")
 
 
 def test_what_belongs_to_a_record_stands_behind_its_sentence():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.demo.jobs import Tally
+from chasquimq.cli.demo.jobs import DemoCounts
 from chasquimq.cli.demo.tables import differences
 from chasquimq.spark.report.shape import Column, Grid, Report, Section
 
@@ -76,8 +76,8 @@ def report_of(*rows: dict) -> Report:
     return Report([], None, None, [], [Section("throughput", "", grids=[Grid(columns, rows)])])
 
 
-def tally(**counts: int) -> Tally:
-    made = Tally()
+def tally(**counts: int) -> DemoCounts:
+    made = DemoCounts()
     for what, count in counts.items():
         setattr(made, what, Counter({"send": count}))
     return made

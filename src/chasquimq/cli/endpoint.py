@@ -19,7 +19,7 @@ LOOPBACK = "127.0.0.1"
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
-class Host(click.ParamType[str]):
+class HostType(click.ParamType[str]):
     """An address or a name of this machine."""
 
     name = "address"
@@ -31,7 +31,7 @@ class Host(click.ParamType[str]):
         return value
 
 
-HOST = Host()
+HOST = HostType()
 
 
 class Endpoint(NamedTuple):

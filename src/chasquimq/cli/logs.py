@@ -25,7 +25,7 @@ _RESERVED = frozenset({"time", "level", "logger", "message", "exception"})
 def start_logging(level: str, *, as_json: bool) -> None:
     """Send the log of this process to stderr."""
     handler = Unblocked()
-    handler.setFormatter(JsonLines() if as_json else Lines())
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
@@ -80,7 +80,7 @@ def _has_room(descriptor: int, wait_ms: int) -> bool:
     return bool(poll.poll(wait_ms))
 
 
-class Lines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """Time, level, logger, sentence, and what it leaves out; no raw control byte, no password."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -101,7 +101,7 @@ def _is_said(value: object, sentence: str) -> bool:
     return bool(text) and re.search(rf"(?<![\w-]){text}(?![\w-])", sentence) is not None
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """The same as one JSON document a line."""
 
     def format(self, record: logging.LogRecord) -> str:

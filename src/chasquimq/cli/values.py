@@ -85,7 +85,7 @@ class Duration(click.ParamType[int]):
         return round(float(found["number"]) * _UNITS_MS[found["unit"]])
 
 
-class Patience(click.ParamType[float]):
+class DurationOrForever(click.ParamType[float]):
     """A duration in milliseconds, or `forever`, which is infinite."""
 
     name = "patience"
@@ -104,7 +104,7 @@ class Patience(click.ParamType[float]):
 
 
 DURATION = Duration()
-PATIENCE = Patience()
+PATIENCE = DurationOrForever()
 
 
 def patience_words(patience_ms: float) -> str:

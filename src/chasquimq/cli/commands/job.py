@@ -30,7 +30,7 @@ EXIT_UNKNOWN = 1
 _TOLD_ELSEWHERE = frozenset({"data", "has_result", "is_decoded", "scanned_all", "traceback"})
 
 
-class Found(NamedTuple):
+class FoundJob(NamedTuple):
     """All that is known of a job; `contents` are read where its state does not have them."""
 
     state: JobState
@@ -62,16 +62,16 @@ def show(queue: str, job_id: str, redis_url: str | None, as_json: bool) -> int:
     return EXIT_UNKNOWN if found.state.state == "unknown" else 0
 
 
-async def _find(queue: str, job_id: str, url: str) -> Found:
+async def _find(queue: str, job_id: str, url: str) -> FoundJob:
     async with visit(queue, url) as seen:
         # A person who asks may wait for a search of everything.
         looking = seen.queue.get_job(job_id, max_scanned_bytes=None)
         state = await behind_bar("looking for the job", looking)
         contents = None if state.is_decoded else await seen.inspector.contents(queue, state)
-        return Found(state, contents, await seen.queue.get_job_result(job_id))
+        return FoundJob(state, contents, await seen.queue.get_job_result(job_id))
 
 
-def _facts(found: Found) -> dict[str, Any]:
+def _facts(found: FoundJob) -> dict[str, Any]:
     state = found.state
     known = {key: value for key, value in asdict(state).items()
              if value is not None and key not in _TOLD_ELSEWHERE}  # fmt: skip
@@ -87,7 +87,7 @@ def _facts(found: Found) -> dict[str, Any]:
     return known
 
 
-def _data(found: Found) -> dict[str, Any]:
+def _data(found: FoundJob) -> dict[str, Any]:
     if found.state.is_decoded:
         return {"data": json_value(found.state.data)}
     if found.contents is None:

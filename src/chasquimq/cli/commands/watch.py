@@ -43,7 +43,7 @@ DUMB = ("dumb", "unknown", "")
 TOO_EARLY = "one more look is needed to tell where it is going"
 
 
-class Look(NamedTuple):
+class WatchSample(NamedTuple):
     """What one tick shows; `trouble` says why the snapshot is an old one."""
 
     snapshot: Snapshot
@@ -53,7 +53,7 @@ class Look(NamedTuple):
     trouble: str | None = None
 
 
-Show = Callable[[Look], None]
+Show = Callable[[WatchSample], None]
 
 
 @click.command()
@@ -98,7 +98,9 @@ async def _watch(
                 return
 
 
-async def _looks(seen: Visit, queue: str, group: str, interval_ms: int) -> AsyncIterator[Look]:
+async def _looks(
+    seen: Visit, queue: str, group: str, interval_ms: int
+) -> AsyncIterator[WatchSample]:
     from chasquimq.model.forecast import Trend
 
     trend = Trend()
@@ -119,8 +121,8 @@ async def _looks(seen: Visit, queue: str, group: str, interval_ms: int) -> Async
         await asyncio.sleep(max(0.0, due_s - loop.time()))
 
 
-def _look(trend: Trend, now: Snapshot, before: Snapshot | None) -> Look:
-    return Look(now, before, trend.rates, trend.sentence)
+def _look(trend: Trend, now: Snapshot, before: Snapshot | None) -> WatchSample:
+    return WatchSample(now, before, trend.rates, trend.sentence)
 
 
 @contextmanager
@@ -142,7 +144,7 @@ def _live(interval_ms: int) -> Generator[Show]:
 
     from chasquimq.cli.output.tables import Shape, make_table
 
-    def draw(look: Look) -> None:
+    def draw(look: WatchSample) -> None:
         moment = iso(look.snapshot.at_ms)
         head = f"{look.snapshot.queue}   every {interval_ms} ms   {moment}   Ctrl+C ends"
         names, cells = table_cells(watch_rows(look))
@@ -161,14 +163,14 @@ def _live(interval_ms: int) -> Generator[Show]:
         live.stop()
 
 
-def _show_plain(look: Look) -> None:
+def _show_plain(look: WatchSample) -> None:
     click.echo(f"{iso(look.snapshot.at_ms)}")
     rows = watch_rows(look)
     emit_table(rows, text=list(rows[0])[:1])
     click.echo(f"{_last_line(look)}\n")
 
 
-def _show_json(look: Look) -> None:
+def _show_json(look: WatchSample) -> None:
     rates = look.rates
     facts = snapshot_facts(look.snapshot) | {
         "added_per_s": _rounded(rates.added if rates else None),
@@ -180,7 +182,7 @@ def _show_json(look: Look) -> None:
     emit_json_line(facts)
 
 
-def watch_rows(look: Look) -> list[dict[str, Any]]:
+def watch_rows(look: WatchSample) -> list[dict[str, Any]]:
     """The rows of `inspect`, with what changed since the look before, and rates."""
     rows = snapshot_rows(look.snapshot) + _rate_rows(look)
     if look.before is None:
@@ -199,7 +201,7 @@ def _changes(now: Snapshot, before: Snapshot) -> dict[str, str]:
     }
 
 
-def _rate_rows(look: Look) -> list[dict[str, Any]]:
+def _rate_rows(look: WatchSample) -> list[dict[str, Any]]:
     what, how_much = f"queue: {look.snapshot.queue}", f"group: {look.snapshot.group}"
     rates = look.rates
     return [
@@ -208,7 +210,7 @@ def _rate_rows(look: Look) -> list[dict[str, Any]]:
     ]
 
 
-def _last_line(look: Look) -> str:
+def _last_line(look: WatchSample) -> str:
     if look.trouble:
         return shown(look.trouble)
     return look.sentence or TOO_EARLY

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chasquimq.cli.demo.jobs import HANDLERS, Tally, demo_jobs
-from chasquimq.cli.demo.report import Pace, Report, print_report, report_facts
+from chasquimq.cli.demo.jobs import HANDLERS, DemoCounts, demo_jobs
+from chasquimq.cli.demo.report import DemoReport, Throughput, print_report, report_facts
 from chasquimq.cli.demo.stages import ADDED_COUNT, demonstrate_later, demonstrate_takeover
 from chasquimq.cli.demo.tables import print_next_steps
 from chasquimq.cli.interrupts import cancelled_by_interrupt
@@ -93,7 +93,7 @@ def _has_spark() -> bool:
     return not missing
 
 
-def _tables(url: str, report: Report, *, as_json: bool) -> Tables:
+def _tables(url: str, report: DemoReport, *, as_json: bool) -> Tables:
     from chasquimq.cli.demo.tables import demonstrate_tables, print_tables
 
     tables = demonstrate_tables(url, QUEUE_NAME, report.tallies)
@@ -102,16 +102,16 @@ def _tables(url: str, report: Report, *, as_json: bool) -> Tables:
     return tables
 
 
-def _print_json(report: Report, tables: Tables | None) -> None:
+def _print_json(report: DemoReport, tables: Tables | None) -> None:
     from chasquimq.cli.demo.tables import tables_facts
 
     emit_json(report_facts(report) | {"tables": tables and tables_facts(tables)})
 
 
-async def _demonstrate(url: str, job_count: int) -> Report:
+async def _demonstrate(url: str, job_count: int) -> DemoReport:
     from chasquimq.queue.queue import Queue
 
-    tally = Tally()
+    tally = DemoCounts()
     async with Queue(QUEUE_NAME, redis_url=url) as queue:
         with _progress_bar("adding ", job_count) as advance_to:
             adding = await _add_all(queue, job_count, tally, advance_to)
@@ -123,20 +123,22 @@ async def _demonstrate(url: str, job_count: int) -> Report:
             later = await demonstrate_later(queue, url, advance_to)
         takeover = await behind_bar("killing a worker", demonstrate_takeover(queue, url))
     loop_module = type(asyncio.get_running_loop()).__module__
-    return Report(tally, adding, running, later, takeover, loop_module.partition(".")[0])
+    return DemoReport(tally, adding, running, later, takeover, loop_module.partition(".")[0])
 
 
-async def _add_all(queue: Queue, job_count: int, tally: Tally, advance_to: Advance) -> Pace:
+async def _add_all(
+    queue: Queue, job_count: int, tally: DemoCounts, advance_to: Advance
+) -> Throughput:
     jobs = demo_jobs(job_count)
     started_s = time.perf_counter()
     while bulk := list(islice(jobs, BULK_JOBS)):
         await queue.add_bulk(bulk)
         tally.added.update(job["name"] for job in bulk)
         advance_to(tally.added.total())
-    return Pace(job_count, time.perf_counter() - started_s)
+    return Throughput(job_count, time.perf_counter() - started_s)
 
 
-async def _run_all(url: str, tally: Tally, advance_to: Advance) -> Pace:
+async def _run_all(url: str, tally: DemoCounts, advance_to: Advance) -> Throughput:
     from chasquimq.worker.worker import Worker
 
     worker = Worker(
@@ -150,10 +152,10 @@ async def _run_all(url: str, tally: Tally, advance_to: Advance) -> Pace:
     started_s = time.perf_counter()
     async with _redrawing(lambda: advance_to(tally.finished_count)):
         await worker.run_until_idle()
-    return Pace(tally.finished_count, tally.last_end_s - started_s)
+    return Throughput(tally.finished_count, tally.last_end_s - started_s)
 
 
-def _refuse_losses(tally: Tally) -> None:
+def _refuse_losses(tally: DemoCounts) -> None:
     lost_count = tally.added.total() - tally.completed.total() - tally.graves.total()
     if lost_count:
         raise StoreError(f"every job must be completed or dead, {lost_count} are neither")

@@ -27,7 +27,7 @@ class Grave(NamedTuple):
     error: str
 
 
-class Tally:
+class DemoCounts:
     """Counts by job name; a job is counted only after the server has confirmed its outcome."""
 
     def __init__(self) -> None:

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from chasquimq.cli.demo.jobs import REMIND_WITHIN_MS, Tally
+from chasquimq.cli.demo.jobs import REMIND_WITHIN_MS, DemoCounts
 from chasquimq.cli.demo.stages import PLAN_EVERY_MS, PLAN_NAME, REPLAYED_REASON, Later, Takeover
 from chasquimq.cli.output.render import emit_table
 
 
-class Pace(NamedTuple):
+class Throughput(NamedTuple):
     """So many jobs in so much time."""
 
     job_count: int
@@ -22,23 +22,23 @@ class Pace(NamedTuple):
         return round(self.job_count / self.elapsed_s)
 
 
-class Report(NamedTuple):
+class DemoReport(NamedTuple):
     """All that the demo has to say."""
 
-    tally: Tally
-    adding: Pace
-    running: Pace
+    tally: DemoCounts
+    adding: Throughput
+    running: Throughput
     later: Later
     takeover: Takeover
     loop: str
 
     @property
-    def tallies(self) -> tuple[Tally, ...]:
+    def tallies(self) -> tuple[DemoCounts, ...]:
         """What every worker counted by itself."""
         return self.tally, self.later.tally, self.takeover.tally
 
 
-def print_report(report: Report) -> None:
+def print_report(report: DemoReport) -> None:
     """Print it for people."""
     _print_paces(report)
     click.echo("\nWhat became of the jobs")
@@ -50,7 +50,7 @@ def print_report(report: Report) -> None:
     _print_takeover(report.takeover)
 
 
-def report_facts(report: Report) -> dict[str, Any]:
+def report_facts(report: DemoReport) -> dict[str, Any]:
     """The same for programs."""
     return {
         "loop": report.loop,
@@ -66,7 +66,7 @@ def report_facts(report: Report) -> dict[str, Any]:
     }
 
 
-def _print_paces(report: Report) -> None:
+def _print_paces(report: DemoReport) -> None:
     retried_count = report.tally.retried.total()
     click.echo(f"added  {_pace_text(report.adding)}")
     click.echo(f"ran    {_pace_text(report.running)}, {retried_count:,} retries included")
@@ -120,16 +120,16 @@ def _later_facts(later: Later) -> dict[str, Any]:
     }
 
 
-def _pace_text(pace: Pace) -> str:
+def _pace_text(pace: Throughput) -> str:
     return f"{pace.job_count:,} jobs in {pace.elapsed_s:.2f} s: {pace.jobs_per_s:,} jobs/s"
 
 
-def _pace_facts(pace: Pace) -> dict[str, Any]:
+def _pace_facts(pace: Throughput) -> dict[str, Any]:
     elapsed_s = round(pace.elapsed_s, 4)
     return {"jobs": pace.job_count, "elapsed_s": elapsed_s, "jobs_per_s": pace.jobs_per_s}
 
 
-def _counts_by_name(tally: Tally) -> list[dict[str, Any]]:
+def _counts_by_name(tally: DemoCounts) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
@@ -142,14 +142,14 @@ def _counts_by_name(tally: Tally) -> list[dict[str, Any]]:
     ]
 
 
-def _rows_by_name(tally: Tally) -> list[dict[str, Any]]:
+def _rows_by_name(tally: DemoCounts) -> list[dict[str, Any]]:
     rows = _counts_by_name(tally)
     counted = [column for column in rows[0] if column != "name"]
     total = {"name": "all", **{column: sum(row[column] for row in rows) for column in counted}}
     return [*rows, total]
 
 
-def _graves(tally: Tally) -> list[dict[str, Any]]:
+def _graves(tally: DemoCounts) -> list[dict[str, Any]]:
     return [{"jobs": count, **grave._asdict()} for grave, count in tally.graves.most_common()]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chasquimq.cli.demo.jobs import LATER_HANDLERS, QUOTES, REMINDERS, Tally, quotes, reminders
+from chasquimq.cli.demo.jobs import LATER_HANDLERS, QUOTES, REMINDERS, DemoCounts, quotes, reminders
 from chasquimq.errors import StoreError
 from chasquimq.job import Job
 from chasquimq.repeat import RepeatPattern
@@ -29,7 +29,7 @@ _POLL_S = 0.02
 class Takeover(NamedTuple):
     """Jobs of a killed worker that another one ran."""
 
-    tally: Tally
+    tally: DemoCounts
     after_s: float
 
 
@@ -50,7 +50,7 @@ async def demonstrate_takeover(queue: Queue, url: str) -> Takeover:
 
     await queue.add_bulk(list(videos()))
     killed_at_s = await _kill_with_all_in_hand(queue, url)
-    tally, started_at_s = Tally(), list[float]()
+    tally, started_at_s = DemoCounts(), list[float]()
 
     async def render_video(job: Job) -> None:
         started_at_s.append(time.monotonic())
@@ -110,7 +110,7 @@ END_S_MAX = 30
 class Later(NamedTuple):
     """What became of the second half."""
 
-    tally: Tally
+    tally: DemoCounts
     late_ms: list[float]
     fired_count: int
     gaps_ms: list[float]
@@ -134,7 +134,7 @@ async def demonstrate_later(queue: Queue, url: str, advance_to: Callable[[int], 
     """Add, plan and replay, and run one worker until all of it has come to its end."""
     from chasquimq.worker.worker import Worker
 
-    tally = Tally()
+    tally = DemoCounts()
     worker = Worker(
         queue.name,
         LATER_HANDLERS,
@@ -166,7 +166,7 @@ async def _set_in_motion(queue: Queue) -> tuple[dict[int, str], int]:
     return answers, int(replayed)
 
 
-async def _all_ended(tally: Tally, count: int, advance_to: Callable[[int], None]) -> None:
+async def _all_ended(tally: DemoCounts, count: int, advance_to: Callable[[int], None]) -> None:
     try:
         async with asyncio.timeout(END_S_MAX):
             while tally.finished_count < count:
@@ -178,7 +178,11 @@ async def _all_ended(tally: Tally, count: int, advance_to: Callable[[int], None]
 
 
 async def _summary(
-    queue: Queue, tally: Tally, state: dict[str, Any], answers: dict[int, str], replayed_count: int
+    queue: Queue,
+    tally: DemoCounts,
+    state: dict[str, Any],
+    answers: dict[int, str],
+    replayed_count: int,
 ) -> Later:
     fired_at_s: list[float] = state["fired_at_s"]
     return Later(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from chasquimq.cli.demo.jobs import Tally
+from chasquimq.cli.demo.jobs import DemoCounts
 from chasquimq.cli.demo.report import right_aligned
 from chasquimq.cli.output.render import clean, emit_table
 from chasquimq.cli.pipeline.options import DEFAULT_MASTER, batch_text, spark_session, working
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from chasquimq.spark.report.shape import Report
 
 
-class Question(NamedTuple):
+class DemoQuery(NamedTuple):
     """A question in words, and the same in SQL."""
 
     words: str
@@ -35,14 +35,14 @@ class Question(NamedTuple):
 
 
 QUESTIONS = (
-    Question(
+    DemoQuery(
         "Which errors were there, and how many jobs did each of them end?",
         """
         select name, reason, sum(failed)::bigint as failed, sum(dead)::bigint as dead
         from gold_failures group by name, reason order by failed desc, name, reason
         """,
     ),
-    Question(
+    DemoQuery(
         "How many jobs did another attempt save, and how many did it not?",
         """
         select name, sum(completed)::bigint as saved, sum(dead)::bigint as dead,
@@ -50,7 +50,7 @@ QUESTIONS = (
         from gold_retries where attempt > 1 group by name order by saved desc, name
         """,
     ),
-    Question(
+    DemoQuery(
         "How long did the slowest one in a hundred wait, and run?",
         """
         select name, sum(completed)::bigint as completed,
@@ -82,7 +82,7 @@ class Difference(NamedTuple):
 class Answered(NamedTuple):
     """A question and the rows that answer it."""
 
-    question: Question
+    question: DemoQuery
     rows: list[dict[str, Any]]
 
 
@@ -104,7 +104,7 @@ class Tables(NamedTuple):
         return self.is_whole and not self.differences
 
 
-def demonstrate_tables(url: str, queue: str, tallies: Sequence[Tally]) -> Tables:
+def demonstrate_tables(url: str, queue: str, tallies: Sequence[DemoCounts]) -> Tables:
     """Run the pipeline once, write the report, compare, and ask."""
     folder = _fresh_folder()
     lake = folder / "lake"
@@ -143,7 +143,7 @@ def _carry(url: str, queue: str, lake: Path) -> PipelineRun:
 
 
 def _told(
-    lake: Path, page: Path, report: Report, done: PipelineRun, tallies: Sequence[Tally]
+    lake: Path, page: Path, report: Report, done: PipelineRun, tallies: Sequence[DemoCounts]
 ) -> Tables:
     from chasquimq.spark.query.audit import completeness
     from chasquimq.spark.query.queries import Answers
@@ -158,7 +158,7 @@ def _told(
     )  # fmt: skip
 
 
-def differences(tallies: Iterable[Tally], report: Report) -> list[Difference]:
+def differences(tallies: Iterable[DemoCounts], report: Report) -> list[Difference]:
     """Where the report does not say what the workers counted by themselves."""
     counted = {
         what: sum((getattr(one, what) for one in tallies), Counter[str]()) for what in COUNTED

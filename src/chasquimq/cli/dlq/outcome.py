@@ -27,7 +27,7 @@ _DRAFT: Final = ".draft"
 State = Literal["ended", "running", "cut"]
 
 
-class Record(msgspec.Struct, frozen=True):
+class ReplayRecord(msgspec.Struct, frozen=True):
     """One replay and when it began; `job_ids` are meant until it ended, and then those it sent."""
 
     replay: str
@@ -40,12 +40,12 @@ class Record(msgspec.Struct, frozen=True):
 class Seen(NamedTuple):
     """A replay as it was at one moment; of one that was cut a few more may be sent than noted."""
 
-    record: Record
+    record: ReplayRecord
     state: State
     sent: set[str]
 
 
-class Recorder:
+class ReplayRecorder:
     """Writes one replay down as it goes, so that a kill leaves what was meant and what was sent.
 
     Where a lake has no tables that could tell of it, or cannot be written to, it does nothing.
@@ -53,7 +53,7 @@ class Recorder:
 
     def __init__(self, lake: Path | None, queue: str, began_at: datetime) -> None:
         name = f"{began_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        self._record = Record(name, queue, began_at, [])
+        self._record = ReplayRecord(name, queue, began_at, [])
         has_tables = lake is not None and (lake / "silver_attempts" / "_delta_log").is_dir()
         self._path = lake / FOLDER / f"{name}{_RECORD}" if lake and has_tables else None
         self._log: BinaryIO | None = None
@@ -154,14 +154,14 @@ def _seen(path: Path) -> Seen | None:
     return Seen(last, "cut", noted)
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> ReplayRecord | None:
     """None: there is none any more, as of a replay that sent nothing."""
     with suppress(FileNotFoundError):
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(path.read_bytes(), type=ReplayRecord)
     return None
 
 
-def _ended(record: Record | None) -> Seen | None:
+def _ended(record: ReplayRecord | None) -> Seen | None:
     return record and Seen(record, "ended", set(record.job_ids))
 
 
@@ -229,7 +229,7 @@ def _later(newer: Sequence[Seen]) -> dict[str, datetime]:
     return {job_id: record.replayed_at for record in records for job_id in record.job_ids}
 
 
-def _last_ends(answers: Any, record: Record, later: Mapping[str, datetime]) -> dict[str, str]:
+def _last_ends(answers: Any, record: ReplayRecord, later: Mapping[str, datetime]) -> dict[str, str]:
     """How each job ended last, before it was replayed again."""
     rows = answers.ask(
         """

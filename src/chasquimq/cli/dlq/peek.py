@@ -51,7 +51,7 @@ _COLUMNS = (
 _EMPTY = dict.fromkeys(_COLUMNS) | {"dlq id": "(empty)"}
 
 
-class Kind(NamedTuple):
+class DlqGroup(NamedTuple):
     """What entries of one group have in common."""
 
     reason: str
@@ -65,8 +65,8 @@ class Peeked:
     queue: str
     depth: int
     entries: list[DeadLetter] = field(default_factory=list["DeadLetter"])
-    groups: Counter[Kind] = field(default_factory=Counter["Kind"])
-    errors: dict[Kind, str] = field(default_factory=dict["Kind", str])
+    groups: Counter[DlqGroup] = field(default_factory=Counter["DlqGroup"])
+    errors: dict[DlqGroup, str] = field(default_factory=dict["DlqGroup", str])
     is_complete: bool = True
 
     @property
@@ -207,7 +207,7 @@ def _show_groups(peeked: Peeked, *, is_narrow: bool) -> None:
 def _take(peeked: Peeked, letter: DeadLetter, limit: int) -> None:
     if len(peeked.entries) < limit:
         peeked.entries.append(letter)
-    kind = Kind(letter["reason"], letter["fingerprint"])
+    kind = DlqGroup(letter["reason"], letter["fingerprint"])
     peeked.groups[kind] += 1
     error = letter["error"] or letter["detail"]
     if error:

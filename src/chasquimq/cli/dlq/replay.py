@@ -12,7 +12,7 @@ import click
 
 from chasquimq.cli import interrupts
 from chasquimq.cli.context import visit
-from chasquimq.cli.dlq.outcome import Recorder
+from chasquimq.cli.dlq.outcome import ReplayRecorder
 from chasquimq.cli.dlq.select import Edits, Request, chosen_ids, refuse_unknown_reason
 from chasquimq.cli.output.progress import Advance, behind_bar, confirm, progress_bar
 from chasquimq.cli.output.render import clean, emit_json, json_text, talk
@@ -25,7 +25,7 @@ CHUNK_MAX = 100
 CHUNK_S = 0.5
 
 
-class Answer(NamedTuple):
+class ReplayResult(NamedTuple):
     """What became of it; `ids` were found among `depth` entries, `replayed` of them moved."""
 
     depth: int
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     record: str | None = None
 
 
-async def replay_all(request: Request, url: str, lake: Path | None = None) -> Answer:
+async def replay_all(request: Request, url: str, lake: Path | None = None) -> ReplayResult:
     """Find, ask, move, and write down what was moved where tables can tell what becomes of it."""
     edits = Edits(request.patches)
     async with visit(request.queue, url) as seen:
@@ -48,7 +48,7 @@ async def replay_all(request: Request, url: str, lake: Path | None = None) -> An
             refuse_unknown_reason(request.filters)
         if not request.skips:
             edits.refuse_misfits(found.refused)
-        answer = Answer(depth, limit, 0, found.ids, found.skipped, found.refused, edits)
+        answer = ReplayResult(depth, limit, 0, found.ids, found.skipped, found.refused, edits)
         if request.is_dry or not found.ids:
             return answer
         if not request.is_sure:
@@ -57,7 +57,7 @@ async def replay_all(request: Request, url: str, lake: Path | None = None) -> An
     return answer._replace(replayed=len(job_ids), record=record)
 
 
-def show(answer: Answer, request: Request, as_json: bool) -> None:
+def show(answer: ReplayResult, request: Request, as_json: bool) -> None:
     """Print what happened, or would."""
     if as_json:
         emit_json(_facts(answer, request))
@@ -76,7 +76,7 @@ def show(answer: Answer, request: Request, as_json: bool) -> None:
         click.echo(f"what becomes of them: chasqui dlq outcome {clean(request.queue)}", err=True)
 
 
-def _facts(answer: Answer, request: Request) -> dict[str, Any]:
+def _facts(answer: ReplayResult, request: Request) -> dict[str, Any]:
     return {
         "depth": answer.depth,
         "replayed": answer.replayed,
@@ -123,7 +123,11 @@ async def _replay_recorded(
     queue: Queue, found: Replayed, request: Request, lake: Path | None
 ) -> tuple[list[str], str | None]:
     """The jobs that were sent, and the name under which that was written down."""
-    recorder, job_ids, record = Recorder(lake, request.queue, datetime.now(UTC)), list[str](), None
+    recorder, job_ids, record = (
+        ReplayRecorder(lake, request.queue, datetime.now(UTC)),
+        list[str](),
+        None,
+    )
     recorder.begin(found.job_ids)
     try:
         with progress_bar("replaying") as advance:

@@ -32,7 +32,7 @@ REPLAYED_MAX = 100
 
 
 @dataclass
-class Kind:
+class FailureKind:
     """Dead jobs of one fingerprint; `burnt_s` is None where no table knows it."""
 
     fingerprint: str
@@ -57,9 +57,9 @@ class Kind:
         self.error = self.error or letter["error"] or letter["detail"]
 
 
-async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[Kind]:
+async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[FailureKind]:
     """Every dead job by its fingerprint, the most frequent first."""
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, FailureKind] = {}
     async with visit(queue, url) as seen:
         depth, read = (await seen.inspector.snapshot(queue)).dlq_depth, 0
         with progress_bar("reading the DLQ") as advance:
@@ -67,7 +67,7 @@ async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[Kin
                 for letter in page:
                     key = _key(letter)
                     is_written = bool(letter["fingerprint"])
-                    kinds.setdefault(key, Kind(key, is_written=is_written)).take(letter)
+                    kinds.setdefault(key, FailureKind(key, is_written=is_written)).take(letter)
                 read += len(page)
                 advance(read, depth)
     if not kinds:
@@ -78,7 +78,7 @@ async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[Kin
     return sorted(kinds.values(), key=lambda kind: (-kind.jobs, kind.fingerprint))
 
 
-def show(kinds: list[Kind], queue: str, limit: int, as_json: bool) -> None:
+def show(kinds: list[FailureKind], queue: str, limit: int, as_json: bool) -> None:
     if as_json:
         emit_json({"queue": queue, "kinds": [_facts(kind) for kind in kinds[:limit]]})
         return
@@ -89,7 +89,7 @@ def show(kinds: list[Kind], queue: str, limit: int, as_json: bool) -> None:
         click.echo(f"\nsend a kind back: chasqui dlq replay {queue}{_choice(kinds[0])}")
 
 
-def _show_kinds(kinds: list[Kind]) -> None:
+def _show_kinds(kinds: list[FailureKind]) -> None:
     if not kinds:
         emit_table([{"fingerprint": "(no dead jobs)"}])
         return
@@ -100,7 +100,7 @@ def _show_kinds(kinds: list[Kind]) -> None:
         _show_errors(kinds)
 
 
-def _show_errors(kinds: list[Kind]) -> None:
+def _show_errors(kinds: list[FailureKind]) -> None:
     """What says most needs most room: a line each, below the table."""
     click.echo("\nan error of each:")
     for kind in kinds:
@@ -108,7 +108,7 @@ def _show_errors(kinds: list[Kind]) -> None:
         click.echo("\n".join(wrapped(clean(told), terminal_columns())))
 
 
-def _choice(kind: Kind) -> str:
+def _choice(kind: FailureKind) -> str:
     """The options that mean all of a kind."""
     limit = f" --limit {kind.jobs}" if kind.jobs > REPLAYED_MAX else ""
     return f" --fingerprint {kind.fingerprint}{limit}"
@@ -139,7 +139,7 @@ def _burnt(queue: str, lake: Path) -> Mapping[str, float]:
     return {row["fingerprint"]: row["burnt_s"] for row in rows if row["burnt_s"] is not None}
 
 
-def _facts(kind: Kind) -> dict[str, Any]:
+def _facts(kind: FailureKind) -> dict[str, Any]:
     return {
         "fingerprint": kind.fingerprint if kind.is_written else None,
         "jobs": kind.jobs,
@@ -153,12 +153,12 @@ def _facts(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _short_row(kind: Kind) -> dict[str, Any]:
+def _short_row(kind: FailureKind) -> dict[str, Any]:
     moments = {"first seen": _short(kind.first_ms), "last seen": _short(kind.last_ms)}
     return {key: cell for key, cell in (_row(kind) | moments).items() if key != "an error of it"}
 
 
-def _row(kind: Kind) -> dict[str, Any]:
+def _row(kind: FailureKind) -> dict[str, Any]:
     return {
         "fingerprint": kind.fingerprint if kind.is_written else None,
         "jobs": kind.jobs,
@@ -172,13 +172,13 @@ def _row(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _names(kind: Kind) -> str:
+def _names(kind: FailureKind) -> str:
     shown = [name for name, _ in kind.names.most_common(NAMES_SHOWN_MAX)]
     left = len(kind.names) - len(shown)
     return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
-def _error(kind: Kind) -> str | None:
+def _error(kind: FailureKind) -> str | None:
     return kind.error and mask_secrets(kind.error)
 
 

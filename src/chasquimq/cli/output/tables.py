@@ -99,7 +99,7 @@ _TITLE_FLOOR = 16
 _RECORD_GAP = 2
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """What a column holds; `is_text` may be wrapped at spaces, ids and numbers may not."""
 
     title: str
@@ -131,18 +131,18 @@ class Column(NamedTuple):
         return min(_longest_word([self.title]), _TITLE_FLOOR)
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """The columns to show, how wide each is, and the titles of those that are left out.
 
     No widths: an id or a number would have to be broken, so each row becomes a record.
     """
 
-    columns: list[Column]
+    columns: list[TableColumn]
     widths: list[int] | None
     left_out: list[str]
 
 
-def fit(columns: Sequence[Column], optional: Sequence[str], width: int) -> Layout:
+def fit(columns: Sequence[TableColumn], optional: Sequence[str], width: int) -> TableLayout:
     """Leave out as few of the optional columns as it takes, the first of them first."""
     titles = {column.title for column in columns}
     candidates = [title for title in optional if title in titles]
@@ -151,14 +151,14 @@ def fit(columns: Sequence[Column], optional: Sequence[str], width: int) -> Layou
         kept = [column for column in columns if column.title not in candidates[:count]]
         widths = _share(kept, [column.floor for column in kept], width)
         if widths is not None:
-            return Layout(kept, widths, candidates[:count])
+            return TableLayout(kept, widths, candidates[:count])
     widths = _share(kept, [column.least for column in kept], width)
     if widths is None:
-        return Layout(list(columns), None, [])
-    return Layout(kept, widths, candidates)
+        return TableLayout(list(columns), None, [])
+    return TableLayout(kept, widths, candidates)
 
 
-def records(columns: Sequence[Column], width: int) -> list[str]:
+def records(columns: Sequence[TableColumn], width: int) -> list[str]:
     """The rows one below the other, a line for each cell; what is no text is never broken."""
     lines: list[str] = []
     if not any(column.title for column in columns):
@@ -177,7 +177,7 @@ def records(columns: Sequence[Column], width: int) -> list[str]:
     return lines
 
 
-def _record_lines(title: str, column: Column, row: int, head: int, width: int) -> list[str]:
+def _record_lines(title: str, column: TableColumn, row: int, head: int, width: int) -> list[str]:
     # Where titles leave no room beside them, cells stand below them.
     is_beside = width - head - _RECORD_GAP >= _TEXT_FLOOR
     indent = head + _RECORD_GAP if is_beside else _RECORD_GAP
@@ -193,7 +193,7 @@ def _never(_word: str) -> bool:
     return False
 
 
-def _share(columns: Sequence[Column], floors: Sequence[int], width: int) -> list[int] | None:
+def _share(columns: Sequence[TableColumn], floors: Sequence[int], width: int) -> list[int] | None:
     left = width - 1 - _FRAME_PER_COLUMN * len(columns) - sum(floors)
     if left < 0:
         return None
@@ -241,7 +241,7 @@ def make_table(
     """
     by_column = zip(*cells, strict=True)
     columns = [
-        Column(name if shape.has_header else "", cell, name in shape.text)
+        TableColumn(name if shape.has_header else "", cell, name in shape.text)
         for name, cell in zip(names, by_column, strict=True)
     ]
     layout = fit(columns, shape.optional, width)
@@ -262,13 +262,13 @@ def print_table(names: Sequence[str], cells: Sequence[Sequence[str]], shape: Sha
     return left_out
 
 
-def _records(columns: Sequence[Column], width: int) -> Text:
+def _records(columns: Sequence[TableColumn], width: int) -> Text:
     from rich.text import Text
 
     return Text("\n".join(records(columns, width)), no_wrap=True, overflow="ignore")
 
 
-def _table(layout: Layout, widths: Sequence[int], *, has_header: bool) -> Table:
+def _table(layout: TableLayout, widths: Sequence[int], *, has_header: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 

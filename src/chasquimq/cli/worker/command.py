@@ -126,13 +126,13 @@ def worker(
     MODULE:ATTRIBUTE is a function, a dict of functions by job name, or a Worker. The first
     SIGTERM or Ctrl+C lets running jobs end, the second gives them back at once.
     """
-    from chasquimq.cli.worker.run import WorkerRun
+    from chasquimq.cli.worker.run import ForegroundWorker
 
     start_logging(log_level, as_json=as_json)
     options = {name: value for name, value in given.items() if value is not None}
     endpoint = _endpoint(metrics_host, metrics_port)
     given_url = redis_url or (os.environ.get(GIVEN_URL_VARIABLE) if is_check else None)
-    one = WorkerRun(
+    one = ForegroundWorker(
         target, options, redis_url=given_url, endpoint=endpoint, lifeline=lifeline, wait_ms=wait_ms
     )
     if is_check:

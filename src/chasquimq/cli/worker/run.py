@@ -80,7 +80,7 @@ def _new_prometheus_sink() -> PrometheusSink:
 logger = get_logger(__name__)
 
 
-class WorkerRun:
+class ForegroundWorker:
     """One worker, its signals, and its pages for scrapers.
 
     `options` are what was given on the command line, by the names that Worker knows.
