@@ -20,9 +20,9 @@ import pytest
 
 from chasquimq.engine.process_pool.child import ORPHAN_EXIT_CODE, TEXT_BYTES_MAX
 from chasquimq.engine.process_pool.frames import (
-    Call,
     ChildDied,
     HandlerAddress,
+    HandlerCall,
     JobValues,
     RemoteError,
     encode_frame,
@@ -862,7 +862,7 @@ async def test_a_busy_child_leaves_when_its_pipe_ends_though_the_parent_lives(
     child, ours = start_child()
     ours.sendall(hello_frame({"spin": HandlerAddress("pool_handlers", "spin")}))
     await asyncio.to_thread(read_frame, ours)
-    ours.sendall(encode_frame(Call("spin", values_of("spin", str(pid_file)))))
+    ours.sendall(encode_frame(HandlerCall("spin", values_of("spin", str(pid_file)))))
     await pid_in(pid_file)
     ours.close()
 

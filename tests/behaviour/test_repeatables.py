@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from chasquimq import BackoffSpec, MissedFiresPolicy, RepeatableMeta, RepeatPattern
-from chasquimq.engine.scheduler import Scheduler
+from chasquimq.engine.scheduler import RepeatableScheduler
 from chasquimq.errors import (
     EncodeError,
     KindRefused,
@@ -48,7 +48,7 @@ async def firing(url, queue_name):
 @pytest.fixture
 def scheduler(firing):
     """A scheduler that takes a step when the test says so."""
-    return Scheduler(firing, UpkeepSettings())
+    return RepeatableScheduler(firing, UpkeepSettings())
 
 
 @pytest.fixture
@@ -652,7 +652,7 @@ async def test_to_catch_up_with_many_windows_takes_several_writes(queue, schedul
 
 
 async def test_more_plans_than_a_step_takes_are_fired_without_a_pause(queue, firing, come, fired):
-    scheduler = Scheduler(firing, UpkeepSettings(), specs_max=8)
+    scheduler = RepeatableScheduler(firing, UpkeepSettings(), specs_max=8)
     for number in range(20):
         await queue.upsert_repeatable_job("mail", number, repeat=EVERY_MINUTE, key=f"k{number}")
         await come(f"k{number}")
@@ -714,7 +714,7 @@ async def test_a_worker_without_a_scheduler_fires_nothing(queue, running_worker,
 
 
 async def test_one_of_two_schedulers_leads_and_a_released_lock_is_free(firing, raw):
-    first, second = (Scheduler(firing, UpkeepSettings()) for _ in range(2))
+    first, second = (RepeatableScheduler(firing, UpkeepSettings()) for _ in range(2))
     await first.run_once()
     await second.run_once()
     led = (first.is_leader, second.is_leader)
@@ -747,7 +747,7 @@ async def test_two_schedulers_that_both_believe_to_lead_fire_a_window_once(
     job = await queue.upsert_repeatable_job("mail", 1, repeat=EVERY_MINUTE)
     await come(job.id)
     agendas = [await firing.agenda(256) for _ in range(2)]
-    schedulers = [Scheduler(firing, UpkeepSettings()) for _ in range(2)]
+    schedulers = [RepeatableScheduler(firing, UpkeepSettings()) for _ in range(2)]
 
     for scheduler, agenda in zip(schedulers, agendas, strict=True):
         await scheduler._fire_due(agenda)

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 
-from chasquimq.engine.scheduler import Scheduler
+from chasquimq.engine.scheduler import RepeatableScheduler
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.net.reconnect import Link
@@ -22,7 +22,7 @@ async def main(options: dict) -> None:
     link = Link(ConnectionSettings(url=options["url"]))
     upkeep = UpkeepSettings(scheduler_tick_ms=options["tick_ms"], lock_ttl_s=options["ttl_s"])
     store = FiringStore(options["queue"], link)
-    scheduler = Scheduler(store, upkeep, holder=options["holder"])
+    scheduler = RepeatableScheduler(store, upkeep, holder=options["holder"])
     await link.connection()
     print(f"ready {time.time()}", flush=True)
     await Supervisor().keep(scheduler)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq import MissedFiresPolicy, Queue, RepeatPattern
-from chasquimq.engine.scheduler import Scheduler
+from chasquimq.engine.scheduler import RepeatableScheduler
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.inspect.queue import server_ms
@@ -230,7 +230,9 @@ async def own_queue(own_url, queue_name):
 async def supervised(own_url, queue_name):
     """A scheduler that is started again whatever ends it."""
     link = Link(ConnectionSettings(url=own_url))
-    scheduler = Scheduler(FiringStore(queue_name, link), UpkeepSettings(scheduler_tick_ms=100))
+    scheduler = RepeatableScheduler(
+        FiringStore(queue_name, link), UpkeepSettings(scheduler_tick_ms=100)
+    )
     task = asyncio.create_task(Supervisor().keep(scheduler))
     yield scheduler
     scheduler.stop()
@@ -356,7 +358,9 @@ async def test_an_upsert_whose_reply_was_lost_still_says_that_it_wrote(shaky_que
 async def test_a_fire_whose_reply_was_lost_is_not_repeated(proxy, queue, queue_name, raw):
     await plan(queue, 1, 100, missed_fires=CATCH_UP)
     link = Link(ConnectionSettings(url=proxy.url))
-    scheduler = Scheduler(FiringStore(queue_name, link), UpkeepSettings(scheduler_tick_ms=100))
+    scheduler = RepeatableScheduler(
+        FiringStore(queue_name, link), UpkeepSettings(scheduler_tick_ms=100)
+    )
     task = asyncio.create_task(Supervisor().keep(scheduler))
     await eventually(lambda: scheduler.fired_count > 2)
 

@@ -9,7 +9,7 @@ from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.address import normal_url
 from chasquimq.store.net.errors import error_from_reply
 from chasquimq.store.net.route import Route, slot_of
-from chasquimq.store.net.topology import Kind, Node, parse_topology, redact
+from chasquimq.store.net.topology import Node, TopologyKind, parse_topology, redact
 
 CANARY = "canary-7f3a"
 SLOTS = [
@@ -34,7 +34,7 @@ def found(asking, *answers):
 def test_sentinels_a_master_and_a_database_are_read_from_the_url():
     topology = parse_topology("redis+sentinel://h1:1,h2,[::1]:3/my%20master/2")
 
-    assert (topology.kind, topology.is_tls) == (Kind.SENTINEL, False)
+    assert (topology.kind, topology.is_tls) == (TopologyKind.SENTINEL, False)
     assert topology.seeds == (Node("h1", 1), Node("h2", 26379), Node("::1", 3))
     assert (topology.service, topology.database) == ("my master", "2")
     assert topology.node_url(Node("::2", 9)) == "redis://[::2]:9/2"
@@ -43,7 +43,7 @@ def test_sentinels_a_master_and_a_database_are_read_from_the_url():
 def test_nodes_of_a_cluster_are_read_from_the_url():
     topology = parse_topology("rediss+cluster://me:pw@h1:1,h2?ssl_ca_certs=%2Fca.pem")
 
-    assert (topology.kind, topology.is_tls) == (Kind.CLUSTER, True)
+    assert (topology.kind, topology.is_tls) == (TopologyKind.CLUSTER, True)
     assert topology.seeds == (Node("h1", 1), Node("h2", 6379))
     assert topology.node_url(Node("n", 7)) == "rediss://me:pw@n:7?ssl_ca_certs=%2Fca.pem"
     assert topology.seed_url(Node("n", 7)) == topology.node_url(Node("n", 7))
@@ -53,7 +53,7 @@ def test_more_nodes_of_a_cluster_may_stand_behind_the_question_mark():
     url = normal_url("VALKEYS-CLUSTER://me:pw@h1:1?node=h2:2&db=0&node=h3")
     topology = parse_topology(url)
 
-    assert (topology.kind, topology.is_tls) == (Kind.CLUSTER, True)
+    assert (topology.kind, topology.is_tls) == (TopologyKind.CLUSTER, True)
     assert topology.seeds == (Node("h1", 1), Node("h2", 2), Node("h3", 6379))
     assert topology.node_url(Node("n", 7)) == "rediss://me:pw@n:7?db=0"
     assert topology.seed_url(Node("n", 7)) == "rediss://me:pw@n:7?db=0"

@@ -116,7 +116,7 @@ _READ_S, _FLUSH_S, _FAREWELL_S = 0.25, 0.5, 0.75
 _LAST_WAIT_S = 0.1
 
 
-class Pipeline:
+class ConsumerPipeline:
     """One running consumer."""
 
     def __init__(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chasquimq.engine.lease import StallDetector
     from chasquimq.engine.listeners import Listener
     from chasquimq.model.delivery import Delivery
-    from chasquimq.store.consumer.decode import Batch
+    from chasquimq.store.consumer.decode import ReadBatch
     from chasquimq.store.consumer.store import ConsumerStore
 
 _LOOK_MS_MAX = 500
@@ -49,7 +49,7 @@ class Claimer:
             return wanted_ms
         return max(1, min(wanted_ms, int(self._due_in_ms(is_idle=is_idle))))
 
-    async def claim(self, room: int, *, is_idle: bool) -> Batch:
+    async def claim(self, room: int, *, is_idle: bool) -> ReadBatch:
         """What has been silent for a lease, if it is time to look."""
         if self._store.abilities.claim_on_read or self._due_in_ms(is_idle=is_idle) > 0:
             return EMPTY
@@ -91,7 +91,7 @@ class Intake:
         self._now_ms = now_ms
         self._delivery_counts = delivery_counts
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: ReadBatch) -> None:
         """Let deliveries in, send the others to the DLQ."""
         for arrival in batch.arrivals:
             self._refuse(Burying(arrival, arrival.reason, 0))
@@ -193,7 +193,7 @@ class Reader:
         if self._store.was_woken:
             await self._heed_call()
 
-    async def _take_over(self, batch: Batch) -> None:
+    async def _take_over(self, batch: ReadBatch) -> None:
         # What is held here already was our own: we stood still for a lease.
         others = [one for one in batch.taken_over if not self._in_flight.has(one.entry_id)]
         self._intake.take(batch)
@@ -203,7 +203,7 @@ class Reader:
             silent = [] if are_named else await self._store.silent_workers()
             self._failure_log.taken_over(others, silent)
 
-    async def _read(self, room: int) -> Batch:
+    async def _read(self, room: int) -> ReadBatch:
         is_idle = self.can_be_woken
         # A hand-back ends no read of a busy worker, so that none of them is long.
         wanted_ms = self._block_ms if is_idle else min(self._block_ms, BUSY_BLOCK_MS_MAX)
@@ -219,7 +219,7 @@ class Reader:
         else:
             await self._store.wake_another()
 
-    async def _ask(self, room: int) -> Batch:
+    async def _ask(self, room: int) -> ReadBatch:
         """Claim, then read; what the dead left stays for others while suspects wait here."""
         if not self._in_flight.suspects.may_claim:
             block_ms = min(self._block_ms, _SUSPECTS_BLOCK_MS)
@@ -227,13 +227,13 @@ class Reader:
         batch = await self._claimer.claim(room, is_idle=self.can_be_woken)
         return batch if batch.size else await self._read(room)
 
-    def _date(self, batch: Batch, asked_ns: int) -> None:
+    def _date(self, batch: ReadBatch, asked_ns: int) -> None:
         """What may have waited for us while we stood still is no older than the question."""
         if self._stall_detector.has_slept_since(asked_ns):
             for delivery in batch.deliveries:
                 delivery.held_since_ns = asked_ns
 
-    def _tell(self, listener: Listener, batch: Batch) -> None:
+    def _tell(self, listener: Listener, batch: ReadBatch) -> None:
         if batch.size:
             reclaimed = 0 if batch.is_plain else sum([one.earlier > 0 for one in batch.deliveries])
             listener.read(batch.size, reclaimed)

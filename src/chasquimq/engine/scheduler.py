@@ -22,7 +22,7 @@ SPECS_PER_TICK_MAX = 256
 PAUSE_MS_MIN = 20
 
 
-class Scheduler:
+class RepeatableScheduler:
     """The lock only spares work: two schedulers at once would still fire each window once."""
 
     name = "scheduler"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.promoter import Promoter
-from chasquimq.engine.scheduler import Scheduler
+from chasquimq.engine.scheduler import RepeatableScheduler
 from chasquimq.engine.supervisor import Ticker
 from chasquimq.model.log import get_logger
 
@@ -104,7 +104,7 @@ class UpkeepLoops:
         sink: MetricsSink | None = None,
     ) -> None:
         self.promoter = Promoter(upkeep, holder, settings, sink)
-        self.scheduler = Scheduler(
+        self.scheduler = RepeatableScheduler(
             firing, settings, holder=settings.scheduler_holder, specs_max=settings.fire_max,
             sink=sink,
         )  # fmt: skip

@@ -90,7 +90,7 @@ class Replay:
         self._producer = producer
         self._limit = limit
         self._edit = edit
-        self._pace = Pace(max_rate)
+        self._pace = RateLimiter(max_rate)
         self._is_dry = is_dry
         self._moves: list[Move] = []
         self._moves_bytes = 0
@@ -159,7 +159,7 @@ class Replay:
         )
 
 
-class Pace:
+class RateLimiter:
     """Spreads jobs over time; None does not hold anything back."""
 
     def __init__(self, per_second: float | None) -> None:

@@ -11,7 +11,7 @@ from chasquimq.errors import DecodeError, StoreError
 from chasquimq.store.net.connection import Reply, pack
 from chasquimq.store.net.errors import Action, action_for
 from chasquimq.wire.keys import QueueKeys
-from chasquimq.wire.outcome import JobOutcome, decode_outcome
+from chasquimq.wire.outcome import StoredOutcome, decode_outcome
 from chasquimq.wire.payload import decode_payload
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _IDS_PER_CALL_MAX = 500
 class Leftovers(msgspec.Struct, frozen=True):
     """What is kept of one job; both None: not finished, or nothing was kept."""
 
-    outcome: JobOutcome | None
+    outcome: StoredOutcome | None
     result: bytes | None
 
     def value(self) -> Any:
@@ -73,7 +73,7 @@ def _rows(reply: Reply) -> list[bytes | None]:
     return reply
 
 
-def _outcome(raw: bytes | None) -> JobOutcome | None:
+def _outcome(raw: bytes | None) -> StoredOutcome | None:
     if raw is None:
         return None
     try:

@@ -27,7 +27,7 @@ _METHODS = ("GET", "HEAD")
 Page = Callable[[], bytes] | Callable[[], Awaitable[bytes]]
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """What goes back to the caller."""
 
     status: HTTPStatus
@@ -167,7 +167,7 @@ class MetricsServer:
         finally:
             writer.transport.abort()
 
-    async def _answer(self, method: str, path: str) -> Answer:
+    async def _answer(self, method: str, path: str) -> HttpResponse:
         try:
             return await self._route(method, path)
         except Exception:  # a page of somebody else's numbers may raise anything
@@ -175,7 +175,7 @@ class MetricsServer:
                 logger.exception("the page %s could not be drawn", path, extra={"path": path})
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    async def _route(self, method: str, path: str) -> Answer:
+    async def _route(self, method: str, path: str) -> HttpResponse:
         if not method:
             return _plain(HTTPStatus.BAD_REQUEST)
         if path == "/metrics" or path in self._probes:
@@ -184,11 +184,11 @@ class MetricsServer:
             return await self._page(path)
         return _plain(HTTPStatus.NOT_FOUND)
 
-    async def _page(self, path: str) -> Answer:
+    async def _page(self, path: str) -> HttpResponse:
         if path == "/metrics":
-            return Answer(HTTPStatus.OK, await _drawn(self._metrics), METRICS_TYPE)
+            return HttpResponse(HTTPStatus.OK, await _drawn(self._metrics), METRICS_TYPE)
         if self._probes[path]():
-            return Answer(HTTPStatus.OK, b"ok\n")
+            return HttpResponse(HTTPStatus.OK, b"ok\n")
         found = self._problems[path]() if path in self._problems else ()
         return _plain(HTTPStatus.SERVICE_UNAVAILABLE, *map(_one_line, found))
 
@@ -213,8 +213,10 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
     return words[0], words[1].partition("?")[0]
 
 
-def _plain(status: HTTPStatus, *lines: str) -> Answer:
-    return Answer(status, "".join(f"{line}\n" for line in (status.phrase.lower(), *lines)).encode())
+def _plain(status: HTTPStatus, *lines: str) -> HttpResponse:
+    return HttpResponse(
+        status, "".join(f"{line}\n" for line in (status.phrase.lower(), *lines)).encode()
+    )
 
 
 def _one_line(sentence: str) -> str:
@@ -225,7 +227,7 @@ def _one_line(sentence: str) -> str:
     return "".join(shown)[:PROBLEM_CHARS_MAX]
 
 
-def _encode_answer(answer: Answer, *, has_body: bool) -> bytes:
+def _encode_answer(answer: HttpResponse, *, has_body: bool) -> bytes:
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"

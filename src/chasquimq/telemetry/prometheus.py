@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from chasquimq.errors import SettingsError
 from chasquimq.telemetry.families import FAMILIES, Family
-from chasquimq.telemetry.tally import NAMES_MAX, Labels, Series, Tallies, Tally, TallySink
+from chasquimq.telemetry.tally import NAMES_MAX, Labels, LabelTally, Series, Tallies, TallySink
 
 # Below this many, a search per number is cheaper than a sort and a search per bound.
 _SORT_FROM = 16
@@ -150,7 +150,7 @@ def _metric(family: Family) -> Metric:
     return Metric(family.name.removesuffix("_total"), family.help, family.kind)
 
 
-def _copy(tally: Tally[Histogram]) -> _Copy:
+def _copy(tally: LabelTally[Histogram]) -> _Copy:
     histograms = {series: histogram.copy() for series, histogram in tally.histograms.items()}
     return _Copy(tally.labels, tally.counts.copy(), tally.gauges.copy(), histograms)
 

@@ -61,7 +61,7 @@ class JobNames:
         return self._labels.setdefault(name, name.encode(errors="backslashreplace").decode())
 
 
-class Tally(Generic[H]):
+class LabelTally(Generic[H]):
     """The numbers of one label set.
 
     Runs are kept until there are `unfolded_max` and then added up together: the same work for
@@ -179,10 +179,10 @@ class Tallies(Generic[H]):
         self._new_histogram = new_histogram
         self._names = JobNames(names_max)
         self._unfolded_max = unfolded_max
-        self._by_labels: dict[frozenset[tuple[str, str]], Tally[H]] = {}
+        self._by_labels: dict[frozenset[tuple[str, str]], LabelTally[H]] = {}
         self.lock = Lock()
 
-    def of(self, labels: Labels) -> Tally[H]:
+    def of(self, labels: Labels) -> LabelTally[H]:
         """The tally of these labels; asked twice, it is the same."""
         key = frozenset(labels.items())
         with self.lock:
@@ -190,10 +190,10 @@ class Tallies(Generic[H]):
                 self._by_labels[key] = self._new_tally(dict(labels))
             return self._by_labels[key]
 
-    def _new_tally(self, labels: Labels) -> Tally[H]:
-        return Tally(labels, self._names, self._new_histogram, unfolded_max=self._unfolded_max)
+    def _new_tally(self, labels: Labels) -> LabelTally[H]:
+        return LabelTally(labels, self._names, self._new_histogram, unfolded_max=self._unfolded_max)
 
-    def in_use(self) -> list[Tally[H]]:
+    def in_use(self) -> list[LabelTally[H]]:
         """Tallies with something to show: labelled ones from the start, the other once filled."""
         for tally in self._by_labels.values():
             tally.fold()

@@ -17,7 +17,7 @@ COMPLETED = "completed"
 DEAD = "dead"
 
 
-class JobOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a job ended; empty and 0 stand for what its writer did not know.
 
     `has_result` tells a result that expired from one that never was. `attempt` counts all its runs.
@@ -35,13 +35,13 @@ class JobOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_outcome = msgspec.msgpack.Decoder(JobOutcome).decode
+_decode_outcome = msgspec.msgpack.Decoder(StoredOutcome).decode
 
 
 def encode_completed(name: str, attempt: int, finished_ms: int, *, has_result: bool) -> bytes:
     """The outcome of jobs that completed: the same for all of a name that end together."""
     return _encode(
-        JobOutcome(COMPLETED, has_result, name=name, attempt=attempt, finished_ms=finished_ms)
+        StoredOutcome(COMPLETED, has_result, name=name, attempt=attempt, finished_ms=finished_ms)
     )
 
 
@@ -55,7 +55,7 @@ def encode_dead(reason: str, error: str, name: str = "", attempt: int = 0) -> by
     return _encode(fields)[:-1]
 
 
-def decode_outcome(raw: bytes) -> JobOutcome:
+def decode_outcome(raw: bytes) -> StoredOutcome:
     """Read an outcome; fields of newer writers are ignored.
 
     Raises:

@@ -12,7 +12,7 @@ from chasquimq.engine.event_publisher import EventPublisher
 from chasquimq.engine.history_recorder import HistoryRecorder
 from chasquimq.engine.listeners import Listener, combine
 from chasquimq.engine.metrics_listener import HealthReporter, Loss, MetricsListener
-from chasquimq.engine.pipeline import Pipeline
+from chasquimq.engine.pipeline import ConsumerPipeline
 from chasquimq.engine.runner import Begin
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.job import DeliveredJob, enter_job
@@ -54,7 +54,7 @@ class Assembly:
     # None: one handler for every name.
     handler_names: Sequence[str] | None = None
 
-    def pipeline(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> Pipeline:
+    def pipeline(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> ConsumerPipeline:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
         settings = replace(self.settings, concurrency=concurrency)
         store = self._store()
@@ -64,7 +64,7 @@ class Assembly:
             bell=Link(self.connection, name="chasqui-bell", waits_for_login=True),
             waiting_events_max=settings.events.waiting_max,
         )  # fmt: skip
-        return Pipeline(
+        return ConsumerPipeline(
             store,
             self._lease_store(store, concurrency),
             self._upkeep(upkeep, store),

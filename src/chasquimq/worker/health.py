@@ -11,7 +11,7 @@ from chasquimq.model.json_value import ToDict
 from chasquimq.telemetry.sink import WorkerHealth
 
 if TYPE_CHECKING:
-    from chasquimq.engine.pipeline import Pipeline
+    from chasquimq.engine.pipeline import ConsumerPipeline
     from chasquimq.model.delivery import Delivery
 
 
@@ -85,7 +85,7 @@ class Health(ToDict):
         )
 
 
-def health_of(pipeline: Pipeline, *, is_stopping: bool) -> Health:
+def health_of(pipeline: ConsumerPipeline, *, is_stopping: bool) -> Health:
     """How a worker is doing whose pipeline runs."""
     in_flight = pipeline.in_flight
     read_age_s = time.monotonic() - pipeline.reader.last_read_s

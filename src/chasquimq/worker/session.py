@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.engine.pipeline import Pipeline
+from chasquimq.engine.pipeline import ConsumerPipeline
 from chasquimq.errors import StoreError
 from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import StopSignals
@@ -108,7 +108,7 @@ class Shift:
         self._handlers = handlers
         self._stopping = stopping
         self._last_health = Health()
-        self.pipeline: Pipeline | None = None
+        self.pipeline: ConsumerPipeline | None = None
 
     async def run(self, worker: object) -> None:
         """Run until asked to stop; hooks are handed the worker."""
@@ -146,7 +146,7 @@ class Shift:
         except StoreError:
             return False  # who cannot look cannot tell
 
-    def _log_start(self, pipeline: Pipeline) -> None:
+    def _log_start(self, pipeline: ConsumerPipeline) -> None:
         assembly = self._assembly
         server = shown_address(assembly.connection)
         reason = self._server_reason or lookup_reason(assembly.connection)
@@ -161,7 +161,7 @@ class Shift:
             },
         )  # fmt: skip
 
-    def _log_end(self, pipeline: Pipeline) -> None:
+    def _log_end(self, pipeline: ConsumerPipeline) -> None:
         """The sums of all that `run` did; what was left behind is a warning."""
         counters, assembly = pipeline.settlement.counters, self._assembly
         left = pipeline.left_behind_count
@@ -183,7 +183,7 @@ class Shift:
     def _lease_ms(self) -> int:
         return self._assembly.settings.lease.lease_ms
 
-    async def _begin(self) -> Pipeline:
+    async def _begin(self) -> ConsumerPipeline:
         try:
             execute = await self._handlers.open()
             handlers = self._handlers
@@ -194,7 +194,7 @@ class Shift:
             raise
         return pipeline
 
-    async def _end(self, pipeline: Pipeline, worker: object) -> None:
+    async def _end(self, pipeline: ConsumerPipeline, worker: object) -> None:
         # A cancelled run has no time to wait for handlers, but still gives back what it holds.
         deadline_s = self._stopping.deadline()
         self._handlers.hurry()

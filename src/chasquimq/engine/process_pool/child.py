@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from chasquimq.engine.process_pool.frames import (
-    Answer,
-    Call,
+    CallResult,
     HandlerAddress,
+    HandlerCall,
     HandlerError,
     Hello,
     JobValues,
@@ -191,9 +191,9 @@ def settle_in(sock: socket.socket, hello: Hello) -> Handlers:
     try:
         handlers = {name: load(address) for name, address in hello.handlers.items()}
     except BaseException as error:  # noqa: BLE001 - an import runs the user's code
-        sock.sendall(encode_frame(Answer(error=describe(error))))
+        sock.sendall(encode_frame(CallResult(error=describe(error))))
         sys.exit(1)
-    sock.sendall(encode_frame(Answer()))
+    sock.sendall(encode_frame(CallResult()))
     return handlers
 
 
@@ -218,17 +218,17 @@ def serve(sock: socket.socket, handlers: Handlers, runner: asyncio.Runner) -> No
         sock.sendall(frame_of(answer))
 
 
-def execute(handler: Handler, call: Call, runner: asyncio.Runner) -> Answer:
+def execute(handler: Handler, call: HandlerCall, runner: asyncio.Runner) -> CallResult:
     """Run the handler in a context of its own and turn what happened into an answer."""
     context = contextvars.copy_context()
     try:
         result = context.run(begin, handler, call.values)
         if inspect.iscoroutine(result):
             result = runner.run(result, context=context)
-        return Answer(payloads.encode_result(result))
+        return CallResult(payloads.encode_result(result))
     # SystemExit, CancelledError and the like are failures of this job alone.
     except BaseException as error:  # noqa: BLE001 - the user's code
-        return Answer(error=describe(error))
+        return CallResult(error=describe(error))
 
 
 def begin(handler: Handler, values: JobValues) -> Any:
@@ -310,12 +310,12 @@ def flush_prints() -> None:
             stream.flush()
 
 
-def frame_of(answer: Answer) -> bytes:
+def frame_of(answer: CallResult) -> bytes:
     """The frame of an answer; a result too long for one becomes an error."""
     try:
         return encode_frame(answer)
     except ValueError as error:
-        return encode_frame(Answer(error=describe(error)))
+        return encode_frame(CallResult(error=describe(error)))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     python_path: str | None
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class HandlerCall(msgspec.Struct, frozen=True, array_like=True):
     """Every later frame to a child: which handler, which job."""
 
     handler: str
@@ -59,14 +59,14 @@ class HandlerError(msgspec.Struct, frozen=True, array_like=True):
     is_undecodable: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class CallResult(msgspec.Struct, frozen=True, array_like=True):
     """Every frame from a child: the encoded result, or the error; the first says it is ready."""
 
     result: bytes = b"\xc0"
     error: HandlerError | None = None
 
 
-def encode_frame(words: Hello | Call | Answer) -> bytes:
+def encode_frame(words: Hello | HandlerCall | CallResult) -> bytes:
     """The frame of these words; ValueError when they are longer than a frame may be."""
     body = _encoder.encode(words)
     if len(body) > FRAME_BYTES_MAX:
@@ -110,8 +110,8 @@ def _read_exactly(sock: socket.socket, size_bytes: int) -> bytes | None:
 
 _encoder = msgspec.msgpack.Encoder()
 decode_hello = msgspec.msgpack.Decoder(Hello).decode
-decode_call = msgspec.msgpack.Decoder(Call).decode
-decode_answer = msgspec.msgpack.Decoder(Answer).decode
+decode_call = msgspec.msgpack.Decoder(HandlerCall).decode
+decode_answer = msgspec.msgpack.Decoder(CallResult).decode
 
 
 class RemoteError(Exception):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from chasquimq.engine.process_pool.child import ANY_NAME, addresses_of
-from chasquimq.engine.process_pool.frames import Call, JobValues, encode_frame, exception_of
+from chasquimq.engine.process_pool.frames import HandlerCall, JobValues, encode_frame, exception_of
 from chasquimq.engine.process_pool.process import KILL_AFTER_S, Child, hello_frame
 from chasquimq.engine.thread_pool import check_usable, checked_size
 from chasquimq.errors import SettingsError
@@ -57,7 +57,7 @@ class ProcessPool:
             DecodeError: the payload is no MessagePack value.
             RemoteError: the handler raised anything else, or its result has no MessagePack form.
         """
-        frame = encode_frame(Call(self._handler_key(name), values))
+        frame = encode_frame(HandlerCall(self._handler_key(name), values))
         async with self._free:
             child = self._take()
             try:

@@ -16,7 +16,7 @@ import msgspec
 
 from chasquimq.engine.process_pool.frames import (
     STOP_FRAME,
-    Answer,
+    CallResult,
     ChildDied,
     HandlerAddress,
     Hello,
@@ -74,7 +74,7 @@ KILL_AFTER_S = 0.2
 START_S_MAX = 60.0
 READ_BYTES_MAX = 256 * 1024
 
-Outcome = Answer | Exception
+Outcome = CallResult | Exception
 
 
 class Child:
@@ -108,7 +108,7 @@ class Child:
         if answer.error is not None:
             raise import_refusal(answer.error)
 
-    async def call(self, frame: bytes, timeout_ms: int | None) -> Answer:
+    async def call(self, frame: bytes, timeout_ms: int | None) -> CallResult:
         """Hand a call over and wait for its answer; to leave without one kills the child."""
         try:
             await self.until_ready()
@@ -131,7 +131,7 @@ class Child:
         """End the child now."""
         self._signal(signal.SIGKILL)
 
-    async def _ask(self, frame: bytes, timeout_ms: int | None) -> Answer:
+    async def _ask(self, frame: bytes, timeout_ms: int | None) -> CallResult:
         self._answer = answer = self._loop.create_future()
         deadline = self._deadline(timeout_ms)
         try:
@@ -255,7 +255,7 @@ def _send_now(sock: socket.socket, frame: bytes) -> int:
         return 0
 
 
-def _answer_in(outcome: Outcome) -> Answer:
+def _answer_in(outcome: Outcome) -> CallResult:
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

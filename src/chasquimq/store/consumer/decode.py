@@ -27,7 +27,7 @@ PARKED_IDLE_MS = 365 * 24 * 3_600_000
 _NAMES_MAX = 1_024
 
 
-class Batch(msgspec.Struct, frozen=True):
+class ReadBatch(msgspec.Struct, frozen=True):
     """What one read brought.
 
     `is_plain`: every delivery is a first one that nothing forbids to start. `taken_over` are those
@@ -44,7 +44,7 @@ class Batch(msgspec.Struct, frozen=True):
         return len(self.deliveries) + len(self.arrivals)
 
 
-EMPTY = Batch([], [])
+EMPTY = ReadBatch([], [])
 
 
 class EntryDecoder:
@@ -57,7 +57,7 @@ class EntryDecoder:
         self._raw_due = b""
         self._due_ms: int | None = None
 
-    def read(self, entries: list[list[Any]], held_since_ns: int) -> Batch:
+    def read(self, entries: list[list[Any]], held_since_ns: int) -> ReadBatch:
         """Sort entries of `[id, fields]` or `[id, fields, idle_ms, earlier]`, perhaps with an owner."""
         deliveries: list[Delivery] = []
         arrivals: list[RejectedEntry] = []
@@ -75,7 +75,9 @@ class EntryDecoder:
                 is_plain = False
         # A read brings what it claims before what is new.
         has_claimed = bool(entries) and len(entries[0]) > 3 and entries[0][2] > 0
-        return Batch(deliveries, arrivals, is_plain, _taken_over(entries) if has_claimed else ())
+        return ReadBatch(
+            deliveries, arrivals, is_plain, _taken_over(entries) if has_claimed else ()
+        )
 
     def _deliver(self, entry: list[Any], held_since_ns: int) -> Delivery:
         fields: list[bytes] = entry[1] or []

@@ -12,7 +12,7 @@ from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.log import get_logger
 from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
 from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, group_conflict
-from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, Batch, EntryDecoder
+from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, EntryDecoder, ReadBatch
 from chasquimq.store.consumer.settle import SettleCalls, flat, settle
 from chasquimq.store.net import script
 from chasquimq.store.net.abilities import Abilities, has_many_set, many_set_question, probe
@@ -111,7 +111,7 @@ class ConsumerStore:
 
     async def read(
         self, count: int, block_ms: int, *, is_idle: bool = False, claims: bool = True
-    ) -> Batch:
+    ) -> ReadBatch:
         """Up to `count` entries: new ones and, where the server can, what the dead left.
 
         A worker that is idle may block for long, because others can wake it.
@@ -124,7 +124,7 @@ class ConsumerStore:
             return await self._regroup(error)
         return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY
 
-    async def claim(self, count: int, look_ms: int = 0, quiet_ms: int = 0) -> tuple[Batch, int]:
+    async def claim(self, count: int, look_ms: int = 0, quiet_ms: int = 0) -> tuple[ReadBatch, int]:
         """Take over what has been silent for a lease, where reading cannot do it.
 
         Also answers in how many ms the next look is due, from `look_ms` to `quiet_ms`. Another
@@ -242,7 +242,7 @@ class ConsumerStore:
         with suppress(ServerRefused):  # whoever may not use the key never wrote it
             await self._writes.call("DEL", self.keys.worker(self.consumer))
 
-    async def _regroup(self, error: ServerRefused) -> Batch:
+    async def _regroup(self, error: ServerRefused) -> ReadBatch:
         """Whoever deleted the group deleted its jobs; those to come need it again."""
         if error.code != "NOGROUP":
             raise error
@@ -262,7 +262,7 @@ class ConsumerStore:
     def _calling_keys(self) -> tuple[str, str]:
         return self.keys.claim_gate(self.group), self.keys.wake
 
-    async def _read_idle(self, count: int, block_ms: int) -> Batch:
+    async def _read_idle(self, count: int, block_ms: int) -> ReadBatch:
         streams = (self.keys.stream, self.keys.wake, ">", ">")
         try:
             reply = await self._read(streams, count, block_ms)

@@ -13,7 +13,7 @@ from chasquimq.model.snapshot import JobState, State
 from chasquimq.store.inspect.pages import DuePages, PageSize
 from chasquimq.wire.envelope import Envelope, decode_envelope, read_extras
 from chasquimq.wire.history import decode_history
-from chasquimq.wire.outcome import COMPLETED, DEAD, JobOutcome, decode_outcome
+from chasquimq.wire.outcome import COMPLETED, DEAD, StoredOutcome, decode_outcome
 from chasquimq.wire.payload import decode_payload
 from chasquimq.wire.stream_entry import (
     decode_dlq,
@@ -47,7 +47,7 @@ class Sighting:
         # Every spelling of an envelope holds the id's own bytes, so only few are decoded.
         self._needle = job_id.encode()
 
-    def outcome_in(self, raw: bytes | None) -> JobOutcome | None:
+    def outcome_in(self, raw: bytes | None) -> StoredOutcome | None:
         """The outcome that these bytes spell; None where they make no sense."""
         try:
             outcome = None if raw is None else decode_outcome(raw)
@@ -55,7 +55,7 @@ class Sighting:
             return None
         return outcome if outcome is not None and outcome.status in (COMPLETED, DEAD) else None
 
-    def in_outcome(self, outcome: JobOutcome) -> JobState:
+    def in_outcome(self, outcome: StoredOutcome) -> JobState:
         died_ms = read_uint(outcome.dlq_id.partition("-")[0].encode())
         return JobState(
             job_id=self._job_id,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
 from chasquimq.server import finder
 from chasquimq.store.net.address import check_tls, looked_up, shown_server, url_of
-from chasquimq.store.net.topology import Kind, Node, Topology, parse_topology, redact
+from chasquimq.store.net.topology import Node, Topology, TopologyKind, parse_topology, redact
 from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 SLOT_COUNT = 16_384
 _HINTS = {
-    Kind.SENTINEL: (
+    TopologyKind.SENTINEL: (
         "start them, or correct the Sentinels, sentinel_password or the master's name in the URL"
     ),
-    Kind.CLUSTER: (
+    TopologyKind.CLUSTER: (
         "start them, correct the nodes in the URL, see CLUSTER INFO, or use redis:// for one server"
     ),
 }
@@ -72,12 +72,12 @@ class Route:
     @property
     def is_cluster(self) -> bool:
         self._know()
-        return self._topology is not None and self._topology.kind is Kind.CLUSTER
+        return self._topology is not None and self._topology.kind is TopologyKind.CLUSTER
 
     @property
     def needs_role(self) -> bool:
         """Whether what was found must be asked if it leads, because a Sentinel may be behind."""
-        return self._topology is not None and self._topology.kind is Kind.SENTINEL
+        return self._topology is not None and self._topology.kind is TopologyKind.SENTINEL
 
     def search(self) -> Asking[ConnectionSettings]:
         """Ask until somebody knows; the answer names one server."""
@@ -95,7 +95,7 @@ class Route:
         """Every server that holds a part of the data, with its slots."""
         self._know()
         topology = self._topology
-        if topology is None or topology.kind is not Kind.CLUSTER:
+        if topology is None or topology.kind is not TopologyKind.CLUSTER:
             return [((yield from self.search()), [])]
         ranges = yield from self._ask(topology, _ranges)
         nodes = dict.fromkeys(node for _, _, node in ranges)
@@ -204,7 +204,7 @@ class Route:
         return ServerUnreachable(message)
 
     def _goal(self, topology: Topology) -> str:
-        if topology.kind is Kind.SENTINEL:
+        if topology.kind is TopologyKind.SENTINEL:
             return f"the master {topology.service!r}"
         queue = self._settings.queue
         return f"the node of queue {queue!r}" if queue else "the nodes of their cluster"
@@ -234,7 +234,7 @@ def _reason(trouble: StoreError | None) -> str:
 
 
 def _command(topology: Topology) -> tuple[Part, ...]:
-    if topology.kind is Kind.CLUSTER:
+    if topology.kind is TopologyKind.CLUSTER:
         return ("CLUSTER", "SLOTS")
     return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", topology.service)
 

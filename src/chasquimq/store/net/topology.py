@@ -75,7 +75,7 @@ _SEED_PARAMETERS = ("sentinel_username", "sentinel_password")
 _NODE_PARAMETERS = ("username", "password", "db")
 
 
-class Kind(Enum):
+class TopologyKind(Enum):
     """Who is asked for the node to dial."""
 
     SENTINEL = "sentinel"
@@ -83,11 +83,11 @@ class Kind(Enum):
 
     @property
     def default_port(self) -> int:
-        return 26379 if self is Kind.SENTINEL else 6379
+        return 26379 if self is TopologyKind.SENTINEL else 6379
 
     @property
     def rule(self) -> str:
-        return _SENTINEL_RULE if self is Kind.SENTINEL else _CLUSTER_RULE
+        return _SENTINEL_RULE if self is TopologyKind.SENTINEL else _CLUSTER_RULE
 
 
 class Node(NamedTuple):
@@ -104,7 +104,7 @@ class Node(NamedTuple):
 class Topology:
     """What such a URL says; `seeds` are the servers that are asked for the others."""
 
-    kind: Kind
+    kind: TopologyKind
     is_tls: bool
     seeds: tuple[Node, ...]
     service: str
@@ -140,13 +140,13 @@ def parse_topology(url: str) -> Topology | None:
     head, plus, tail = scheme.partition("+")
     if not plus or head not in ("redis", "rediss") or tail not in ("sentinel", "cluster"):
         return None
-    kind = Kind(tail)
+    kind = TopologyKind(tail)
     place, _, query = rest.partition("?")
     credentials, _, place = place.rpartition("@")
     hosts, _, path = place.partition("/")
     service, database = _service_and_database(kind, path, url)
     given = parse_qsl(query, keep_blank_values=True)
-    is_cluster = kind is Kind.CLUSTER
+    is_cluster = kind is TopologyKind.CLUSTER
     more = [value for name, value in given if name == _SEED] if is_cluster else []
     return Topology(
         kind=kind,
@@ -163,12 +163,12 @@ def parse_topology(url: str) -> Topology | None:
 
 def _refuse_other_spellings(scheme: str, url: str) -> None:
     if scheme in _REFUSED_SPELLINGS:
-        raise SettingsError("redis_url", redact(url), Kind.SENTINEL.rule)
+        raise SettingsError("redis_url", redact(url), TopologyKind.SENTINEL.rule)
 
 
-def _service_and_database(kind: Kind, path: str, url: str) -> tuple[str, str]:
+def _service_and_database(kind: TopologyKind, path: str, url: str) -> tuple[str, str]:
     service, _, database = path.strip("/").partition("/")
-    if kind is Kind.CLUSTER:
+    if kind is TopologyKind.CLUSTER:
         if service not in ("", "0") or database:
             raise SettingsError("redis_url", redact(url), kind.rule)
         return "", ""
@@ -177,7 +177,7 @@ def _service_and_database(kind: Kind, path: str, url: str) -> tuple[str, str]:
     return unquote(service), database
 
 
-def _node(text: str, kind: Kind, url: str) -> Node:
+def _node(text: str, kind: TopologyKind, url: str) -> Node:
     host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not colon:
         host, port = text, str(kind.default_port)
