@@ -229,6 +229,7 @@ def write_sboms(output: Path) -> list[Path]:
                 "--pyproject", str(project), "--mc-type", "library",
                 "--output-reproducible", "--validate", "--output-file", str(path),
             )  # fmt: skip
+            _name_components(path)
         return _moved(Path(draft), output)
 
 
@@ -238,6 +239,20 @@ def _described(folder: Path) -> Path:
     described = folder / "pyproject.toml"
     described.write_text(text.replace('dynamic = ["version"]', f'version = "{version()}"', 1))
     return described
+
+
+def _name_components(path: Path) -> None:
+    """Refer to packages by name and version.
+
+    The tool refers by line, and files that extend another have a line twice: it makes a name up for
+    the second one, another each time, and leaves it out of the dependencies.
+    """
+    bom = json.loads(path.read_text())
+    for one in bom["components"]:
+        one["bom-ref"] = f"{one['name']}=={one['version']}"
+    refs = [bom["metadata"]["component"]["bom-ref"], *(one["bom-ref"] for one in bom["components"])]
+    bom["dependencies"] = [{"ref": ref} for ref in sorted(refs)]
+    path.write_text(json.dumps(bom, indent=2, sort_keys=True) + "\n")
 
 
 def audit() -> int:

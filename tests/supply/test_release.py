@@ -234,6 +234,14 @@ def test_an_sbom_lists_every_pinned_package_with_its_hashes(release, tmp_path: P
         assert {n: one["version"] for n, one in listed.items()} == {
             n: pin.version for n, pin in pins.items()
         }
+        # A name of its own for each, so that the same pins make the same bytes.
+        assert {one["bom-ref"] for one in bom["components"]} == {
+            f"{one['name']}=={one['version']}" for one in bom["components"]
+        }
+        assert {one["ref"] for one in bom["dependencies"]} == {
+            "root-component",
+            *(one["bom-ref"] for one in bom["components"]),
+        }
         for package, pin in pins.items():
             (reference,) = listed[package]["externalReferences"]
             assert {one["content"] for one in reference["hashes"]} == pin.hashes
