@@ -74,10 +74,10 @@ def test_every_trouble_of_a_server_is_found_with_a_remedy(change, check, words):
     ("change", "check", "words"),
     [
         ({"groups": [GroupUse("default", 1), GroupUse("b", 0, 2)]}, "group", "2 groups share"),
-        ({"groups": [GroupUse("default", 1), GroupUse("b")]}, "group", "nobody uses it"),
+        ({"groups": [GroupUse("default", 1), GroupUse("b")]}, "group", "no worker uses it"),
         ({"workers": [ALIVE, DEAD]}, "dead worker", "w2 holds 3 jobs, silent for 90 s"),
         ({"ghost_count": 2, "pending_looked_at": 9}, "ghosts", "2 of 9"),
-        ({"quarantined_count": 1}, "firing", "put aside"),
+        ({"quarantined_count": 1}, "firing", "quarantined"),
         ({"repeat_lag_ms": 9_000, "scheduler": None}, "firing", "9.0 s late"),
         ({"run_times": RunTimes(9, 1, 40_000, 60_000)}, "lease", "the longest 60,000.0 ms"),
         ({"unique_count": 4_000_000, "unique_bytes": 1 << 30}, "unique ids", "about 1 GiB"),
@@ -97,7 +97,7 @@ def test_every_trouble_of_a_queue_is_found_with_a_remedy(change, check, words):
         ({"dlq_depth": 100_001}, {}, "DLQ", "100,001 entries"),
         ({"stream_depth": 9}, {"workers": []}, "workers", "9 jobs are ready"),
         ({"oldest_delayed_lag_ms": 9_000}, {}, "promotion", "9.0 s late, led by w1"),
-        ({"oldest_delayed_lag_ms": 9_000}, {"promoter": None}, "promotion", "nobody leads"),
+        ({"oldest_delayed_lag_ms": 9_000}, {"promoter": None}, "promotion", "no promoter leads"),
         (
             {"stream_depth": 9, "has_group": False},
             {"groups": [GroupUse("b", 1)]},
@@ -119,10 +119,10 @@ def test_every_trouble_of_the_depths_is_found_with_a_remedy(change, more, check,
 @pytest.mark.parametrize(
     ("lag_ms", "promoter", "words"),
     [
-        (1_340, None, "the first delayed job is 1.3 s late, nobody leads"),
+        (1_340, None, "the first delayed job is 1.3 s late, no promoter leads"),
         (1_340, "w1", "the first delayed job is 1.3 s late, led by w1"),
-        (0, None, "nothing is late, nobody leads"),
-        (None, None, "nothing is late, nobody leads"),
+        (0, None, "nothing is late, no promoter leads"),
+        (None, None, "nothing is late, no promoter leads"),
         (None, "w1", "nothing is late, led by w1"),
     ],
 )

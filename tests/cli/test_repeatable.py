@@ -114,5 +114,5 @@ async def test_quarantined_plans_are_listed_with_their_reason(chasqui, queue, qu
     said = await chasqui("repeatable", "quarantined", queue_name)
     as_json = await chasqui("repeatable", "quarantined", queue_name, "--json")
 
-    assert said.rows == [["broken", "1970-01-01T00:00:00.000Z", "12", "written by somebody else"]]
+    assert said.rows == [["broken", "1970-01-01T00:00:00.000Z", "12", "not written by ChasquiMQ"]]
     assert as_json.json[0]["key"] == "broken"

@@ -192,7 +192,7 @@ def test_two_servers_cannot_share_a_data_directory(
 
 
 def test_a_server_that_refuses_its_arguments_is_quoted(binary: Path):
-    with pytest.raises(ServerUnreachable, match=r"its last words: .*(wrong|aborting)"):
+    with pytest.raises(ServerUnreachable, match=r"the last line of its log: .*(wrong|aborting)"):
         SessionServer(binary=binary, args=("--no-such-option", "1")).start()
 
 

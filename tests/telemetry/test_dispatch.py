@@ -93,7 +93,7 @@ def test_a_raising_sink_is_logged_once(caplog):
         safe.reader_batch(BATCH)
 
     (line,) = caplog.records
-    assert (line.chasqui_sink, line.chasqui_happening) == ("Raising", "job_outcomes")
+    assert (line.chasqui_sink, line.chasqui_method) == ("Raising", "job_outcomes")
     assert line.getMessage() == (
         "the metrics sink Raising raised in job_outcomes, and its record was dropped"
     )
@@ -102,7 +102,7 @@ def test_a_raising_sink_is_logged_once(caplog):
 
 def test_a_sink_that_goes_on_raising_is_logged_at_a_slower_pace(caplog):
     clock = Clock()
-    safe = SafeSink(Raising(), pace=LogThrottle(clock))
+    safe = SafeSink(Raising(), throttle=LogThrottle(clock))
 
     for _ in range(4 * 3_600):
         safe.reader_batch(BATCH)
@@ -154,7 +154,7 @@ def test_a_sink_that_stops_everything_for_long_is_logged_once(caplog):
     safe.reader_batch(BATCH)
 
     (line,) = caplog.records
-    assert (line.chasqui_sink, line.chasqui_happening) == ("Slow", "reader_batch")
+    assert (line.chasqui_sink, line.chasqui_method) == ("Slow", "reader_batch")
     assert "more than a fifth of the worker's time" in line.getMessage()
 
 

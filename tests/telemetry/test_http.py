@@ -253,9 +253,7 @@ async def test_a_page_that_cannot_be_drawn_is_an_error_told_once(probes, caplog)
         answers = [(await ask(server, "/metrics"))[0] for _ in range(3)]
 
     assert answers == [500, 500, 500]
-    assert [line.getMessage() for line in caplog.records] == [
-        "the page /metrics could not be drawn"
-    ]
+    assert [line.getMessage() for line in caplog.records] == ["the page /metrics could not be made"]
 
 
 async def test_stopping_drops_those_who_are_still_talking(probes):

@@ -1,1 +1,1 @@
-"""Values and decisions: no waiting, no bytes, no clock but the one passed in."""
+"""Values and decisions: pure functions, without a client, an event loop or a clock of their own."""

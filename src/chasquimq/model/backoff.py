@@ -19,7 +19,7 @@ U64 = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Backoff(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A job's own waiting rule; None in a slot means the worker's default.
+    """A job's own backoff; None in a slot means the worker's default.
 
     Every slot is required, because the wire counts them: use `fixed` or `exponential`. The wire
     carries the multiplier as a float, so it must be one; read from the wire it always is.
@@ -51,14 +51,14 @@ class Backoff(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class RetryOverride(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What one job asks for instead of the worker's retry settings."""
+    """The retry settings of one job, which override those of its worker."""
 
     max_attempts: U32 | None
     backoff: Backoff | None
 
 
 class BackoffDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker uses where a job says nothing."""
+    """The backoff of a worker, for jobs without one of their own."""
 
     initial_backoff_ms: int = 100
     max_backoff_ms: int = 30_000
@@ -67,7 +67,7 @@ class BackoffDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RandomSource(Protocol):
-    """Anything that draws like `random.Random`."""
+    """Draws whole numbers like `random.Random`."""
 
     def randrange(self, start: int, /) -> int: ...
 
@@ -75,7 +75,7 @@ class RandomSource(Protocol):
 def delay_ms(n: int, backoff: Backoff | None, defaults: BackoffDefaults, rng: RandomSource) -> int:
     """Return the wait before retry `n`, counted from 1.
 
-    Jitter is one-sided and added after the cap, as the original does.
+    Jitter only adds, after the cap, as in ChasquiMQ (Rust).
     """
     assert n >= 1, "the first retry is number 1"
     rule = backoff or Backoff.exponential(defaults.initial_backoff_ms)
@@ -108,19 +108,19 @@ def _capped(base_ms: float, cap_ms: int) -> int:
 
 
 # Dense at first, so that a server restart costs under two seconds; sparse later, so that
-# an outage of a minute costs at most fifteen dials for each connection, and leaves one of them
-# for somebody who comes between two.
+# an outage of a minute costs at most fifteen dials for each connection, one of them kept for a
+# caller that needs the connection between two.
 _CEILINGS_MS = (200, 400, 800, 1_600)
 _LONG_MS_MIN, _LONG_MS_MAX = 5_800, 6_000
 _WINDOW_S = 60.0
 _DIALS_PER_WINDOW_MAX = 15
 _EARLY_GAP_S = 1.0
-# After so much quiet the next outage is another one, and begins with the dense dials.
+# After this long without a dial the next outage counts as a new one: it begins with dense dials.
 _QUIET_S = 30.0
 
 
 def dial_delay_ms(failures: int, uniform: Callable[[float, float], float]) -> float:
-    """The pause after `failures` dials in a row have failed."""
+    """Return the pause after `failures` failed dials in a row."""
     if failures <= 0:
         return 0.0
     if failures <= len(_CEILINGS_MS):
@@ -130,10 +130,10 @@ def dial_delay_ms(failures: int, uniform: Callable[[float, float], float]) -> fl
 
 
 class DialSchedule:
-    """When a broken connection may dial: ever more rarely, and at most 15 times in a minute.
+    """Decides when a broken connection may dial: ever less often, and at most 15 times a minute.
 
-    Whoever needs the connection may dial before the long pauses are over, as far as the dials
-    that were left out before make up for it. All times are of one clock, in seconds.
+    A caller that needs the connection may dial before a long pause is over, as long as the limit
+    holds. All times are of one clock, in seconds.
     """
 
     def __init__(self, uniform: Callable[[float, float], float]) -> None:
@@ -143,38 +143,38 @@ class DialSchedule:
         self._dials_s: deque[float] = deque(maxlen=_DIALS_PER_WINDOW_MAX)
 
     def wait_s(self, now_s: float) -> float:
-        """How long the next dial has to wait."""
+        """Return how long the next dial has to wait."""
         return max(0.0, self._not_before_s - now_s)
 
     def dialled(self, now_s: float) -> None:
-        """A dial begins."""
+        """Record that a dial begins."""
         self._dials_s.append(now_s)
 
     def failed(self, now_s: float) -> None:
-        """A dial has failed."""
+        """Record that a dial has failed."""
         self._failures += 1
         self._put_off(now_s)
 
     def broke(self, now_s: float, *, is_young: bool) -> None:
-        """An open connection has broken; a young one counts as a dial that failed."""
+        """Record that an open connection broke; a young one counts as a failed dial."""
         self._failures = self._failures + 1 if is_young else 0
         self._put_off(now_s)
 
     def asked(self, now_s: float) -> None:
-        """Somebody needs the connection again, perhaps after nobody did for long."""
+        """Record that a caller needs the connection; after a long quiet the failures are forgotten."""
         if self._dials_s and now_s - self._dials_s[-1] > _QUIET_S:
             self._failures = 0
 
     def allows_early(self, now_s: float, *, is_urgent: bool = False) -> bool:
-        """Whether a dial before its time keeps every minute below its limit.
+        """Return whether a dial before its time keeps every minute below the limit.
 
-        Short pauses are for those who wait; an urgent caller has no time even for these.
+        Short pauses are always kept, except for an urgent caller.
         """
         is_long = self._failures > len(_CEILINGS_MS) and now_s - self._dials_s[-1] >= _EARLY_GAP_S
         return (is_long or is_urgent) and self._leaves_enough(now_s)
 
     def _leaves_enough(self, now_s: float) -> bool:
-        """In the worst case all later dials come at the shortest of the long pauses."""
+        """In the worst case all later dials follow at the shortest of the long pauses."""
         return all(
             made + 1 + self._later_dials(now_s - dialled_s) <= _DIALS_PER_WINDOW_MAX
             for made, dialled_s in enumerate(reversed(self._dials_s), start=1)

@@ -1,4 +1,4 @@
-"""Reads one field of a cron expression into the values it allows."""
+"""Reads cron expressions, and finds the next time that one fires, clock changes included."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One of the seven fields: its name, its bounds, and the words it understands."""
+    """One of the seven fields: its name, its bounds, and the names it accepts for numbers."""
 
     name: str
     low: int
@@ -233,8 +233,8 @@ class CronPattern:
 
     When clocks jump forward, a pattern with one time a day fires right after the jump, and
     any other loses the times that do not exist. When clocks go back, a pattern with `*` or a
-    step among its times keeps its pace through the repeated hour, and any other fires once,
-    the first time round.
+    step among its times goes on firing through the repeated hour, and any other fires once,
+    the first time.
     """
 
     expression: str
@@ -253,7 +253,7 @@ class CronPattern:
         Raises:
             ScheduleRefused: naming the field at fault.
         """
-        # Callers lie.
+        # Arguments of users may be of any type.
         if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ScheduleRefused("cron", expression, "a text")
         if len(expression) > EXPRESSION_CHARS_MAX or not expression.isascii():

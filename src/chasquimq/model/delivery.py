@@ -1,4 +1,4 @@
-"""Why a job lies in the DLQ."""
+"""Describes what a worker reads from the stream: deliveries, and entries it must reject."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chasquimq.model.backoff import RetryOverride
 
 
 class DlqReason(StrEnum):
-    """The label in a DLQ entry's `reason` field; the first five are the original's."""
+    """The label in a DLQ entry's `reason` field; ChasquiMQ (Rust) has the first five."""
 
     RETRIES_EXHAUSTED = "retries_exhausted"
     DECODE_FAILED = "decode_failed"
@@ -51,11 +51,11 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     held_since_ns: int = 0
     started_ns: int = 0
     duration_us: int = 0
-    # It runs in a thread, which nobody can stop: no timeout, no hand-back while it runs.
+    # It runs in a thread, which cannot be stopped: no timeout and no requeue while it runs.
     is_unstoppable: bool = False
-    # The events stream has been told of its start.
+    # Its `active` event was written.
     is_announced: bool = False
-    # Its pool ends it at the timeout, after a word of warning.
+    # Its process pool ends it at the timeout, after a warning.
     has_own_timer: bool = False
 
     @property
@@ -80,7 +80,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
 
 def ready_times_ms(batch: Sequence[Delivery]) -> list[int]:
-    """When each became ready, from its entry id."""
+    """Return when each became ready, from its entry id."""
     # An id is two numbers: as one JSON array they are read in half the time of splitting each id.
     numbers = b",".join([one.entry_id for one in batch]).replace(b"-", b",")
     return _read_numbers(b"[%b]" % numbers)[::2]
@@ -90,7 +90,7 @@ _read_numbers = msgspec.json.Decoder(list[int]).decode
 
 
 class TakenOver(msgspec.Struct, frozen=True, gc=False):
-    """An entry that another worker had stopped renewing; `owner` is empty where nobody says who."""
+    """An entry whose lease another worker did not renew; `owner` is empty where it is not known."""
 
     entry_id: bytes
     silent_ms: int
@@ -98,7 +98,7 @@ class TakenOver(msgspec.Struct, frozen=True, gc=False):
 
 
 class RejectedEntry(msgspec.Struct, frozen=True, gc=False):
-    """An entry that cannot become a delivery, kept with its bytes."""
+    """An entry that cannot be decoded, kept with its bytes for the DLQ."""
 
     entry_id: bytes
     reason: DlqReason

@@ -1,4 +1,4 @@
-"""What a look at a server or a queue found, and what to do about it."""
+"""Checks the settings and the state of a server; says what was found and what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Level = Literal["ok", "note", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis(ToDict):
-    """One check: `found` says what is so, `remedy` what to do; trouble always has a remedy."""
+    """The result of one check: `found` describes it, `remedy` says what to do about a problem."""
 
     check: str
     level: Level
@@ -33,17 +33,17 @@ def ok(check: str, found: str) -> Diagnosis:
 
 
 def note(check: str, found: str) -> Diagnosis:
-    """Worth knowing, nothing to do."""
+    """Worth knowing; there is nothing to do."""
     return Diagnosis(check, "note", found)
 
 
 def warning(check: str, found: str, remedy: str) -> Diagnosis:
-    """It will do harm if nobody looks."""
+    """A problem that will do harm later."""
     return Diagnosis(check, "warning", found, remedy)
 
 
 def error(check: str, found: str, remedy: str) -> Diagnosis:
-    """It does harm already, or will at the next restart."""
+    """A problem that does harm now, or at the next restart."""
     return Diagnosis(check, "error", found, remedy)
 
 
@@ -70,7 +70,7 @@ ABILITIES = (
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of itself; None stands for what it does not tell.
+    """What a server reports about itself; None where it does not report it.
 
     A `version` of None: this user may not ask, and most of the others mean nothing. An ability
     of None: this user may not try. `clock_ahead_ms` is how far the server's clock is ahead of
@@ -101,7 +101,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 def check_server(facts: ServerFacts) -> list[Diagnosis]:
     """Every check of a server, in the order to read them."""
     if facts.version is None:
-        return [_untold(facts), *_abilities(facts), _clock(facts)]
+        return [_info_refused(facts), *_abilities(facts), _clock(facts)]
     return [
         _version(facts, facts.version),
         *_role(facts),
@@ -115,7 +115,7 @@ def check_server(facts: ServerFacts) -> list[Diagnosis]:
     ]
 
 
-def _untold(facts: ServerFacts) -> Diagnosis:
+def _info_refused(facts: ServerFacts) -> Diagnosis:
     return note(
         "server",
         f"it answers in {facts.rtt_ms:.1f} ms; this user may not run INFO, so version, role, "
@@ -152,7 +152,7 @@ def _abilities(facts: ServerFacts) -> Iterator[Diagnosis]:
 def _eviction(facts: ServerFacts) -> Diagnosis:
     policy = facts.eviction_policy
     if policy is None:
-        return note("eviction policy", "the server does not tell")
+        return note("eviction policy", "the server does not report it")
     if policy == "noeviction":
         return ok("eviction policy", policy)
     remedy = "CONFIG SET maxmemory-policy noeviction, and write it to the configuration"
@@ -170,7 +170,10 @@ def _persistence(facts: ServerFacts) -> Diagnosis:
     if facts.has_aof:
         return ok("persistence", f"appendonly is on, appendfsync {facts.appendfsync or 'unknown'}")
     if facts.saves is None:
-        return note("persistence", "appendonly is off; snapshots: the server does not tell")
+        return note(
+            "persistence",
+            "appendonly is off; the server does not report whether it saves snapshots",
+        )
     if facts.saves:
         found = "snapshots only: a crash loses the jobs since the last one"
         return warning("persistence", found, remedy)
@@ -211,7 +214,7 @@ def _clock(facts: ServerFacts) -> Diagnosis:
 def _clients(facts: ServerFacts) -> Iterator[Diagnosis]:
     if facts.client_max and facts.client_count > CLIENTS_SHARE_MAX * facts.client_max:
         found = f"{facts.client_count:,} of {facts.client_max:,} connections are in use"
-        yield warning("clients", found, "raise maxclients, or find who opens so many")
+        yield warning("clients", found, "raise maxclients, or find the program that opens so many")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Where a backlog is going, worked out from what was sampled of it."""
+"""Forecasts a backlog from samples of its queue: rates, the time it clears, workers needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _ROUNDING = 1e-9
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue at one moment of the server's clock; `added` and `left` None: it does not count."""
+    """A queue at one moment of the server's clock.
+
+    `added` and `left` are None where the server does not count them.
+    """
 
     queue: str
     at_ms: int
@@ -34,10 +37,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a queue if all goes on like this; rates are jobs a second.
+    """What becomes of a queue at the present rates, in jobs a second; None where it is not known.
 
     `clears_at_ms` None and `never_clears`: it grows or stands still. `workers_needed` is how many
-    would keep up with what arrives; what waits already takes more. None: nobody can tell.
+    keep up with the jobs that arrive; a backlog takes more.
     """
 
     queue: str
@@ -105,7 +108,7 @@ def _clears_at_ms(now: Sample, arrival: float, departure: float) -> int | None:
 def _breach_at_ms(
     now: Sample, arrival: float, departure: float, target_ms: int | None
 ) -> int | None:
-    """When whoever arrives will wait longer than the target: the queue is too long for the pace."""
+    """When a new job will wait longer than the target, because the backlog is too long."""
     if target_ms is None or not now.ready + now.running:
         return None
     bearable = departure * target_ms / 1_000
@@ -117,7 +120,7 @@ def _breach_at_ms(
 
 
 def _workers_needed(now: Sample, arrival: float, departure: float) -> int | None:
-    # Workers who wait for jobs show how many jobs there are, not how many they could do.
+    # Idle workers show how many jobs there are, not how many they could run.
     if not now.consumers or not departure or not now.ready:
         return None
     return max(1, math.ceil(arrival * now.consumers / departure - _ROUNDING))
@@ -146,7 +149,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Trend:
-    """The snapshots of the last seconds, and what they say together."""
+    """Keeps the snapshots of the last seconds and derives rates from them."""
 
     def __init__(self, window_ms: int = TREND_WINDOW_MS) -> None:
         self._window_ms = window_ms
@@ -175,7 +178,7 @@ class Trend:
 
     @property
     def sentence(self) -> str | None:
-        """What becomes of the backlog if all goes on like this; None: too early to tell."""
+        """What becomes of the backlog at the present rates; None after the first snapshot."""
         rates = self.rates
         return None if rates is None else outlook(self._seen[-1].stream_depth, rates)
 
@@ -192,7 +195,7 @@ def outlook(depth: int, rates: Rates) -> str:
 
 
 def rate_text(per_s: float) -> str:
-    """A rate for human eyes: decimals only where they tell something."""
+    """A rate as text, with decimals only below 10."""
     return f"{per_s:,.0f}" if abs(per_s) >= 10 else f"{per_s:.1f}"
 
 

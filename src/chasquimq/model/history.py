@@ -1,4 +1,4 @@
-"""One finished attempt, as the history keeps it."""
+"""Defines a row of the history, and checks how complete the history of a day is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import msgspec
 
 
 class AttemptOutcome(IntEnum):
-    """What an attempt came to; the numbers are on the wire and stay what they are.
+    """How an attempt ended; the numbers are on the wire and never change.
 
-    `rejected` never reached a handler. `snoozed` comes back with no attempt spent. `stale` came
-    after another outcome of its job. `unproven` may or may not have counted: the link broke.
+    `rejected` never reached a handler. `snoozed` runs again and spends no attempt. `stale` came
+    after another outcome of its job. `unproven`: the connection broke, so the server may or may
+    not have counted it.
     """
 
     COMPLETED = 0
@@ -29,7 +30,7 @@ class AttemptOutcome(IntEnum):
 
 
 def outcome_label(number: int) -> str:
-    """The word for an outcome; one of a later version is shown by its number."""
+    """Return the name of an outcome; one of a later version is shown by its number."""
     try:
         return AttemptOutcome(number).label
     except ValueError:
@@ -37,7 +38,7 @@ def outcome_label(number: int) -> str:
 
 
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """None stands for what its writer did not know; an attempt that never started has no start.
+    """One finished attempt; None where its writer did not know, or the attempt never started.
 
     `enqueued_at_ms` is of the producer's clock, the other times are of the server's. `attempt`
     counts from 1, and is 0 where no handler saw the job. `deliveries` counts this one too.
@@ -60,12 +61,12 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DayCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about one queue on one day; None: nobody knows.
+    """What is known about one queue on one day; None where it is not known.
 
     `server_finished` is what left the stream by the server's own counter, `rows_finished` the rows
-    about it. `has_unknown_gap`: entries are missing, and with them nobody knows how many rows.
-    `untold` left before anybody looked, perhaps before there was a channel to tell of it; `beyond`
-    are rows of a later time by a clock that may be ahead.
+    about it. `has_unknown_gap`: entries are missing, and the number of their rows is not known.
+    `untold` jobs left the stream before the first look at it, and may have no row; `beyond` are
+    rows of a later time by a clock that may be ahead.
     """
 
     queue: str

@@ -1,4 +1,4 @@
-"""Values as JSON can say them: bytes, moments and odd keys get a readable form."""
+"""Converts values to what JSON can hold, and back: bytes, datetimes and odd keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BYTES_KEY = "$base64"
 
 
 class ToDict:
-    """A dataclass that answers a caller, and that web frameworks can return."""
+    """A dataclass that converts to a dict, which web frameworks can return."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Lets a message through at once, then ever less often, however often it is asked for."""
+"""Writes log lines safely, and limits how often the same line is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _QUIET_S_MAX = 3_600.0
 
 
 class LogThrottle:
-    """Ask before each message; `held_back` counts the refusals since the last one let through."""
+    """Allows the first message, then ever fewer; `held_back` counts those refused since.
+
+    Ask `allows` before each message.
+    """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -36,7 +39,7 @@ class LogThrottle:
         return True
 
     def held_back_text(self) -> str:
-        """Ends a message that was let through: how many like it were not; empty for none."""
+        """The end of an allowed message: how many like it were not logged; empty for none."""
         count = self.take_held_back()
         if not count:
             return ""
@@ -44,7 +47,7 @@ class LogThrottle:
         return f"; {count:,} more like it were not logged in the {seconds:,.0f} s before"
 
     def take_held_back(self) -> int:
-        """How many were refused; counting starts again."""
+        """Return how many were refused, and count from zero again."""
         held_back, self.held_back = self.held_back, 0
         return held_back
 
@@ -55,7 +58,7 @@ _STACK_LEVEL = 3
 
 
 class SafeLogger:
-    """A logger of the standard library behind a guard; keys of `extra` are given our prefix."""
+    """A logger of the standard library that never raises and prefixes the keys of `extra`."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
@@ -99,7 +102,7 @@ class SafeLogger:
             self._complain(error)
 
     def _complain(self, error: BaseException) -> None:
-        """Say on stderr that logging raised; not the record's words, which may be a secret."""
+        """Report on stderr that logging raised, without the message, which may hold a secret."""
         if not self._pace.allows():
             return
         # A process without a console has no stderr.

@@ -187,8 +187,10 @@ def _group_missing(facts: QueueFacts) -> Diagnosis:
 
 def _unused_group(queue: str, group: GroupUse) -> Diagnosis:
     if group.name == PRODUCERS_GROUP:
-        return note("group", f"{group.name!r} is there as well, made by a producer; nobody uses it")
-    found = f"{group.name!r} is there as well, and nobody uses it"
+        return note(
+            "group", f"{group.name!r} exists as well, made by a producer; no worker uses it"
+        )
+    found = f"{group.name!r} exists as well, and no worker uses it"
     return warning("group", found, f"remove it with `{removal_command(queue, group.name)}`")
 
 
@@ -212,7 +214,7 @@ def _silent_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
             )
             yield note(
                 "silent worker",
-                f"{_worker_text(one)} was not heard of for {one.silent_ms / 1000:,.0f} s{jobs}",
+                f"{_worker_text(one)} sent nothing for {one.silent_ms / 1000:,.0f} s{jobs}",
             )
 
 
@@ -240,7 +242,7 @@ def _handlers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
         if len(lacking) < len(recorded):
             yield _some_lack(waiting, lacking)
         else:
-            yield _nobody_has(
+            yield _no_worker_has(
                 facts.snapshot, waiting, _handler_names(recorded), len(live) - len(recorded)
             )
     left_out = facts.names_waiting[_NAMES_SHOWN_MAX:]
@@ -250,7 +252,7 @@ def _handlers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
         yield error("handlers", found, "`chasqui delayed list` names them")
 
 
-def _nobody_has(
+def _no_worker_has(
     snapshot: Snapshot, waiting: NameWaiting, names: Sequence[str], unknown_count: int
 ) -> Diagnosis:
     queue = shlex.quote(snapshot.queue)
@@ -286,7 +288,7 @@ def _some_lack(waiting: NameWaiting, lacking: Sequence[WorkerSnapshot]) -> Diagn
 
 
 def _left(left_ms: int) -> str:
-    return f", buried in {left_ms // 1000:,} s" if left_ms > 0 else ", buried when next met"
+    return f", buried in {left_ms // 1000:,} s" if left_ms > 0 else ", buried at the next try"
 
 
 def _handler_names(workers: Sequence[WorkerSnapshot]) -> list[str]:
@@ -320,7 +322,7 @@ def _mixed_leases(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
 def _ghosts(facts: QueueFacts) -> Iterator[Diagnosis]:
     if facts.ghost_count:
         found = f"{facts.ghost_count:,} of {facts.pending_looked_at:,} pending entries have no body"
-        remedy = "somebody trims the stream; a worker or `chasqui upkeep` sweeps them"
+        remedy = "a program trims the stream; a worker or `chasqui upkeep` removes such entries"
         yield warning("ghosts", found, remedy)
 
 
@@ -328,21 +330,25 @@ def _promotion(facts: QueueFacts) -> Diagnosis:
     lag_ms, leader = facts.snapshot.oldest_delayed_lag_ms or 0, facts.promoter
     found = f"the first delayed job is {lag_ms / 1000:,.1f} s late" if lag_ms else "nothing is late"
     if lag_ms <= LATE_MS_MAX:
-        return ok("promotion", f"{found}, led by {leader}" if leader else f"{found}, nobody leads")
+        return ok(
+            "promotion", f"{found}, led by {leader}" if leader else f"{found}, no promoter leads"
+        )
     if leader:
-        remedy = "look at the health and the log of the leader"
+        remedy = "check the health and the log of the leader"
         return warning("promotion", f"{found}, led by {leader}", remedy)
-    return error("promotion", f"{found} and nobody leads", "start a worker or `chasqui upkeep`")
+    return error(
+        "promotion", f"{found} and no promoter leads", "start a worker or `chasqui upkeep`"
+    )
 
 
 def _firing(facts: QueueFacts) -> Iterator[Diagnosis]:
     late = (facts.repeat_lag_ms or 0) > LATE_MS_MAX
     if late and facts.scheduler is None:
-        found = f"a repeatable job is {(facts.repeat_lag_ms or 0) / 1000:,.1f} s late, nobody leads"
+        found = f"a repeatable job is {(facts.repeat_lag_ms or 0) / 1000:,.1f} s late and no scheduler leads"
         yield error("firing", found, "start a worker or `chasqui upkeep`")
     if facts.quarantined_count:
-        found = f"{facts.quarantined_count:,} repeatable jobs cannot fire and were put aside"
-        yield warning("firing", found, "`chasqui repeatable quarantined` says why; plan them anew")
+        found = f"{facts.quarantined_count:,} repeatable jobs cannot fire and were quarantined"
+        yield warning("firing", found, "`chasqui repeatable quarantined` says why; add them again")
 
 
 def _dlq(facts: QueueFacts) -> Diagnosis:

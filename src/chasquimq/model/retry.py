@@ -1,4 +1,4 @@
-"""One short mark for all errors that are the same but for their details."""
+"""Decides what happens to a job whose handler failed: retry or bury; fingerprints its error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def normalise(message: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def fingerprint(error_type: str, message: str) -> str:
-    """Sixteen hex digits: equal for errors of one kind, whatever their details."""
+    """Return sixteen hex digits, equal for errors that differ in details only."""
     text = f"{error_type}\0{normalise(message)}".encode(errors="backslashreplace")
     return blake2b(text, digest_size=8).hexdigest()
 
@@ -54,7 +54,7 @@ _AFTER_MS_MAX = 2**52
 
 
 class UnknownName(Exception):
-    """No handler has this job's name; `handlers` are the names that there are, the nearest first."""
+    """No handler has this job's name; `handlers` are the known names, the most similar first."""
 
     def __init__(self, message: str = "", handlers: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class UnknownName(Exception):
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """How an attempt ended badly, in words that can be stored."""
+    """The error of a failed attempt, as text that can be stored."""
 
     error_type: str
     message: str
@@ -77,20 +77,20 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Run again later; `spent` is what the job has used up by then."""
+    """Run again later; `spent` is the number of attempts used by then."""
 
     after_ms: int
     spent: int
 
 
 class Bury(msgspec.Struct, frozen=True, gc=False):
-    """Give up."""
+    """Give up: move the job to the DLQ."""
 
     reason: DlqReason
 
 
 class HandlerLimits(msgspec.Struct, frozen=True, gc=False):
-    """What one handler grants its jobs; None: what the worker grants."""
+    """The limits of one handler's jobs; None means the worker's limit."""
 
     max_attempts: int | None = None
     backoff: Backoff | None = None
@@ -102,19 +102,19 @@ NO_LIMITS = HandlerLimits()
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """What a worker grants a job that says nothing itself, and what its handlers grant instead."""
+    """The limits of a worker and of its handlers, for jobs without limits of their own."""
 
     max_attempts: int
     backoff: BackoffDefaults
     unknown_name_retry_ms: int
     unknown_name_for_ms: int
     timeout_ms: int | None = None
-    # What the handler of every name grants, where there is only one.
+    # The limits of the handler of every name, where there is only one handler.
     any_name: HandlerLimits = NO_LIMITS
     by_name: Mapping[str, HandlerLimits] = field(default_factory=dict[str, HandlerLimits])
 
     def max_attempts_of(self, delivery: Delivery) -> int:
-        """The job's own budget, or its handler's, or the worker's."""
+        """The job's own number of attempts, or its handler's, or the worker's."""
         granted = self._limits_of(delivery).max_attempts
         return delivery.max_attempts(self.max_attempts if granted is None else granted)
 
@@ -133,7 +133,7 @@ class RetryPolicy:
 
 
 def judge_start(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Bury | None:
-    """What forbids a start; None lets it happen."""
+    """Return why the job must not start; None if it may."""
     if delivery.run_number > policy.max_attempts_of(delivery):
         return Bury(DlqReason.CRASH_LOOP if delivery.earlier else DlqReason.RETRIES_EXHAUSTED)
     if delivery.extras is not None and _is_expired(delivery, now_ms):
@@ -144,7 +144,7 @@ def judge_start(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Bury 
 def judge(
     delivery: Delivery, error: BaseException, policy: RetryPolicy, dice: RandomSource, now_ms: float
 ) -> Retry | Bury:
-    """What a handler's error means for its job."""
+    """Return what the handler's error means for its job."""
     run_number = delivery.run_number
     if isinstance(error, UnknownName):
         return _judge_unknown_name(delivery, policy, now_ms)
@@ -161,17 +161,17 @@ def judge(
 
 
 def is_at_once(verdict: Retry, delivery: Delivery) -> bool:
-    """Whether the next run need not wait.
+    """Return whether the next run need not wait.
 
-    A snooze always waits a little: nothing is spent, so a handler could ask for it in a circle.
+    A snooze always waits a little: it spends no attempt, so a handler could ask for it forever.
     """
     return verdict.after_ms == 0 and verdict.spent == delivery.run_number
 
 
 def describe(error: BaseException, redact: Callable[[str, str], str] | None = None) -> Failure:
-    """An error as stored text; one that resists being looked at is still described.
+    """Return an error as stored text, even if its `__str__` raises.
 
-    What redacts sees the whole message: half a secret, cut off at the end, looks like none.
+    `redact` gets the whole message: it could not recognise a secret that was cut in half.
     """
     try:
         error_type, message = _remote_words(error) or (type(error).__name__, str(error))
@@ -218,7 +218,7 @@ def handler_wait(name: str, extras: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _asked_ms(error: RetryLater) -> int | None:
     """The wait a handler asked for; None where it is no time, so that it counts as a failure."""
-    asked: Any = getattr(error, "delay_ms", None)  # callers lie, and subclasses forget
+    asked: Any = getattr(error, "delay_ms", None)  # users set anything, subclasses forget it
     if not isinstance(asked, int | float) or (isinstance(asked, float) and math.isnan(asked)):
         return None
     return int(min(max(0, asked), _AFTER_MS_MAX))
@@ -270,7 +270,7 @@ def ready_ms(delivery: Delivery) -> int:
 
 
 class SettleResult(IntEnum):
-    """How the server answered a move: it was done, or the entry was not ours to move."""
+    """How the server answered a settle call: done, or the entry was not ours."""
 
     NOT_OWNER = -1
     GONE = 0
@@ -316,7 +316,7 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def was_run(self) -> bool:
-        """Whether a handler was called; one that nobody has the name of was not."""
+        """Whether a handler was called; a job of an unknown name has none."""
         return self.delivery.started_ns > 0
 
     @property
@@ -349,7 +349,7 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def detail(self) -> str | None:
-        """What the reason alone does not tell; None where there is nothing to add."""
+        """What the reason alone does not say; None where there is nothing to add."""
         if isinstance(self.entry, RejectedEntry):
             return self.entry.detail
         return _lost_runs_text(self) if self.is_crash_loop else None

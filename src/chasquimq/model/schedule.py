@@ -1,4 +1,4 @@
-"""Turns the name of a time zone into its rules."""
+"""Decides when a repeatable job fires: by interval or cron, in a time zone, missed fires included."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ Pattern = Every | Cron
 
 @dataclass(frozen=True, slots=True)
 class MissedFires:
-    """What to do about windows that passed while no scheduler was looking."""
+    """What to do about fires that were due while no scheduler was running."""
 
     kind: Literal["skip", "fire-once", "fire-all"] = "skip"
     max_catchup: int | None = None
 
     @classmethod
     def skip(cls) -> MissedFires:
-        """Let them go; the newest is not missed, and comes late."""
+        """Skip them; the newest is not missed and fires late."""
         return cls("skip")
 
     @classmethod
@@ -136,7 +136,7 @@ class MissedFires:
     def fire_all(cls, max_catchup: int) -> MissedFires:
         """One fire for each of them and the newest, oldest first, up to `max_catchup`.
 
-        Where there are more, those right before the newest are let go.
+        Where there are more, those right before the newest are skipped.
         """
         return cls("fire-all", max_catchup)
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself, and what can be told from its silence."""
+"""Defines what is read from the server about a queue: counts, workers, groups, and single jobs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from chasquimq.errors import GroupConflict, StoreError
 from chasquimq.model.json_value import JsonForm, ToDict
 
 WorkerState = Literal["alive", "silent", "dead", "parking"]
-# A worker says nothing more often than this, however short its lease is.
+# A worker renews its record at most this often, however short its lease is.
 RECORD_PAUSE_MS_MIN = 1_000
-# The record of a dead worker stays for a while: it tells whose the jobs were, and on which host.
+# The record of a dead worker stays for a while: it names the worker and its host.
 _KEPT_AFTER_DEATH_MS = 60_000
 _HANDLERS_MAX = 200
 _HANDLERS_BYTES_MAX = 16 * 1024
@@ -28,7 +28,7 @@ class WorkerRecord(ToDict):
     `handlers_left_out` says how many more there are. `handles_all` is one function for every name.
     `supports` names what it does beside its jobs: `delayed`, `repeatable`, `results`, `history`,
     `events`. `started_at_ms` is by the server's clock. `ttl_ms` is how long the server keeps the
-    record after each renewal, so that the time left tells how old the last one is.
+    record after each renewal, so the time left gives the age of the last one.
     """
 
     version: str = ""
@@ -46,18 +46,18 @@ class WorkerRecord(ToDict):
     supports: tuple[str, ...] = ()
 
     def lacks(self, name: str) -> bool:
-        """Whether it is known to have no handler of that name; one that names none does not say."""
+        """Whether it is known to have no handler of that name."""
         is_known = bool(self.handlers) and not (self.handles_all or self.handlers_left_out)
         return is_known and name not in self.handlers
 
 
 def record_ttl_ms(lease_ms: int) -> int:
-    """How long a record outlives its last renewal: a lease, and then a minute of being dead."""
+    """Return how long a record outlives its last renewal: a lease, then a minute."""
     return lease_ms + _KEPT_AFTER_DEATH_MS
 
 
 def bounded_handlers(names: Iterable[str]) -> tuple[tuple[str, ...], int]:
-    """The first names that a record has room for, and how many are left out."""
+    """Return the names that a record has room for, and how many are left out."""
     every, bytes_left, kept = list(names), _HANDLERS_BYTES_MAX, list[str]()
     for name in every[:_HANDLERS_MAX]:
         bytes_left -= len(name.encode(errors="replace"))
@@ -68,9 +68,9 @@ def bounded_handlers(names: Iterable[str]) -> tuple[tuple[str, ...], int]:
 
 
 def state_after(silent_ms: int, lease_ms: int, *, has_record: bool) -> WorkerState:
-    """Whether a worker lives that was not heard of for so long; a whole lease is death.
+    """Return the state of a worker that sent nothing for so long; after a whole lease it is dead.
 
-    One with a record is heard of every third of its lease, so half a lease is a silence.
+    One with a record renews it every third of its lease, so after half a lease it is silent.
     """
     # What is renewed once a second may be a second old.
     patience_ms = 2 * RECORD_PAUSE_MS_MIN if has_record else 0
@@ -80,7 +80,7 @@ def state_after(silent_ms: int, lease_ms: int, *, has_record: bool) -> WorkerSta
 
 
 def leases_of(records: Sequence[WorkerRecord]) -> list[int]:
-    """The different leases, the shortest first."""
+    """Return the different leases, the shortest first."""
     return sorted({one.lease_ms for one in records})
 
 
@@ -89,7 +89,7 @@ _RUST_NAME = re.compile("c-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(ToDict):
-    """How much is where.
+    """The counts of one queue at one moment.
 
     `stream_depth` counts what waits and what runs, `pending` what workers hold of it; `parked` is
     what workers gave back, which waits for the next one.
@@ -126,9 +126,9 @@ class Snapshot(ToDict):
 class WorkerSnapshot(ToDict):
     """A consumer of the group; `idle_ms` is how long ago it last sent a command for its jobs.
 
-    `record` is what it says of itself, and `record_age_ms` how long ago it last said so; workers
-    of ChasquiMQ (Rust) say nothing. The parking consumer is nobody: it keeps what workers gave back
-    until one takes it.
+    `record` is what it reports about itself, renewed `record_age_ms` ago; workers of ChasquiMQ
+    (Rust) write none. The parking consumer is no worker: it keeps the jobs that workers gave back
+    until one takes them.
     """
 
     name: str
@@ -145,15 +145,15 @@ class WorkerSnapshot(ToDict):
 
     @property
     def silent_ms(self) -> int:
-        """How long nothing was heard of it: neither a command nor a renewal of its record."""
+        """How long it sent nothing: neither a command nor a renewal of its record."""
         return self.idle_ms if self.record_age_ms is None else min(self.idle_ms, self.record_age_ms)
 
     def lease_ms(self, assumed_ms: int) -> int:
-        """Its own lease; the assumed one where it does not say."""
+        """Its own lease; the assumed one for a worker without a record."""
         return self.record.lease_ms if self.record and self.record.lease_ms else assumed_ms
 
     def state(self, lease_ms: int) -> WorkerState:
-        """Whether it lives; `lease_ms` is assumed of a worker without a record."""
+        """Return its state; `lease_ms` is assumed for a worker without a record."""
         if self.is_parking:
             return "parking"
         has_record = self.record is not None
@@ -171,7 +171,7 @@ SILENT_MS_MAX = 60_000
 
 @dataclass(frozen=True, slots=True)
 class GroupUse(ToDict):
-    """A consumer group: its consumers that the server heard of lately, and the jobs they hold."""
+    """A consumer group: its consumers that were active lately, and the jobs they hold."""
 
     name: str
     workers: int = 0
@@ -187,14 +187,14 @@ class GroupUse(ToDict):
 
 
 def removal_command(queue: str, group: str) -> str:
-    """The command that removes a group, as a shell takes it."""
+    """Return the command that removes a group, quoted for a shell."""
     names = [queue, group]
     dashes = ["--"] if any(name.startswith("-") for name in names) else []
     return shlex.join(["chasqui", "group", "remove", *dashes, *names])
 
 
 def removal_advice(queue: str, others: Sequence[GroupUse]) -> str:
-    """How to get rid of groups that no worker uses any more."""
+    """Return how to remove groups that no worker uses any more."""
     them = "them" if len(others) > 1 else "it"
     commands = " and ".join(f"`{removal_command(queue, one.name)}`" for one in others)
     drain = f"run a worker of {them} until it is idle, then " if _holds(others) else ""
@@ -202,7 +202,7 @@ def removal_advice(queue: str, others: Sequence[GroupUse]) -> str:
 
 
 def group_conflict(queue: str, group: str, others: Sequence[GroupUse]) -> GroupConflict:
-    """The refusal of a worker, while others use the queue."""
+    """Return the error for a worker of this group, while others use the queue."""
     names = " and ".join(repr(one.name) for one in others)
     return GroupConflict(
         f"one group must consume queue {queue!r}, found {' and '.join(map(str, others))} beside "
@@ -216,7 +216,7 @@ def group_conflict(queue: str, group: str, others: Sequence[GroupUse]) -> GroupC
 
 
 def group_still_used(queue: str, group: GroupUse) -> StoreError:
-    """The refusal to remove a group."""
+    """Return the error for the removal of a group that is in use."""
     stop = f"stop its workers (a killed one counts for {SILENT_MS_MAX // 1000} s), or"
     remedy = "run a worker of it until it is idle, or" if group.pending else stop
     return StoreError(
@@ -249,7 +249,7 @@ class DelayedJob(ToDict):
 
 @dataclass(frozen=True, slots=True)
 class WrongType(ToDict):
-    """A key of a queue that somebody put another kind of value into."""
+    """A key of a queue that holds a value of the wrong type."""
 
     key: str
     wanted: str
@@ -261,10 +261,11 @@ class WrongType(ToDict):
 
 @dataclass(slots=True)
 class Survey(ToDict):
-    """Snapshots of many queues, keys that kept others from being looked at, and those others.
+    """Snapshots of many queues, and the queues that could not be read.
 
-    `unseen` are the queues of masters that do not answer, and why; `missed` is why others, whose
-    names nobody could list, are not here at all.
+    `broken` are keys of the wrong type, `broken_queues` their queues. `unseen` are queues on
+    masters that do not answer, and why. `missed` is why the queues of some masters could not even
+    be listed.
     """
 
     snapshots: list[Snapshot]
@@ -275,11 +276,11 @@ class Survey(ToDict):
 
     @property
     def silences(self) -> list[str]:
-        """What kept masters from answering, each once."""
+        """Why masters did not answer, each reason once."""
         return list(dict.fromkeys(map(str, (*self.missed, *self.unseen.values()))))
 
     def to_dict(self) -> dict[str, Any]:
-        """What was seen, and why the rest was not, in words."""
+        """The dict form; errors become their text."""
         return {
             "snapshots": [one.to_dict() for one in self.snapshots],
             "broken": [one.to_dict() for one in self.broken],
@@ -295,7 +296,7 @@ Source = Literal["stream", "delayed", "dlq", "outcome", "result", "history"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState(ToDict):
-    """What is known of one job; None stands for what is not known.
+    """What is known about one job; None where it is not known.
 
     `ready` waits for a worker, `running` is held by one, `delayed` waits for its time (retries
     too), `dead` was given up, `completed` is done. A job that ended long ago is `unknown` where

@@ -1,4 +1,4 @@
-"""Counts the signals that ask a process to end: an echo of the first is no second one."""
+"""Counts the signals that ask a process to stop: the first drains, a second one stops at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-# A terminal signals the whole group, and a wrapper forwards its own copy; a person takes longer.
+# A terminal signals the whole group and a wrapper forwards its copy, so one Ctrl+C may come twice;
+# a person takes longer.
 ECHO_S = 0.5
 Stop = Literal["drain", "at_once"]
 
 
 class StopSignals:
-    """The first signal asks to drain; one that comes later than an echo asks to stop at once."""
+    """The first signal asks to drain, a later one to stop at once; an echo of the first is ignored."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -21,7 +22,7 @@ class StopSignals:
         self.number: int | None = None
 
     def note(self, number: int = 0) -> Stop | None:
-        """What this signal asks for; None: it is an echo. The next one after it counts again."""
+        """Return what this signal asks for; None for an echo. The next one after it counts again."""
         now_s, self.number = self._now_s(), number
         if self._first_s is None:
             self._first_s = now_s

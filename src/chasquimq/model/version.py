@@ -1,3 +1,3 @@
-"""The version of this package, where every room may read it."""
+"""Holds the version of this package, the only place that has it."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""A real server for a machine that has none: found, started once, shared, stopped."""
+"""Finds a Redis or Valkey server, or starts one: shared by a project, or for one session."""
 
 from chasquimq.server.finder import Found, find_or_start, find_server, resolve_server
 from chasquimq.server.project import ProjectServer, ServerStatus

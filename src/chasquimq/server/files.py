@@ -1,6 +1,6 @@
-"""Opens files of this user alone: no link is followed, and nothing of another user is used.
+"""Opens, locks and checks the files of a server: of this user only, and never through a link.
 
-A project directory may be shared, and the names inside `.chasqui` are known to everybody.
+A project directory may be shared, and the names inside `.chasqui` are the same everywhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from chasquimq.errors import PreconditionFailed, SettingsError
 
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
-_EVERYBODY_MAY_WRITE = 0o002
+_OTHERS_MAY_WRITE = 0o002
 # What server programs write into their directory; a lake beside it may well be a link.
 _SERVER_FOLDER = "appendonlydir"
 _SERVER_SUFFIXES = (".aof", ".conf", ".manifest", ".rdb")
-_HINT = "look at who put it there, then remove it or use another directory"
+_HINT = "find out which program or user made it, then remove it or use another directory"
 
 
 def own_directory(path: Path) -> None:
@@ -35,7 +35,7 @@ def own_directory(path: Path) -> None:
 
 
 def check_directory(path: Path) -> None:
-    """Refuse a directory that is a link, is another user's, or that everybody may write to.
+    """Refuse a directory that is a link, is another user's, or that others may write to.
 
     Raises:
         OSError: there is none, or a plain file is in its place.
@@ -45,8 +45,8 @@ def check_directory(path: Path) -> None:
     if stat.S_ISREG(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not is_ours or found.st_mode & _EVERYBODY_MAY_WRITE:
-        rule = f"a directory of user {os.getuid()} that not everybody may write to"
+    if not is_ours or found.st_mode & _OTHERS_MAY_WRITE:
+        rule = f"a directory of user {os.getuid()} that other users cannot write to"
         raise SettingsError(f"the directory {path}", _shown(found), rule, hint=_HINT)
 
 
@@ -138,7 +138,7 @@ def locked(path: Path, wait_s: float) -> Generator[int]:
     closing our copy releases nothing while another copy is open.
 
     Raises:
-        TimeoutError: somebody else held it for all of `wait_s`.
+        TimeoutError: another process held it for all of `wait_s`.
         SettingsError: the file is a link, or another user's.
     """
     descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
@@ -150,7 +150,7 @@ def locked(path: Path, wait_s: float) -> Generator[int]:
 
 
 def becomes_free(path: Path, wait_s: float = 0) -> bool:
-    """True: nobody holds the lock now, or before `wait_s` was over."""
+    """Return whether the lock is free now, or becomes free within `wait_s`."""
     try:
         with locked(path, wait_s):
             return True
@@ -193,7 +193,7 @@ def fits_a_socket(path: Path) -> bool:
 
 
 def ensure_private(directory: Path) -> None:
-    """Create the directory, or refuse one that somebody else may enter or own."""
+    """Create the directory, or refuse one that another user owns or may enter."""
     with suppress(FileExistsError):
         directory.mkdir(mode=PRIVATE_MODE)
     found = directory.lstat()
@@ -211,7 +211,7 @@ def _from_runtime_dir(digest: str, environ: Mapping[str, str]) -> Path | None:
 
 
 def _is_kept(directory: Path) -> bool:
-    """Whether nobody else can put another directory into the place of ours."""
+    """Whether no other user can replace our directory by another one."""
     found = directory.stat()
     is_shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
     return found.st_uid in (os.getuid(), 0) and not is_shared

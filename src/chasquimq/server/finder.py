@@ -1,4 +1,4 @@
-"""Which server to use, and why: one look-up for the library and the commands; the first hit wins."""
+"""Decides which server to use, and why, for the library and the commands; the first match wins."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DEFAULT_URL = "redis://127.0.0.1:6379"
 class Found:
     """A running server (`url`) or a program that could be one (`binary`), and why this one.
 
-    `variable` is the environment variable that names the URL; `is_project` tells of the project's
-    own server, which no other user may stand in for.
+    `variable` is the environment variable that names the URL; `is_project` is True for the
+    project's own server, which must run as this user.
     """
 
     reason: str
@@ -33,10 +33,10 @@ class Found:
 
 
 class ServerLookup:
-    """The answer that all connections of a queue or a worker share, where no URL was given.
+    """The server that all connections of a queue or a worker share, where no URL was given.
 
-    It is looked up for the first dial, and again for each further one until a connection was
-    opened: a server that is started meanwhile is found, and one that was reached is kept.
+    It is looked up for the first dial, and again for each further one until a connection opens:
+    a server that is started meanwhile is found, and one that was reached is kept.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which server program to start, and why this one."""
+"""Finds a server program and starts it: on its own, or tied to the life of this process."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def spawn_detached(plan: LaunchPlan) -> None:
 
 
 def spawn_tied(plan: LaunchPlan, scratch: Path) -> subprocess.Popen[bytes]:
-    """Start a server that dies, and whose `scratch` goes, once the answer's stdin is closed."""
+    """Start a server that dies, and whose `scratch` is removed, when stdin of the result closes."""
     with _claimed(plan) as (lock, log):
         return subprocess.Popen(
             [SHELL, "-c", TIED_TO_OWNER, str(scratch), *plan.command],
@@ -122,7 +122,7 @@ def await_answer(plan: LaunchPlan) -> Identity:
     """Wait until the server has loaded its data and answers.
 
     Raises:
-        ServerUnreachable: it ended, or stayed silent; the message ends with its last words.
+        ServerUnreachable: it ended, or did not answer; the message quotes the last line of its log.
     """
     started = time.monotonic()
     while True:
@@ -159,9 +159,9 @@ def _open_log(path: Path) -> BinaryIO:
 
 
 def _failed(plan: LaunchPlan, what: str) -> ServerUnreachable:
-    words = read_own(plan.log_path).split("\n")
-    last = next((line.strip() for line in reversed(words) if line.strip()), "nothing")
+    lines = read_own(plan.log_path).split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
     return ServerUnreachable(
         f"the server {plan.binary} should have started in {plan.data_dir} but {what}; "
-        f"its last words: {last}"
+        f"the last line of its log: {last}"
     )

@@ -1,4 +1,4 @@
-"""Where a server listens: a unix socket, a loopback port, or both."""
+"""Describes a server process: its address, its command line, and what it answers about itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chasquimq.errors import SettingsError
 
 LOOPBACK_HOST = "127.0.0.1"
 UNIX_SCHEME = "unix://"
-# Where other systems than Linux keep who listens: level, option, and the bytes up to the user.
+# Where other systems than Linux keep the user who listens: level and option.
 _SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
 
 
@@ -47,7 +47,7 @@ def unix_address(url: str) -> Address | None:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listened on a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((LOOPBACK_HOST, 0))
         return int(probe.getsockname()[1])
@@ -66,7 +66,7 @@ def _connect_unix(path: Path, timeout_s: float) -> socket.socket:
 
 
 def check_peer(link: socket.socket, path: Path | str) -> None:
-    """Talk to nobody but ourselves: another user may listen where our server did.
+    """Refuse a server of another user, who may listen where our server did.
 
     Raises:
         PermissionError: another user listens there.
@@ -77,7 +77,7 @@ def check_peer(link: socket.socket, path: Path | str) -> None:
 
 
 def _peer_user(link: socket.socket) -> int | None:
-    """Who listens; None: this system does not say."""
+    """Return the user who listens; None where the system does not say."""
     if sys.platform == "linux":
         said = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         return struct.unpack("3i", said)[1]
@@ -88,7 +88,7 @@ def _peer_user(link: socket.socket) -> int | None:
         return None
 
 
-# One name for every server: whoever starts on a directory meets the same lock.
+# One name for every server, so that two on one directory meet the same lock.
 DATA_LOCK_NAME = "data.lock"
 
 AofMode = Literal["no", "everysec", "always"]
@@ -141,7 +141,7 @@ class RefusedReply(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who answers at an address, in the server's own words."""
+    """What a server reports about itself."""
 
     pid: int
     kind: str
@@ -153,7 +153,7 @@ class Identity:
 
 
 def identify(address: Address, timeout_s: float = ANSWER_TIMEOUT_S) -> Identity | None:
-    """Ask the server at `address` who it is; None: nobody there speaks our protocol."""
+    """Ask the server at `address` about itself; None where no server answers."""
     questions = (("INFO", "server"), ("CONFIG", "GET", "dir"), ("PING",))
     try:
         about, directory, ping = ask(address, questions, timeout_s)

@@ -1,4 +1,4 @@
-"""Starts a project's server once, shares it, stops it; never two on one directory."""
+"""Starts the server of a project once, shares it, and stops it; never two on one directory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STOP_WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """A running project server, in its own words."""
+    """What a running project server reports about itself."""
 
     url: str
     pid: int
@@ -64,7 +64,7 @@ class ProjectServer:
         self._url_path = self.data_dir / "server.url"
 
     def status(self) -> ServerStatus | None:
-        """Ask the running server who it is; None: none is running, or it does not answer.
+        """Ask the running server about itself; None: none is running, or it does not answer.
 
         Raises:
             SettingsError: the data directory, or what it says, is not this user's alone.
@@ -98,7 +98,7 @@ class ProjectServer:
         """Stop the server after it wrote its data; False: there was none.
 
         Raises:
-            ServerUnreachable: it was told to stop and did not.
+            ServerUnreachable: it did not stop when asked to.
         """
         if self.status() is None:
             return False
@@ -110,7 +110,7 @@ class ProjectServer:
         address = self._known_address() if running else None
         plan = self._plan(binary, address or self._new_address(port))
         if running is None:
-            # Written first: a starter that dies half-way must not leave a server nobody finds.
+            # Written first: a starter that dies half-way must not leave a server that cannot be found.
             write_own(self._url_path, plan.address.url)
             spawn_detached(plan)
         return _status(plan.address, await_answer(plan))

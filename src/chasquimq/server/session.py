@@ -1,4 +1,4 @@
-"""One life of a server process, tied to the life of this one by a pipe."""
+"""Runs a server that ends with this process, for tests and for programs that have no server."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ class TiedServer:
         self._lock_path = plan.lock_path
         self._owner_pid = os.getpid()
         self._shell = spawn_tied(plan, scratch)
-        _lifelines.add(self)
+        _tied_servers.add(self)
         try:
             self.server_pid = await_answer(plan).pid
         except BaseException:
-            self.cut()
+            self.kill()
             raise
 
     @property
     def is_ours(self) -> bool:
-        """False: this process is a fork of the owner and has no say in the server's life."""
+        """False in a fork of the owner, which must not stop the server."""
         return self._owner_pid == os.getpid()
 
-    def cut(self) -> None:
+    def kill(self) -> None:
         """Kill the server, and return when it and its children are gone."""
-        # The group outlives a server that died by itself, so no stranger's pid is ever hit.
+        # The group outlives a server that died by itself, so no other process is ever killed.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._shell.pid, signal.SIGKILL)
-        self.let_go()
+        self.close_pipe()
         self._shell.wait()
         becomes_free(self._lock_path, DEATH_WAIT_S)
 
-    def let_go(self) -> None:
+    def close_pipe(self) -> None:
         assert self._shell.stdin is not None, "the pipe is made with the shell"
         self._shell.stdin.close()
 
 
-_lifelines: weakref.WeakSet[TiedServer] = weakref.WeakSet()
+_tied_servers: weakref.WeakSet[TiedServer] = weakref.WeakSet()
 
 
-def _let_go_of_all() -> None:
-    for lifeline in list(_lifelines):
-        lifeline.let_go()
+def _close_pipes() -> None:
+    for server in list(_tied_servers):
+        server.close_pipe()
 
 
 # A forked child would keep the pipe open, and with it the server, after the owner is gone.
-os.register_at_fork(after_in_child=_let_go_of_all)
+os.register_at_fork(after_in_child=_close_pipes)
 
 
 PORT_TRIES_MAX = 5
@@ -100,7 +100,7 @@ class SessionServer:
         self._args = tuple(args)
         self._scratch: Path | None = None
         self._plan: LaunchPlan | None = None
-        self._life: TiedServer | None = None
+        self._server: TiedServer | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -125,21 +125,21 @@ class SessionServer:
     @property
     def pid(self) -> int:
         """The server's own process id, as it says it itself."""
-        if self._life is None:
+        if self._server is None:
             raise ServerUnreachable("the session server must be running and is not; call start()")
-        return self._life.server_pid
+        return self._server.server_pid
 
     @property
     def is_running(self) -> bool:
         """True between start and the stop or kill that was asked for here."""
-        return self._life is not None
+        return self._server is not None
 
     def start(self) -> Self:
         """Start the server and wait until it answers; does nothing while it runs."""
-        if self._life is not None:
+        if self._server is not None:
             return self
         try:
-            self._life = self._begin()
+            self._server = self._begin()
         except BaseException:
             if self._plan is None:
                 self._forget()
@@ -148,9 +148,9 @@ class SessionServer:
 
     def kill(self) -> None:
         """End the server as a power cut would (SIGKILL); its data and address stay."""
-        if self._life is not None and self._life.is_ours:
-            self._life.cut()
-            self._life = None
+        if self._server is not None and self._server.is_ours:
+            self._server.kill()
+            self._server = None
 
     def restart(self) -> None:
         """Kill the server if it runs, and start it again on the same data and address."""
@@ -159,9 +159,9 @@ class SessionServer:
 
     def stop(self) -> None:
         """End the server and remove what it leaves; data in a `directory` of yours stays."""
-        if self._life is not None and not self._life.is_ours:
+        if self._server is not None and not self._server.is_ours:
             return
-        if self._life is not None and self._aof != "no":
+        if self._server is not None and self._aof != "no":
             self._shut_down()
         self.kill()
         self._forget()
@@ -171,7 +171,7 @@ class SessionServer:
         while True:
             plan = self._plan or self._new_plan()
             try:
-                life = TiedServer(plan, self._open_scratch())
+                server = TiedServer(plan, self._open_scratch())
             except ServerUnreachable:
                 # A port that was free a moment ago may be taken by now.
                 tries_left -= 1
@@ -179,7 +179,7 @@ class SessionServer:
                     raise
                 continue
             self._plan = plan
-            return life
+            return server
 
     def _new_plan(self) -> LaunchPlan:
         scratch = self._open_scratch()
@@ -211,7 +211,7 @@ class SessionServer:
         return self._plan
 
     def _shut_down(self) -> None:
-        # Killed, it could lose the writes of the last second; told to, it writes them first.
+        # A kill could lose the writes of the last second; SHUTDOWN writes them first.
         with suppress(OSError):
             send_command(self._started_plan().address, ("SHUTDOWN",), SHUTDOWN_WAIT_S)
 

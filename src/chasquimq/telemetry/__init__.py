@@ -1,1 +1,1 @@
-"""Telemetry: what happened in this process, for whoever wants to count it."""
+"""Metrics and traces of this process: records, sinks, exporters, an HTTP endpoint."""

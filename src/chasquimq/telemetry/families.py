@@ -1,4 +1,4 @@
-"""What a metric is: its name, kind, labels, unit and meaning."""
+"""Defines every metric: its name, kind, labels, unit and meaning."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Unit = Literal["", "seconds", "ms", "jobs", "entries", "transitions", "outcomes"
 class Family(msgspec.Struct, frozen=True):
     """A metric; numbers are kept as integers and divided by `per_unit` when shown.
 
-    `bounds` are the buckets of a histogram, in the integers that are kept. `has_twin`: the same is
-    told by another metric in base units, and this one is here for those who know the original.
+    `bounds` are the buckets of a histogram, in the integers that are kept. `has_twin`: another
+    metric says the same in base units; this one keeps the name that ChasquiMQ (Rust) uses.
     """
 
     name: str
@@ -42,7 +42,7 @@ _BACKOFF_MS = (
 )  # fmt: skip
 _BATCH_SIZE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 
-# ── the original's ───────────────────────────────────────────────────────────────────────────
+# ── as in ChasquiMQ (Rust) ────────────────────────────────────────────────────────────────────
 
 PROMOTED = Family(
     "chasquimq_promoter_promoted_total",
@@ -60,20 +60,20 @@ ZSET_DEPTH = Family(
 OLDEST_LAG_MS = Family(
     "chasquimq_promoter_oldest_pending_lag_ms",
     "gauge",
-    "How late the oldest job was that promotion left behind, 0 for none; only from who promotes.",
+    "How late the oldest due job is after a promotion, 0 for none; only from the process that promotes.",
     unit="ms",
     has_twin=True,
 )
 PROMOTER_LOCK_ACQUIRED = Family(
     "chasquimq_promoter_lock_acquired_total",
     "counter",
-    "How often this process began to promote.",
+    "How often this process became the promoter.",
     unit="transitions",
 )
 PROMOTER_LOCK_LOST = Family(
     "chasquimq_promoter_lock_lost_total",
     "counter",
-    "How often this process ceased to promote.",
+    "How often this process stopped being the promoter.",
     unit="transitions",
 )
 BATCH_SIZE = Family(
@@ -147,26 +147,26 @@ DEPTH = Family(
 OLDEST_LAG = Family(
     "chasquimq_promoter_oldest_lag_seconds",
     "gauge",
-    "How late the oldest job was that promotion left behind, 0 for none; only from who promotes.",
+    "How late the oldest due job is after a promotion, 0 for none; only from the process that promotes.",
     unit="seconds",
     per_unit=1_000,
 )
 SCHEDULER_LOCK_ACQUIRED = Family(
     "chasquimq_scheduler_lock_acquired_total",
     "counter",
-    "How often this process began to fire repeatable jobs.",
+    "How often this process became the scheduler of repeatable jobs.",
     unit="transitions",
 )
 SCHEDULER_LOCK_LOST = Family(
     "chasquimq_scheduler_lock_lost_total",
     "counter",
-    "How often this process ceased to fire repeatable jobs.",
+    "How often this process stopped being the scheduler of repeatable jobs.",
     unit="transitions",
 )
 SNOOZED = Family(
     "chasquimq_jobs_snoozed_total",
     "counter",
-    "Runs whose handler asked to come back, by RetryLater.",
+    "Runs whose handler raised RetryLater.",
     ("name",),
     unit="jobs",
 )
@@ -188,37 +188,37 @@ LEASES_LOST = Family(
 STALE = Family(
     "chasquimq_stale_outcomes_total",
     "counter",
-    "Outcomes that came after another outcome of the same job, and changed nothing.",
+    "Outcomes that came after another outcome of the same job and changed nothing.",
     unit="outcomes",
 )
 UNPROVEN = Family(
     "chasquimq_unproven_outcomes_total",
     "counter",
-    "Outcomes sent twice over a broken link, of which nobody can tell whether they counted.",
+    "Outcomes sent twice because a connection broke; it is not known whether they counted.",
     unit="outcomes",
 )
 EVENTS_DROPPED = Family(
     "chasquimq_events_dropped_total",
     "counter",
-    "Lines of the events stream that were given up.",
+    "Events that were dropped and not written to the events stream.",
     unit="rows",
 )
 EVENTS_UNPROVEN = Family(
     "chasquimq_events_unproven_total",
     "counter",
-    "Lines of the events stream that may be missing: the link broke before they were confirmed.",
+    "Events that may be missing: the connection broke before they were confirmed.",
     unit="rows",
 )
 HISTORY_DROPPED = Family(
     "chasquimq_history_rows_dropped_total",
     "counter",
-    "Rows of the history that were given up.",
+    "Rows of the history that were dropped and not written.",
     unit="rows",
 )
 GROUP_RECREATED = Family(
     "chasquimq_group_recreated_total",
     "counter",
-    "How often the worker found its consumer group deleted, and made it again.",
+    "How often the worker found its consumer group deleted and created it again.",
     unit="transitions",
 )
 CONSUMING = Family(

@@ -1,4 +1,4 @@
-"""A small HTTP endpoint for scrapers and probes: /metrics, /healthz, /readyz, and nothing else."""
+"""Serves /metrics, /healthz and /readyz over HTTP to scrapers and probes, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chasquimq.model.log import LogThrottle, get_logger
 
 logger = get_logger(__name__)
 REQUEST_BYTES_MAX = 8_192
-# A whole request, not a byte of it: who drips bytes is dropped as soon as who says nothing.
+# For a whole request: a caller that sends it byte by byte is dropped like a silent one.
 REQUEST_S_MAX = 2.0
 ANSWER_S_MAX = 5.0
 CONNECTIONS_MAX = 64
@@ -36,7 +36,7 @@ class HttpResponse(NamedTuple):
 
 
 class Caller:
-    """A connection, and whether we wait for the other side of it: for its request, or its reading."""
+    """A connection, and whether we wait for the other side: for its request, or for it to read."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -44,24 +44,24 @@ class Caller:
         address: tuple[str, ...] | None = writer.get_extra_info("peername")
         self.host = address[0] if address else ""
         self.is_awaited = True
-        self.talk: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     def drop(self) -> None:
-        """Hang up; a talk that has not begun would not do so by itself."""
-        if self.talk is not None:
-            self.talk.cancel()
+        """Close the connection; a task that has not begun would not do so itself."""
+        if self.task is not None:
+            self.task.cancel()
         self.writer.transport.abort()
 
 
 class MetricsServer:
-    """Serves until it is stopped; reachable from this machine only, unless `host` says otherwise.
+    """Serves until it is stopped; only this machine can reach it unless `host` says otherwise.
 
     `metrics` draws the page and may take its time: a coroutine function runs on this loop, any
     other in a thread. `is_healthy` False asks for a restart of the process, `is_ready` False says
-    that it needs help or time now, and `problems` are the sentences that say why, for the 503 page.
+    that it cannot work at the moment, and `problems` says why, on the page of the status 503.
 
-    A caller that is slow with its request is dropped, and where connections run out the oldest
-    one of them makes room. So a probe is answered however many callers say nothing.
+    A caller that is slow with its request is dropped. At the limit of connections the oldest waiting
+    one is dropped. So a probe is answered however many callers stay silent.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class MetricsServer:
         )
 
     async def stop(self) -> None:
-        """Listen no more and drop who is still talking; may be called twice."""
+        """Stop listening and drop open connections; may be called twice."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -113,7 +113,7 @@ class MetricsServer:
         callers = list(self._callers)
         for caller in callers:
             caller.drop()
-        await asyncio.gather(*filter(None, (one.talk for one in callers)), return_exceptions=True)
+        await asyncio.gather(*filter(None, (one.task for one in callers)), return_exceptions=True)
         await server.wait_closed()
 
     async def __aenter__(self) -> Self:
@@ -133,13 +133,13 @@ class MetricsServer:
             self._make_room()
         caller = Caller(reader, writer)
         self._callers[caller] = None
-        caller.talk = asyncio.get_running_loop().create_task(
-            self._talk(caller), name="chasqui-metrics"
+        caller.task = asyncio.get_running_loop().create_task(
+            self._serve(caller), name="chasqui-metrics"
         )
-        caller.talk.add_done_callback(lambda _: self._callers.pop(caller, None))
+        caller.task.add_done_callback(lambda _: self._callers.pop(caller, None))
 
     def _make_room(self) -> None:
-        """Drop the oldest caller that is waited for, of the host that has the most of them.
+        """Drop the oldest waiting caller of the host that has the most of them.
 
         A newcomer is never refused: it may be the probe that decides over this process.
         """
@@ -149,7 +149,7 @@ class MetricsServer:
         del self._callers[victim]
         victim.drop()
 
-    async def _talk(self, caller: Caller) -> None:
+    async def _serve(self, caller: Caller) -> None:
         """One request, one answer; a caller that is slow or gone gets none."""
         writer = caller.writer
         try:
@@ -170,9 +170,9 @@ class MetricsServer:
     async def _answer(self, method: str, path: str) -> HttpResponse:
         try:
             return await self._route(method, path)
-        except Exception:  # a page of somebody else's numbers may raise anything
+        except Exception:  # a page function of the user may raise anything
             if self._pace.allows():
-                logger.exception("the page %s could not be drawn", path, extra={"path": path})
+                logger.exception("the page %s could not be made", path, extra={"path": path})
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _route(self, method: str, path: str) -> HttpResponse:
@@ -220,7 +220,7 @@ def _plain(status: HTTPStatus, *lines: str) -> HttpResponse:
 
 
 def _one_line(sentence: str) -> str:
-    """The sentence without line ends and control characters; errors bring words from anywhere."""
+    """The sentence without line ends and control characters, which texts of errors may hold."""
     shown = (
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in sentence
     )

@@ -1,4 +1,4 @@
-"""A sink that remembers, for tests and for looking around."""
+"""Keeps records and totals in memory, for tests and for a first look."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class InMemorySink(MetricsSink):
         child._labels = frozenset(labels.items())
         return child
 
-    # ── what a test asks ─────────────────────────────────────────────────────────────────────
+    # ── questions ────────────────────────────────────────────────────────────────────────────
 
     def records(self, kind: type[R], **labels: str) -> list[R]:
         """The last records of this kind, oldest first."""
@@ -64,7 +64,7 @@ class InMemorySink(MetricsSink):
         return sum(self._total(kind, name=name, labels=labels) for kind in ("err", "panic"))
 
     def jobs_snoozed(self, name: str | None = None, **labels: str) -> int:
-        """Runs that asked to come back."""
+        """Runs whose handler raised RetryLater."""
         return self._total("snoozed", name=name, labels=labels)
 
     def handler_invocations(self, name: str | None = None, **labels: str) -> int:
@@ -106,42 +106,42 @@ class InMemorySink(MetricsSink):
         return self._total("events_dropped", labels=labels)
 
     def events_unproven(self, **labels: str) -> int:
-        """Events that may be missing, because nobody heard whether they were written."""
+        """Events that may be missing, because the server's answer was lost."""
         return self._total("events_unproven", labels=labels)
 
     def history_rows_dropped(self, **labels: str) -> int:
         return self._total("history_dropped", labels=labels)
 
     def groups_recreated(self, **labels: str) -> int:
-        """How often a worker found its consumer group deleted, and made it again."""
+        """How often a worker found its consumer group deleted and created it again."""
         return self._total("group_recreated", labels=labels)
 
-    # ── what the engine tells ────────────────────────────────────────────────────────────────
+    # ── records of the engine ───────────────────────────────────────────────────────────────
 
     def promoter_tick(self, tick: PromoterTick) -> None:
-        self._note(tick, {"promoted": tick.promoted})
+        self._record(tick, {"promoted": tick.promoted})
 
     def lock_outcome(self, outcome: LockOutcome) -> None:
         change = "lock_acquired" if outcome.is_acquired else "lock_lost"
-        self._note(outcome, {change: 1}, detail=outcome.role)
+        self._record(outcome, {change: 1}, detail=outcome.role)
 
     def reader_batch(self, batch: ReaderBatch) -> None:
-        self._note(batch, {"read": batch.size, "reclaimed": batch.reclaimed})
+        self._record(batch, {"read": batch.size, "reclaimed": batch.reclaimed})
 
     def job_outcome(self, outcome: JobOutcome) -> None:
-        self._note(outcome, {outcome.kind: 1}, name=outcome.name)
+        self._record(outcome, {outcome.kind: 1}, name=outcome.name)
 
     def retry_scheduled(self, retry: RetryScheduled) -> None:
-        self._note(retry, {"retry": 1}, name=retry.name)
+        self._record(retry, {"retry": 1}, name=retry.name)
 
     def dlq_routed(self, burial: DlqRouted) -> None:
-        self._note(burial, {"dlq": 1}, detail=burial.reason, name=burial.name)
+        self._record(burial, {"dlq": 1}, detail=burial.reason, name=burial.name)
 
     def lease_lost(self, loss: LeaseLost) -> None:
-        self._note(loss, {"lease_lost": loss.count})
+        self._record(loss, {"lease_lost": loss.count})
 
     def stale_outcomes(self, outcomes: StaleOutcomes) -> None:
-        self._note(outcomes, {"stale": outcomes.stale, "unproven": outcomes.unproven})
+        self._record(outcomes, {"stale": outcomes.stale, "unproven": outcomes.unproven})
 
     def rows_dropped(self, rows: RowsDropped) -> None:
         counts = {
@@ -149,15 +149,15 @@ class InMemorySink(MetricsSink):
             "events_unproven": rows.events_unproven,
             "history_dropped": rows.history,
         }
-        self._note(rows, counts)
+        self._record(rows, counts)
 
     def group_recreated(self, group: GroupRecreated) -> None:
-        self._note(group, {"group_recreated": group.count})
+        self._record(group, {"group_recreated": group.count})
 
     def worker_health(self, health: WorkerHealth) -> None:
-        self._note(health, {})
+        self._record(health, {})
 
-    def _note(
+    def _record(
         self, record: Record, counts: dict[str, int], *, detail: str = "", name: str = ""
     ) -> None:
         with self._memory.lock:
@@ -182,7 +182,7 @@ class InMemorySink(MetricsSink):
 
 
 class Total(NamedTuple):
-    """What a total counts: a happening, told apart by a detail of it, a job name and labels."""
+    """What a total counts: a kind of record, by a detail of it, job name and labels."""
 
     of: str
     detail: str = ""

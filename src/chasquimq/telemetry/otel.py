@@ -1,4 +1,4 @@
-"""Numbers for OpenTelemetry: sums are observed when an export asks, histograms fed by the batch."""
+"""Exports metrics to OpenTelemetry: sums on request of the exporter, histograms batch by batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNFOLDED_MAX = 1
 
 
 class OtelSink(TallySink["Recorder"]):
-    """One for a process, shared by its workers; `QueueLabeled` tells their numbers apart.
+    """Exports metrics; one for a process, shared by its workers, each in a `QueueLabeled`.
 
     The SDK takes some microseconds for each number of a histogram. `samples_max` bounds how many
     of a batch are given to it, evenly picked, for queues whose jobs cost less than that; sums

@@ -1,4 +1,4 @@
-"""Histograms as plain arrays, filled by the batch: sorting many numbers beats placing each."""
+"""Exports metrics to Prometheus; histograms are plain arrays, filled batch by batch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ except ModuleNotFoundError as missing:
 
 
 class PrometheusSink(TallySink[Histogram]):
-    """One for a process, shared by its workers; `QueueLabeled` tells their numbers apart.
+    """Exports metrics; one for a process, shared by its workers, each in a `QueueLabeled`.
 
     At most `names_max` job names have series of their own, later ones are shown as `other`.
     """
@@ -92,7 +92,7 @@ class PrometheusSink(TallySink[Histogram]):
         return generate_latest(self._registry)
 
     def close(self) -> None:
-        """Leave the registry; what is counted from now on is shown to nobody."""
+        """Leave the registry; later numbers are exported nowhere."""
         self._registry.unregister(self._collector)
 
 

@@ -1,8 +1,8 @@
-"""The records of metrics: one for each happening, plain values that nothing can change.
+"""Defines the records that metrics sinks receive, all of them immutable values.
 
 Records describe runs of handlers, not jobs added. A run gives one `JobOutcome`; one that fails
-gives a `RetryScheduled` or a `DlqRouted` too, once the server confirmed it. What no handler ever
-saw gives no `JobOutcome`, and when it is buried a `DlqRouted` with attempt 0.
+also gives a `RetryScheduled` or a `DlqRouted`, once the server confirmed it. A job that no handler
+saw gives no `JobOutcome`; when it is buried, it gives a `DlqRouted` with attempt 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Counts(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromoterTick(_Counts, frozen=True, gc=False):
-    """A leader looked at the delayed set.
+    """A promoter has checked the delayed set.
 
     `depth` is what stays there after `promoted` jobs left. `oldest_pending_lag_ms` is how late the
     first of them is: 0 unless one that is due was left behind.
@@ -54,7 +54,7 @@ class PromoterTick(_Counts, frozen=True, gc=False):
 
 
 class LockOutcome(msgspec.Struct, frozen=True, gc=False):
-    """A leader's lock changed hands, seen from this process; staying is not told."""
+    """This process acquired or lost a leader's lock; keeping it gives no record."""
 
     role: LockRole
     is_acquired: bool
@@ -73,9 +73,9 @@ class ReaderBatch(_Counts, frozen=True, gc=False):
 class JobOutcome(msgspec.Struct, frozen=True, gc=False):
     """A handler ran: it returned, it raised, or the process it ran in died ("panic").
 
-    One that asked to come back, by `RetryLater`, has neither completed nor failed: "snoozed".
+    One that raised `RetryLater` has neither completed nor failed: "snoozed".
     `attempt` counts from 1. The duration is wall-clock time, waiting included. `wait_us` runs from
-    the moment the job was ready until its start; None where nobody knows. An empty name stays one.
+    the moment the job was ready until its start; None where it is not known.
     """
 
     kind: OutcomeKind
@@ -98,7 +98,7 @@ class JobOutcome(msgspec.Struct, frozen=True, gc=False):
 class RetryScheduled(msgspec.Struct, frozen=True, gc=False):
     """A job waits for its next run; `attempt` is the number that run will have.
 
-    It failed, it asked to come back, or nobody here has a handler of its name.
+    It failed, its handler raised `RetryLater`, or no handler has its name.
     """
 
     attempt: int
@@ -130,8 +130,8 @@ class LeaseLost(_Counts, frozen=True, gc=False):
 class StaleOutcomes(_Counts, frozen=True, gc=False):
     """Outcomes that changed nothing.
 
-    `stale`: another outcome of the job came first. `unproven`: the link broke, and whether ours
-    was the first cannot be told any more.
+    `stale`: another outcome of the job came first. `unproven`: the connection broke, so it is not
+    known whether ours was the first.
     """
 
     stale: int
@@ -139,10 +139,10 @@ class StaleOutcomes(_Counts, frozen=True, gc=False):
 
 
 class RowsDropped(_Counts, frozen=True, gc=False):
-    """Lines of the events stream and rows of the history that were given up, not written.
+    """Events and rows of the history that were dropped and not written.
 
-    `events_unproven` counts other lines: the link broke before their reply, so that nobody can
-    tell whether they were written.
+    `events_unproven` counts other events: the connection broke before their reply, so it is not
+    known whether they were written.
     """
 
     events: int
@@ -151,7 +151,7 @@ class RowsDropped(_Counts, frozen=True, gc=False):
 
 
 class GroupRecreated(_Counts, frozen=True, gc=False):
-    """Somebody had deleted the consumer group, and the worker made it again, `count` times."""
+    """The consumer group had been deleted and the worker created it again, `count` times."""
 
     count: int
 
@@ -187,7 +187,7 @@ Record = (
 
 
 class CompletedRuns(Sequence[JobOutcome]):
-    """A batch of runs: records for whoever looks at them one by one, columns for whoever counts.
+    """A batch of runs: a sequence of records, and the same as columns for sinks that count.
 
     It holds the deliveries themselves, so it should not outlive the call that it is given to.
     `offset_us` is the server's clock minus our monotonic one.
@@ -230,14 +230,14 @@ class CompletedRuns(Sequence[JobOutcome]):
         offset_us, deliveries = self._offset_us, self._deliveries
         pairs = zip(deliveries, ready_times_ms(deliveries), strict=True)
         waits_us = [one.started_ns // 1_000 + offset_us - ms * 1_000 for one, ms in pairs]
-        # Clocks may disagree; nothing waits for less than no time.
+        # Clocks may disagree; a wait is never negative.
         if waits_us and min(waits_us) < 0:
             return [max(0, wait_us) for wait_us in waits_us]
         return waits_us
 
 
 class RunColumns:
-    """Columns of many batches, kept until somebody adds them up."""
+    """Columns of many batches, kept until they are added up."""
 
     __slots__ = ("_durations_us", "_names", "_waits_us")
 

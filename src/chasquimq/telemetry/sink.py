@@ -1,4 +1,4 @@
-"""Defines the interface of a metrics sink, and wraps sinks: labels, fan-out, protection from errors."""
+"""Defines what a metrics sink is, and wraps sinks: with labels, as a group, guarded from errors."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ __all__ = [
 
 
 class MetricsSink:
-    """Override what you want to hear of; the rest is let go, and so is what later versions add.
+    """Override the methods of the records you want; the others, and those of later versions, do nothing.
 
-    Methods are called on the event loop, between jobs: count and return. What is raised here
-    harms no job. Records of jobs come in batches; a sink that does not care is given them singly.
-    A batch is valid during the call, and may make its records as they are looked at: keep
-    `list(batch)`, or it keeps the jobs and their payloads.
+    Methods are called on the event loop, between jobs: count and return. An error raised here harms
+    no job. Records of jobs come in batches; a sink that overrides only the method of single records
+    gets them one by one. A batch is valid during the call, and may make its records on demand: keep
+    `list(batch)`, because the batch itself holds the jobs and their payloads.
     """
 
     def promoter_tick(self, tick: PromoterTick) -> None: ...
@@ -120,20 +120,20 @@ RECORD_METHODS = tuple(name for name in vars(MetricsSink) if not name.startswith
 
 
 def is_noop(sink: MetricsSink | None) -> bool:
-    """Whether no record would reach anybody, so that none need be made."""
-    return sink is None or not any(listens(sink, happening) for happening in RECORD_METHODS)
+    """Whether no method of the sink does anything, so that no record need be made."""
+    return sink is None or not any(listens(sink, method_name) for method_name in RECORD_METHODS)
 
 
-def listens(sink: MetricsSink, happening: str) -> bool:
+def listens(sink: MetricsSink, method_name: str) -> bool:
     """Whether this method of the sink, or of what it wraps, does anything."""
-    if not is_inherited(getattr(sink, happening), happening):
+    if not is_inherited(getattr(sink, method_name), method_name):
         return True
-    return happening in BATCHES and listens(sink, BATCHES[happening])
+    return method_name in BATCHES and listens(sink, BATCHES[method_name])
 
 
-def is_inherited(method: Any, happening: str) -> bool:
+def is_inherited(method: Any, method_name: str) -> bool:
     """Whether a sink left this method as it came."""
-    return getattr(method, "__func__", None) is getattr(MetricsSink, happening)
+    return getattr(method, "__func__", None) is getattr(MetricsSink, method_name)
 
 
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -151,7 +151,7 @@ class TakesLabels(Protocol):
 
 
 class Labeled(MetricsSink):
-    """Adds labels to all that passes; a sink that knows no labels gets the records as they are.
+    """Adds labels to every record; a sink without labels gets the records as they are.
 
     Wrappers may be stacked in any order: their labels add up, and each record is counted once,
     under all of them. For a label that is given twice the outer wrapper's value holds.
@@ -165,9 +165,9 @@ class Labeled(MetricsSink):
         self.sink: MetricsSink = sink
         self.labels: dict[str, str] = labels
         target = sink.labelled(labels) if isinstance(sink, TakesLabels) else sink
-        for happening in RECORD_METHODS:
+        for method_name in RECORD_METHODS:
             # On the instance: a wrapper costs nothing per record, however many are stacked.
-            setattr(self, happening, getattr(target, happening))
+            setattr(self, method_name, getattr(target, method_name))
 
 
 class QueueLabeled(Labeled):
@@ -191,7 +191,7 @@ _SPENT_NS_MAX = 200_000_000
 
 
 class TimeBudget:
-    """A fifth of each second may be spent; one long call and many short ones weigh the same."""
+    """A budget of a fifth of each second; one long call and many short ones count the same."""
 
     def __init__(self) -> None:
         self._since_ns = 0
@@ -213,7 +213,7 @@ Method = Callable[[Any], None]
 
 
 def both_sinks(sink: MetricsSink | None, other: MetricsSink) -> MetricsSink | None:
-    """One sink for what `sink`, which is safe, and another one are to hear; None: nobody listens."""
+    """One sink for `sink`, which is guarded already, and another one; None if neither listens."""
     safe = safe_sink(other)
     if sink is None or safe is None:
         return safe or sink
@@ -221,7 +221,7 @@ def both_sinks(sink: MetricsSink | None, other: MetricsSink) -> MetricsSink | No
 
 
 def safe_sink(sink: MetricsSink | None) -> SafeSink | None:
-    """The sink behind a guard; None for one that listens to nothing, which so costs nothing."""
+    """The sink behind a guard; None for one that overrides nothing, which then costs nothing."""
     guarded = None if sink is None else SafeSink(sink)
     return None if is_noop(sink) else guarded
 
@@ -233,11 +233,11 @@ class CompositeSink(MetricsSink):
     """
 
     def __init__(self, sinks: Sequence[MetricsSink]) -> None:
-        for happening in RECORD_METHODS:
-            methods = [getattr(one, happening) for one in sinks if listens(one, happening)]
+        for method_name in RECORD_METHODS:
+            methods = [getattr(one, method_name) for one in sinks if listens(one, method_name)]
             if methods:
                 # On the instance, so that what nobody listens to stays a no-op.
-                setattr(self, happening, methods[0] if len(methods) == 1 else _to_all(methods))
+                setattr(self, method_name, methods[0] if len(methods) == 1 else _to_all(methods))
 
 
 class SafeSink(MetricsSink):
@@ -246,85 +246,85 @@ class SafeSink(MetricsSink):
     A sink that takes records singly loses only those it raised for.
     """
 
-    def __init__(self, sink: MetricsSink, *, pace: LogThrottle | None = None) -> None:
-        # Callers lie.
+    def __init__(self, sink: MetricsSink, *, throttle: LogThrottle | None = None) -> None:
+        # Arguments of users may be of any type.
         if not isinstance(sink, MetricsSink):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingsError("metrics", sink, "a MetricsSink", hint="subclass it")
         self._sink = sink
-        self._raise_pace = pace or LogThrottle()
-        self._slow_pace = LogThrottle()
-        self._burden = TimeBudget()
-        for happening in RECORD_METHODS:
+        self._error_throttle = throttle or LogThrottle()
+        self._slow_throttle = LogThrottle()
+        self._budget = TimeBudget()
+        for method_name in RECORD_METHODS:
             # On the instance, so that a no-op stays one.
-            setattr(self, happening, self._guarded(happening))
+            setattr(self, method_name, self._guarded(method_name))
 
-    def _guarded(self, happening: str) -> Method:
-        method: Method = getattr(self._sink, happening)
-        if not listens(self._sink, happening):
+    def _guarded(self, method_name: str) -> Method:
+        method: Method = getattr(self._sink, method_name)
+        if not listens(self._sink, method_name):
             return method
-        if happening in BATCHES and is_inherited(method, happening):
-            single: Method = getattr(self._sink, BATCHES[happening])
-            return self._timed(_for_each(self._guard(single, happening)), happening)
-        return self._timed(self._guard(method, happening), happening)
+        if method_name in BATCHES and is_inherited(method, method_name):
+            single: Method = getattr(self._sink, BATCHES[method_name])
+            return self._timed(_for_each(self._guard(single, method_name)), method_name)
+        return self._timed(self._guard(method, method_name), method_name)
 
-    def _guard(self, tell: Method, happening: str) -> Method:
+    def _guard(self, method: Method, method_name: str) -> Method:
         def guarded(record: Any) -> None:
             try:
-                tell(record)
+                method(record)
             except (KeyboardInterrupt, SystemExit):
                 raise
             # A sink's error, even a cancel, is never the job's.
             except BaseException as error:  # noqa: BLE001
-                self._note_error(happening, error)
+                self._note_error(method_name, error)
 
         return guarded
 
-    def _timed(self, tell: Method, happening: str) -> Method:
-        now_ns, burden = time.monotonic_ns, self._burden
+    def _timed(self, method: Method, method_name: str) -> Method:
+        now_ns, budget = time.monotonic_ns, self._budget
 
         def timed(record: Any) -> None:
             began_ns = now_ns()
-            tell(record)
-            if burden.is_too_much(began_ns, now_ns()):
-                self._note_slowness(happening)
+            method(record)
+            if budget.is_too_much(began_ns, now_ns()):
+                self._note_slowness(method_name)
 
         return timed
 
-    def _note_error(self, happening: str, error: BaseException) -> None:
-        if self._raise_pace.allows():
+    def _note_error(self, method_name: str, error: BaseException) -> None:
+        if self._error_throttle.allows():
             logger.warning(
                 "the metrics sink %s raised in %s, and its record was dropped%s",
-                self._sink_name, happening, self._raise_pace.held_back_text(),
-                exc_info=error, extra=self._about(happening),
+                self._sink_name, method_name, self._error_throttle.held_back_text(),
+                exc_info=error, extra=self._about(method_name),
             )  # fmt: skip
 
-    def _note_slowness(self, happening: str) -> None:
-        if self._slow_pace.allows():
+    def _note_slowness(self, method_name: str) -> None:
+        if self._slow_throttle.allows():
             logger.warning(
                 "the metrics sink %s takes more than a fifth of the worker's time in %s%s",
-                self._sink_name, happening, self._slow_pace.held_back_text(),
-                extra=self._about(happening),
+                self._sink_name, method_name, self._slow_throttle.held_back_text(),
+                extra=self._about(method_name),
             )  # fmt: skip
 
     @property
     def _sink_name(self) -> str:
         return type(self._sink).__name__
 
-    def _about(self, happening: str) -> dict[str, Any]:
-        return {"sink": self._sink_name, "happening": happening}
+    def _about(self, method_name: str) -> dict[str, Any]:
+        return {"sink": self._sink_name, "method": method_name}
 
 
 def _to_all(methods: Sequence[Method]) -> Method:
-    def tell_all(record: Any) -> None:
+    def call_all(record: Any) -> None:
         for method in methods:
             method(record)
 
-    return tell_all
+    return call_all
 
 
-def _for_each(tell: Method) -> Method:
-    def tell_each(batch: Sequence[Any]) -> None:
+def _for_each(method: Method) -> Method:
+    def call_each(batch: Sequence[Any]) -> None:
         for record in batch:
-            tell(record)
+            method(record)
 
-    return tell_each
+    return call_each

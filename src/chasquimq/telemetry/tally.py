@@ -1,4 +1,4 @@
-"""Adds records up, per label set and batch by batch, for exporters that are asked for numbers."""
+"""Adds records up, per label set and batch by batch, for exporters that pull numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NewHistogram = Callable[[Family, Labels], H]
 
 
 class JobNames:
-    """The names that have a series of their own; those that come too late share one."""
+    """The job names that have a series of their own; later ones share one."""
 
     def __init__(self, names_max: int = NAMES_MAX) -> None:
         self._names_max = names_max
@@ -206,7 +206,7 @@ _LOCKS = {
     ("scheduler", True): f.SCHEDULER_LOCK_ACQUIRED,
     ("scheduler", False): f.SCHEDULER_LOCK_LOST,
 }
-# What only a leader of promotion can tell.
+# Only the promoter knows these.
 _OF_LEADER = (f.ZSET_DEPTH, f.DEPTH, f.OLDEST_LAG_MS, f.OLDEST_LAG)
 
 
@@ -234,7 +234,7 @@ class TallySink(MetricsSink, Generic[H]):
         with self._lock:
             self._tally.count(_LOCKS[outcome.role, outcome.is_acquired], 1)
             if self._tally.is_led_elsewhere:
-                # The new leader tells how it is now; what we saw last would only mislead.
+                # The new promoter reports them now; our last numbers would mislead.
                 for family in _OF_LEADER:
                     self._tally.gauges.pop(family, None)
 

@@ -1,4 +1,4 @@
-"""A span as the text that travels with a job, and that text as a span again."""
+"""Traces adds and runs with OpenTelemetry; the span of an add travels with its job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def origin_of(extras: Mapping[str, Any]) -> SpanContext | None:
     carrier: dict[str, str] = {}
     for key in (_TRACEPARENT, _TRACESTATE):
         text = extras.get(key)
-        # Extras are written by strangers too.
+        # Other programs write extras, too.
         if isinstance(text, str) and len(text) <= _EXTRA_CHARS_MAX:
             carrier[key] = text
     context = TraceContextTextMapPropagator().extract(carrier, Context())
@@ -73,7 +73,7 @@ _NOTHING: Mapping[str, str | int] = {}
 
 
 class RunningJob(Protocol):
-    """What a span says about a run."""
+    """The attributes of a run that a span records."""
 
     @property
     def job_id(self) -> str: ...
@@ -103,7 +103,7 @@ class Tracing:
             raise SettingsError("tracing", True, rule, hint=hint) from missing
         self._tracer = get_tracer(TRACER_NAME, tracer_provider=tracer_provider)
         self._none = INVALID_SPAN
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
 
     @contextmanager
     def adding(
@@ -114,7 +114,7 @@ class Tracing:
         name: str = "",
         batch_count: int | None = None,
     ) -> Generator[dict[str, str]]:
-        """A span around an add; yields the extras that name it to whoever runs the job."""
+        """A span around an add; yields the extras that link the run of the job to it."""
         attributes = _attributes(queue, "add", "send", job_id=job_id, name=name)
         if batch_count is not None:
             attributes["messaging.batch.message_count"] = batch_count
@@ -174,8 +174,10 @@ class Tracing:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # a tracer's error, even a cancel, is never the job's
-            if self._pace.allows():
-                logger.warning("the tracer raised%s", self._pace.held_back_text(), exc_info=True)
+            if self._throttle.allows():
+                logger.warning(
+                    "the tracer raised%s", self._throttle.held_back_text(), exc_info=True
+                )
             return otherwise
 
 
@@ -213,14 +215,14 @@ def tracing_of(asked: bool | Tracing) -> Tracing | None:
     """What the argument `tracing` of queues and workers asks for; None: no spans."""
     if isinstance(asked, Tracing):
         return asked
-    if not isinstance(asked, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+    if not isinstance(asked, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  user input
         hint = "a tracer provider goes into a Tracing"
         raise SettingsError("tracing", asked, "True, False or a Tracing", hint=hint)
     return Tracing() if asked else None
 
 
 def flush_spans(within_s: float) -> None:
-    """Hand over what the process's tracer provider still keeps, for who leaves without `atexit`."""
+    """Export the spans that the tracer provider still keeps, in processes that skip `atexit`."""
     trace = sys.modules.get("opentelemetry.trace")
     flush = getattr(trace and trace.get_tracer_provider(), "force_flush", None)
     if flush is None:

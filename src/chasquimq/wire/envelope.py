@@ -19,7 +19,7 @@ from chasquimq.wire.payload import decode_payload
 # What may follow an envelope: room for everything that is known, and no way to exhaust a stack.
 EXTRAS_BYTES_MAX = 16 * 1024
 EXTRAS_DEPTH_MAX = 32
-# What the extras we know must be; a stranger's value of another kind is not handed on.
+# The types of the extras that we know; a value of another type is dropped.
 _EXTRA_KINDS: dict[str, type] = {
     "generation": int,
     "traceparent": str,
@@ -57,8 +57,8 @@ def encode_envelope(
     retry: RetryOverride | None = None,
     extras: dict[str, Any] | None = None,
 ) -> bytes:
-    """Encode an envelope; extras follow as a second value, which the original ignores."""
-    # Two shapes: without an override the original writes four elements, not five and a nil.
+    """Encode an envelope; extras follow as a second value, which ChasquiMQ (Rust) ignores."""
+    # Two shapes: without an override ChasquiMQ (Rust) writes four elements, not five and a nil.
     if retry is None:
         envelope = _encode((id, payload, created_at_ms, attempt))
     else:
@@ -74,7 +74,7 @@ def decode_envelope(buf: bytes) -> Envelope:
     """Read an envelope, whatever may follow it.
 
     Raises:
-        DecodeError: the original would not read it either.
+        DecodeError: ChasquiMQ (Rust) would not read it either.
     """
     try:
         return _decode_typed(buf)
@@ -244,7 +244,7 @@ def _read_parts(raw: bytes) -> _EnvelopeParts:
     """Read exactly one envelope, in array or map form.
 
     Raises:
-        DecodeError: the original would not read it either.
+        DecodeError: ChasquiMQ (Rust) would not read it either.
     """
     try:
         value = _decode(raw)

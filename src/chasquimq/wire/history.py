@@ -49,7 +49,7 @@ class HistoryColumns(msgspec.Struct, array_like=True):
         return len(self.job_ids)
 
     def rows(self) -> Iterator[AttemptRow]:
-        """The attempts one by one, for eyes and tests; columns are for whoever has many."""
+        """The attempts one by one, for display and tests; use the columns for many."""
         return map(self.row, range(len(self)))
 
     def row(self, at: int) -> AttemptRow:

@@ -58,10 +58,10 @@ def encode_history(
 
 
 class HistoryBlock:
-    """Names and errors become dictionaries, times become offsets from a base near them all.
+    """Collects the attempts of one entry; names and errors become dictionaries, times offsets.
 
-    Jobs that are done are encoded as they come, because objects that wait for an entry to fill
-    push those of the next jobs out of the caches. Others, and a few, wait as `rows` until then.
+    Batches of completed jobs are encoded at once, because objects that wait for an entry to fill
+    push those of the next jobs out of the caches. Small batches and others wait as `rows`.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class HistoryBlock:
     ) -> tuple[list[Any], ...] | None:
         """Those that differ from row to row; None: a time is none that a clock shows."""
         base_ms = self._base_ms((batch[0].started_ns // 1_000 + offset_us) // 1_000)
-        # The base by our monotonic clock, so that a start is told from it in one step.
+        # The base on our monotonic clock, so that one subtraction gives a start.
         base_ns = (base_ms * 1_000 - offset_us) * 1_000
         enqueued_ms = [one.created_at_ms - base_ms for one in batch]
         ready_ms = [ms - base_ms for ms in ready_times_ms(batch)]
@@ -209,7 +209,7 @@ def error_note(failure: Failure) -> ErrorNote:
 
 
 class HistoryRows:
-    """Finished attempts of one worker, waiting to be packed; each column is a plain list."""
+    """Finished attempts of one worker that wait to be packed; each column is a plain list."""
 
     __slots__ = (
         "attempts", "backoffs_ms", "deliveries", "due_ms", "durations_us", "enqueued_ms",
@@ -268,7 +268,7 @@ class HistoryRows:
         backoff_ms: int = 0,
         failure: Failure | None = None,
     ) -> None:
-        """Add one attempt that came to anything."""
+        """Add one attempt of any outcome."""
         started_ns = delivery.started_ns
         self._add_deliveries((delivery,))
         self.attempts.append(delivery.run_number if started_ns else 0)

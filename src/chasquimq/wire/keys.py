@@ -1,4 +1,4 @@
-"""Which names and ids may enter a key or an entry; refusals come before anything is written."""
+"""Makes the keys of a queue, and checks names and ids before anything is written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_job_ids(job_ids: Iterable[str]) -> list[str]:
 
 def check_many(what: str, given: Iterable[Any], rule: str, *, hint: str) -> Iterable[Any]:
     """Return what holds many values; a text is no list of its letters."""
-    # Callers lie.
+    # Arguments of users may be of any type.
     is_many = isinstance(given, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_many or isinstance(given, str | bytes | bytearray):
         raise KindRefused(what, given, rule, hint=hint)
@@ -139,11 +139,11 @@ class QueueKeys:
         self.janitor_turn = prefix + "janitor:turn"
 
     def claim_gate(self, group: str) -> str:
-        """The marker that somebody of the group has looked for silent jobs."""
+        """The marker that a worker of the group has claimed expired jobs lately."""
         return f"{self._prefix}claim:{group}"
 
     def worker(self, consumer: str) -> str:
-        """What a worker says of itself; found by the names of the group's consumers."""
+        """The record of a worker; found by the names of the group's consumers."""
         return f"{self._prefix}worker:{consumer}"
 
     def result(self, job_id: str) -> str:

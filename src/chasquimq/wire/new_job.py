@@ -1,4 +1,4 @@
-"""Job ids: ULIDs, 48 bits of time and 80 bits of noise in upper-case Crockford base32."""
+"""Makes new jobs: ids (ULIDs), checked options, encoded payloads and envelopes, one or many."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHAR_OF_BYTE = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
 
 def new_job_id(now_ms: int) -> str:
     """Return one fresh id stamped with `now_ms`."""
-    # Asking the kernel for each id costs more than the rest of an add's encoding.
+    # Random bytes from the kernel for each id would cost more than the rest of an add.
     try:
         noise = _pool.pop()
     except IndexError:
@@ -44,8 +44,8 @@ def new_job_id(now_ms: int) -> str:
 def new_job_ids(count: int, now_ms: int) -> list[str]:
     """Return `count` fresh ids stamped with `now_ms`.
 
-    A thousand and twenty-four share 70 bits of noise and are in order: those that one call adds
-    need only be told from those of other calls in the same millisecond.
+    A thousand and twenty-four share 70 bits of noise and are in order: they need to differ only
+    from the ids of other calls in the same millisecond.
     """
     job_ids: list[str] = []
     while (left := count - len(job_ids)) > 0:
@@ -55,7 +55,7 @@ def new_job_ids(count: int, now_ms: int) -> list[str]:
 
 
 def stable_job_id(seed: bytes, at_ms: int) -> str:
-    """Return the id that this seed has at this time; whoever asks gets the same."""
+    """Return the id for this seed and time; it is the same for every caller."""
     digest = blake2b(seed + at_ms.to_bytes(8, "big"), digest_size=_RANDOM_CHARS).digest()
     return _encode_time(at_ms) + digest.translate(_CHAR_OF_BYTE).decode("ascii")
 
@@ -99,7 +99,7 @@ JOB_DIGEST_BYTES = 12
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A job that is checked and has its payload packed; its envelope is encoded as it leaves.
+    """A job that is checked and has its payload packed; its envelope is encoded when it is sent.
 
     `digest` is empty unless the id is the caller's own, `wait` is None for a job that is ready now.
     """
@@ -251,7 +251,7 @@ def _extras(options: JobOptions) -> dict[str, Any] | None:
 
 
 def job_digest(name: str, payload: bytes) -> str:
-    """What tells two jobs of one id apart."""
+    """Return a digest of name and payload, by which two jobs of one id differ."""
     encoded = name.encode()
     # A name that holds the mark between name and payload says how long it is.
     person = b"%d" % len(encoded) if b"\0" in encoded else b""
@@ -281,7 +281,7 @@ def encode_envelopes(
     if attempts is None:
         return list(map(_encode, zip(ids, payloads, repeat(now_ms), repeat(0))))
     retries = {most: RetryOverride(most, None) for most in set(attempts) if most is not None}
-    # Two shapes: without an override the original writes four elements, not five and a nil.
+    # Two shapes: without an override ChasquiMQ (Rust) writes four elements, not five and a nil.
     return [
         _encode((one, payload, now_ms, 0, retries[most]) if most else (one, payload, now_ms, 0))
         for one, payload, most in zip(ids, payloads, attempts, strict=True)
@@ -289,7 +289,7 @@ def encode_envelopes(
 
 
 def job_digests(names: Sequence[str], payloads: Sequence[bytes]) -> list[str]:
-    """What tells two jobs of one id apart; the digest that `Queue.add` leaves in a marker."""
+    """Return the digests that `Queue.add` keeps in the markers of ids, for many jobs."""
     if any("\0" in name for name in set(names)):
         return list(map(job_digest, names, payloads))
     begun = {
@@ -305,7 +305,7 @@ def row_digests(
     waits_ms: Sequence[int] | None = None,
     attempts: Sequence[int | None] | None = None,
 ) -> list[bytes]:
-    """What names a row within a run, whatever other rows it comes with."""
+    """Return what identifies each row within a run, whatever other rows it comes with."""
     key = blake2b(run.encode(), digest_size=_KEY_BYTES_MAX).digest()
     contents = _row_contents(names, payloads, waits_ms, attempts)
     hashes = map(partial(blake2b, digest_size=ROW_DIGEST_BYTES, key=key), contents)
@@ -332,9 +332,9 @@ def _row_contents(
 
 
 def _row_head(name: str, wait_ms: int | None, attempts: int | None) -> bytes:
-    """All but the payload; its end can be told, so no two rows encode alike.
+    """Encode all but the payload, with lengths, so that no two rows encode alike.
 
-    A row without a wait is the same one whether its neighbours have waits or not.
+    A row without a wait is the same row whether its neighbours have waits or not.
     """
     encoded = name.encode()
     return b"%d:%b%d:%d:" % (len(encoded), encoded, wait_ms or 0, attempts or 0)

@@ -1,4 +1,4 @@
-"""The outcome key: how a finished job ended, for those who wait for it or ask for it."""
+"""Encodes and decodes small values beside the streams: outcomes, worker records, job contents."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DEAD = "dead"
 class StoredOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a job ended; empty and 0 stand for what its writer did not know.
 
-    `has_result` tells a result that expired from one that never was. `attempt` counts all its runs.
-    `dlq_id` is where a dead job lies, and tells when it died.
+    `has_result` tells an expired result from none. `attempt` counts all runs. `dlq_id` is the
+    entry of a dead job in the DLQ; it begins with the time of death.
     """
 
     status: str
@@ -72,7 +72,7 @@ encode_worker_record = msgspec.msgpack.Encoder().encode
 
 
 def decode_worker_record(raw: bytes) -> WorkerRecord | None:
-    """Read a record; keys of newer writers are ignored, and what is no record is none."""
+    """Read a record; keys of newer writers are ignored. None: the bytes are no record."""
     try:
         return _decode_record(raw)
     except (ValueError, RecursionError):

@@ -98,7 +98,7 @@ def decode_payload(buf: bytes) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether every part of a value is of an exact built-in type and not nested too deep.
+    """Return whether every part of a value is of an exact built-in type and not nested too deep.
 
     Depth first: a value that contains itself twice must meet the limit before it fans out.
     """

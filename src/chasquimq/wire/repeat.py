@@ -1,4 +1,4 @@
-"""A repeat spec as stored in its hash: the plan of a repeatable job."""
+"""Encodes and decodes the spec of a repeatable job, and the record of one that cannot fire."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def resolve_key(
 
 
 def encode_spec(spec: RepeatSpec) -> bytes:
-    """Encode a spec; the fire counter lives in a hash field of its own, so its slot is 0."""
+    """Encode a spec; the fire counter has a hash field of its own, so its slot is 0."""
     row = (
         spec.key,
         spec.job_name,
         _encode_pattern(spec),
-        # The original wraps the user's bytes twice.
+        # ChasquiMQ (Rust) wraps the user's bytes twice.
         _encode(spec.payload),
         spec.limit,
         spec.start_after_ms,
@@ -187,7 +187,7 @@ class StoredRepeat(msgspec.Struct, frozen=True):
 
 
 class BadRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of a spec that cannot fire: why, its bytes, and since when."""
+    """The record of a spec that cannot fire: why, its bytes, and since when."""
 
     reason: str
     spec: bytes
@@ -218,16 +218,16 @@ def read_stored(spec: bytes | None, retry: bytes | None, fired: bytes | None) ->
 
 
 def encode_record(record: BadRecord) -> bytes:
-    """Encode what is kept of a bad spec."""
+    """Encode the record of a spec that cannot fire."""
     return _encode(record)
 
 
 def decode_record(raw: bytes) -> BadRecord:
-    """Read it back; bytes that somebody else wrote there are shown as they are."""
+    """Read such a record; other bytes are returned as they are."""
     try:
         return _decode_record(raw)
     except (ValueError, RecursionError):
-        return BadRecord("written by somebody else", raw, 0)
+        return BadRecord("not written by ChasquiMQ", raw, 0)
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Commands as RESP2 bytes; templates spare the hot path everything that stays the same."""
+"""Encodes commands as RESP2 bytes, and the entries of the stream, the delayed set and the DLQ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(*parts: bytes | str | int) -> bytes:
 
 
 class Entry(Protocol):
-    """What a stream gets of a job."""
+    """A job as the stream stores it."""
 
     @property
     def job_id(self) -> str: ...
@@ -144,7 +144,7 @@ _ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 _U64_MAX = 2**64 - 1
 # A longer text takes a third of its bytes or less when compressed; a shorter one saves too little.
 _COMPRESSED_BYTES_MIN = 1_024
-# What a reader makes of the bytes of anybody: four bytes a character of the longest text of ours.
+# A reader decompresses at most this much: four bytes a character of the longest text of ours.
 _TRACEBACK_BYTES_MAX = 64 * 1024
 # How a zlib stream begins; no text of ours begins with this letter.
 _ZLIB_MARK = b"x"
@@ -208,7 +208,7 @@ def encode_dlq(
     fingerprint: str = "",
     traceback: str = "",
 ) -> list[bytes]:
-    """Encode a DLQ entry: the original's fields in its order, then ours where they are known."""
+    """Encode a DLQ entry: the fields of ChasquiMQ (Rust) in its order, then ours where they are known."""
     fields = [b"d", payload]
     _append(fields, b"n", name)
     fields += (b"source_id", source_id.encode(), b"reason", reason.encode())
@@ -248,7 +248,7 @@ def encode_traceback(text: str) -> bytes:
 
 
 def decode_traceback(raw: bytes) -> str:
-    """Read a traceback of any writer; what a few bytes would swell to is cut."""
+    """Read a traceback of any writer; a decompressed text that is too long is cut."""
     if raw.startswith(_ZLIB_MARK):
         with suppress(zlib.error):
             raw = zlib.decompressobj().decompress(raw, _TRACEBACK_BYTES_MAX)
@@ -256,7 +256,7 @@ def decode_traceback(raw: bytes) -> str:
 
 
 def first_values(fields: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Pair a flat field list; the first of a repeated field wins, as in the original."""
+    """Pair a flat field list; the first of a repeated field wins, as in ChasquiMQ (Rust)."""
     found: dict[bytes, bytes] = {}
     for at in range(0, len(fields) - 1, 2):
         found.setdefault(fields[at], fields[at + 1])
@@ -277,7 +277,7 @@ def read_uint(raw: bytes | None) -> int | None:
 
 
 def read_text(raw: bytes) -> str:
-    """Return a text field for human eyes; bytes that are not UTF-8 show as marks."""
+    """Return a text field for display; bytes that are not UTF-8 become replacement characters."""
     return raw.decode(errors="replace")
 
 
