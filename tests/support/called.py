@@ -17,7 +17,6 @@ import ast
 import asyncio
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from inspect import CO_OPTIMIZED
@@ -113,13 +112,6 @@ def files_to_open(steps: Iterable[Step]) -> set[str]:
     callers = {step.caller for step in steps if step.caller != step.function}
     ran = {step.function for step in steps if step.function is not None}
     return {one.file for one in ran if one in callers or one.name in _with_steps(one.file)}
-
-
-def in_most(runs: Iterable[set[str]]) -> set[str]:
-    """The files of more than half of the runs: the others belong to loops that go by the clock."""
-    runs = list(runs)
-    counted = Counter(file for run in runs for file in run)
-    return {file for file, count in counted.items() if count > len(runs) / 2}
 
 
 def hops(write: Step) -> int:
