@@ -193,7 +193,7 @@ async def test_a_bulk_is_on_its_way_while_the_caller_makes_its_answer(adding, ra
     await eventually(lambda: arrived(raw, 301), what="the bulk without its caller")
 
     assert await under_way == [AddMark.ADDED] * 300
-    assert store.window.try_enter(10_000)
+    assert store.unconfirmed_jobs.try_enter(10_000)
     assert await payloads(raw) == list(range(-1, 300))
 
 
@@ -458,4 +458,4 @@ async def test_a_mapping_that_raises_when_read_again_leaves_nothing_half_sent(ad
         await adding.add_bulk([Spoiled(name="n", data=0)])
 
     assert await raw("XLEN", raw.keys.stream) == 1
-    assert adding._store().window.try_enter(10_000)
+    assert adding._store().unconfirmed_jobs.try_enter(10_000)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from chasquimq import Queue
-from chasquimq.store.producer.writes import AddMark, send_pieces
+from chasquimq.store.producer.sender import send_pieces
+from chasquimq.store.producer.writes import AddMark
 from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.new_job import JobEncoder
 
@@ -31,7 +34,9 @@ def new_jobs():
 
 async def sent(connection, write) -> list:
     """The replies to a write."""
-    return [reply for answer in send_pieces(connection, write.pieces()) for reply in await answer]
+    ended = asyncio.get_running_loop().create_future()
+    send_pieces(connection, write.pieces(), ended.set_result)
+    return await ended
 
 
 async def entries(raw) -> list[tuple[str, bytes | None]]:
@@ -54,7 +59,7 @@ async def test_a_write_sent_twice_adds_each_job_once_and_answers_the_same(
     store = adding._store()
     await adding.add("warm", 0)
     connection = await store.link.connection()
-    write = store.spell(new_jobs(count), 1)
+    write = store.encoder.encode(new_jobs(count), 1)
 
     marks = []
     for _ in range(2):
@@ -71,7 +76,7 @@ async def test_a_write_is_remembered_while_ten_thousand_others_are_unconfirmed(
     store = adding._store()
     await adding.add("warm", 0)
     connection = await store.link.connection()
-    write = store.spell(new_jobs(1_000), 1)
+    write = store.encoder.encode(new_jobs(1_000), 1)
     await sent(connection, write)
     await adding.add_bulk([{"name": "n", "data": None}] * 9_000)
 
@@ -84,7 +89,7 @@ async def test_a_resend_is_known_after_its_jobs_have_run_and_gone(adding, raw, n
     store = adding._store()
     await adding.add("warm", 0)
     connection = await store.link.connection()
-    write = store.spell(new_jobs(3), 1)
+    write = store.encoder.encode(new_jobs(3), 1)
     await sent(connection, write)
     await raw("XTRIM", raw.keys.stream, "MAXLEN", 0)
 

@@ -260,4 +260,4 @@ async def test_thousands_of_late_adds_give_back_all_that_they_took(own_server, q
 
         await queue.add("n", None, add_timeout_ms=30_000)
         store = queue._store()
-        assert (queue.unconfirmed_bytes, store.window._inside) == (0, 0)
+        assert (queue.unconfirmed_bytes, store.unconfirmed_jobs._inside) == (0, 0)

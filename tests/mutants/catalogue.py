@@ -418,7 +418,7 @@ MUTANTS = (
         "test_a_death_at_any_point_of_an_act_loses_nothing_and_doubles_nothing[valkey-ack]",
     ),
     Mutant(
-        "confirmations are not counted", "src/chasquimq/store/producer/sender.py",
+        "confirmations are not counted", "src/chasquimq/store/producer/durability.py",
         "if found < needed:", "if found < 0:",
         "tests/behaviour/test_durability.py::"
         "test_too_few_replicas_is_an_error_that_names_the_written_jobs[valkey]",
@@ -432,13 +432,14 @@ MUTANTS = (
     ),
     Mutant(
         "an add without an answer counts as done", "src/chasquimq/store/producer/sender.py",
-        "            sent.trouble = error\n", "            return [AddMark.ADDED] * len(write.jobs)\n",
+        "            self._follow(unconfirmed, self._confirm(unconfirmed))\n",
+        "            unconfirmed.confirmed([AddMark.ADDED] * len(write.jobs))\n",
         "tests/store/test_resending.py::"
         "test_a_write_that_reached_the_server_in_part_is_added_once[valkey]",
     ),
     Mutant(
-        "a job whose caller gave up leaves with the others", "src/chasquimq/store/producer/store.py",
-        "            pending.leave_out_gone(self.spell_ready)\n", "            pass\n",
+        "a job whose caller gave up leaves with the others", "src/chasquimq/store/producer/sender.py",
+        "            unconfirmed.leave_out_gone(self._encoder.encode_ready)\n", "            pass\n",
         f"{_DEADLINES}::test_of_adds_that_leave_together_those_that_gave_up_stay_behind"
         "[as probed-valkey]",
     ),

@@ -115,7 +115,7 @@ async def has_more(raw, before: Counter) -> bool:
 
 async def test_of_adds_that_leave_together_those_that_gave_up_stay_behind(queue, proxy, raw):
     store = queue._store()
-    store.window._size_max = 1
+    store.unconfirmed_jobs._size_max = 1
     proxy.freeze()
     first = asyncio.ensure_future(queue.add("n", "first"))
     await asyncio.sleep(0)
@@ -135,7 +135,7 @@ async def test_of_adds_that_leave_together_those_that_gave_up_stay_behind(queue,
     assert set(added) <= set(there)
     assert {one.job_ids[0] for one in gave_up} & set(there) == set()
     assert there.total() == 1 + len(added)
-    assert store.window._inside == 0
+    assert store.unconfirmed_jobs._inside == 0
     assert queue.unconfirmed_bytes == 0
 
 
@@ -146,7 +146,7 @@ async def test_those_that_gave_up_while_the_server_loads_stay_behind(queue_name)
         Queue(queue_name, redis_url=server.url) as queue,
     ):
         await queue._store()._connection(queue._store().deadline())
-        queue._store()._outbox._is_company_due = True
+        queue._store().sender._is_batching = True
         short = [asyncio.ensure_future(queue.add("short", at, add_timeout_ms=120)) for at in (1, 2)]
         long = [asyncio.ensure_future(queue.add("long", at)) for at in (3, 4)]
 
@@ -245,7 +245,7 @@ async def test_what_gave_up_keeps_its_bytes_until_nothing_of_it_can_leave(queue,
     assert queue.unconfirmed_bytes > 2_000_000
     proxy.thaw()
     await eventually(lambda: queue.unconfirmed_bytes == 0)
-    assert queue._store().window._inside == 0
+    assert queue._store().unconfirmed_jobs._inside == 0
 
 
 class Storm:

@@ -109,13 +109,13 @@ async def test_adds_that_found_their_connection_closed_are_encoded_anew(
     add, ready, delayed = WAYS[way]
     store = moved_queue._store()
     proxy.lead_to(other.url)
-    await store.window.enter(10_000)
+    await store.unconfirmed_jobs.enter(10_000)
     adding = asyncio.ensure_future(add(moved_queue))
-    await eventually(lambda: store.window._waiting)
+    await eventually(lambda: store.unconfirmed_jobs._waiting)
     proxy.cut()
     await eventually(lambda: not store.link.is_up)
 
-    store.window.leave(10_000)
+    store.unconfirmed_jobs.leave(10_000)
 
     await asyncio.wait_for(adding, 10)
     assert await held(there) == (ready, delayed)

@@ -179,7 +179,7 @@ async def test_closing_a_queue_ends_the_adds_that_wait_for_an_answer(queue_at, p
     proxy.freeze()
     args, count = (("n", 1), 1) if way == "add" else ((bulk(2),), 2)
     adding = asyncio.ensure_future(getattr(queue, way)(*args))
-    await eventually(lambda: queue._store().window._inside == count)
+    await eventually(lambda: queue._store().unconfirmed_jobs._inside == count)
     closed_s = time.monotonic()
 
     await queue.close()
@@ -212,22 +212,22 @@ async def test_adds_in_trouble_keep_their_places_among_the_unconfirmed(queue_at,
     queue = queue_at(proxy.url)
     await queue.add("warm", 0)
     store = queue._store()
-    store.window._size_max = 5
+    store.unconfirmed_jobs._size_max = 5
     proxy.freeze()
     adding = [asyncio.ensure_future(queue.add("n", i)) for i in range(5)]
-    await eventually(lambda: store.window._inside == 5)
+    await eventually(lambda: store.unconfirmed_jobs._inside == 5)
     adding.append(asyncio.ensure_future(queue.add("one too many", 5)))
-    await eventually(lambda: store.window._waiting)
+    await eventually(lambda: store.unconfirmed_jobs._waiting)
 
     proxy.refuse()
     proxy.cut()
     await eventually(lambda: store.link.dial_count >= 2)
 
-    assert store.window._inside == 5
+    assert store.unconfirmed_jobs._inside == 5
     proxy.thaw()
     await proxy.accept()
     await asyncio.wait_for(asyncio.gather(*adding), 10)
-    assert store.window._inside == 0
+    assert store.unconfirmed_jobs._inside == 0
 
 
 async def test_an_outage_shorter_than_the_patience_of_an_add_costs_only_time(queue_at, proxy, raw):
@@ -329,7 +329,7 @@ async def test_a_cancel_without_an_answer_may_have_happened_whatever_comes_after
 async def test_a_resent_write_is_not_confirmed_by_a_wait_for_nothing(
     kind, queue_at, queue_name, idempotent_add, monkeypatch
 ):
-    monkeypatch.setattr("chasquimq.store.producer.sender._WAIT_MS", 50)
+    monkeypatch.setattr("chasquimq.store.producer.durability._WAIT_MS", 50)
     with kind.session(aof="everysec") as server:
         async with FaultProxy(server.url) as proxy:
             abilities = AbilitySettings(idempotent_add=idempotent_add)
@@ -355,7 +355,7 @@ async def test_a_resent_write_is_not_confirmed_by_a_wait_for_nothing(
 async def test_a_bulk_that_is_not_confirmed_is_written_whole_and_names_every_job(
     kind, queue_at, queue_name, monkeypatch
 ):
-    monkeypatch.setattr("chasquimq.store.producer.sender._WAIT_MS", 50)
+    monkeypatch.setattr("chasquimq.store.producer.durability._WAIT_MS", 50)
     with kind.session(aof="everysec") as server:
         raw = await Raw.open(server.url, queue_name)
         await raw("CONFIG", "SET", "appendfsync", "no")

@@ -41,7 +41,6 @@ LONG_FILES = {
     "chasquimq.model.queue_diagnosis": "one rule after the other",
     "chasquimq.queue.queue": "every method of Queue, with signature and docstring",
     "chasquimq.store.net.address": "one grammar: read, checked, dialled",
-    "chasquimq.store.producer.store": "durability and rights are to leave it",
     "chasquimq.wire.history": "one format, written and read",
 }
 

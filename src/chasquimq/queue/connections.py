@@ -23,8 +23,9 @@ from chasquimq.store.event_reader import EndTail
 from chasquimq.store.net.address import own_lookup
 from chasquimq.store.net.errors import about
 from chasquimq.store.net.per_loop import PerLoop
+from chasquimq.store.net.reconnect import Deadline
 from chasquimq.store.producer.store import ProducerStore
-from chasquimq.store.producer.writes import AddDeadline, AddMark
+from chasquimq.store.producer.writes import AddMark
 from chasquimq.store.results import ResultStore
 from chasquimq.telemetry.tracing import Tracing
 from chasquimq.wire.new_job import NewJob
@@ -140,7 +141,7 @@ class Connections:
 
 async def begin_add(
     store: ProducerStore, add_timeout_ms: int | None, job_ids: Sequence[str]
-) -> AddDeadline:
+) -> Deadline:
     """Until when a call must be answered; waits for its turn where adds have to."""
     if add_timeout_ms is not None:
         check_add_timeout(add_timeout_ms)
@@ -192,14 +193,12 @@ class TracedStore(ProducerStore):
         )
         self._tracing = tracing
 
-    async def add(
-        self, job: NewJob, unique_ms: int, deadline: AddDeadline | None = None
-    ) -> AddMark:
+    async def add(self, job: NewJob, unique_ms: int, deadline: Deadline | None = None) -> AddMark:
         with self._tracing.adding(self.queue, job_id=job.job_id, name=job.name) as extras:
             return await super().add(_carrying(job, extras), unique_ms, deadline)
 
     async def add_many(
-        self, jobs: Sequence[NewJob], unique_ms: int, deadline: AddDeadline | None = None
+        self, jobs: Sequence[NewJob], unique_ms: int, deadline: Deadline | None = None
     ) -> list[AddMark]:
         with self._tracing.adding(self.queue, batch_count=len(jobs)) as extras:
             traced = [_carrying(job, extras) for job in jobs]

@@ -19,8 +19,8 @@ from chasquimq.repeat import (
 from chasquimq.store.inspect.pages import ReadStore
 from chasquimq.store.net.clock import wall_ms
 from chasquimq.store.net.errors import about
+from chasquimq.store.net.reconnect import Deadline
 from chasquimq.store.producer.store import ProducerStore
-from chasquimq.store.producer.writes import AddDeadline
 from chasquimq.store.repeatables import ListedSpec, RepeatStore
 from chasquimq.wire.keys import check_spec_key
 from chasquimq.wire.new_job import JobSpec, NewJob, new_job_id
@@ -40,7 +40,7 @@ class Repeatables:
         self._store = store
         self._plans = RepeatStore(store, ReadStore(store.link))
 
-    async def upsert(self, plan: NewRepeat, deadline: AddDeadline) -> bool:
+    async def upsert(self, plan: NewRepeat, deadline: Deadline) -> bool:
         """Write a plan; False: the same one was there."""
         with self._store.unconfirmed.taken(len(plan.spec)):
             try:

@@ -15,6 +15,7 @@ from chasquimq.model.backoff import U32_MAX
 from chasquimq.model.json_value import ToDict
 from chasquimq.model.retry import UNKNOWN_SINCE, UNKNOWN_UNTIL
 from chasquimq.store.inspect.pages import FIRST_PAGE_MAX, NamedPages, Pages, PageSize, StreamPages
+from chasquimq.store.net.script import REQUEST_TTL_S
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.producer.writes import leftovers
 from chasquimq.wire.envelope import changed_extras, encode_envelope, raw_extras, split_envelope
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 # What a payload becomes before its job is sent back.
 Edit = Callable[[bytes], bytes]
 
-# How long a request's answer is remembered for a resend.
-REQUEST_TTL_S = 60
 _ENTRIES_PER_CALL_MAX = 100
 _BYTES_PER_CALL_MAX = 1024 * 1024
 # A paced replay leaves in bursts of at most this much of its rate.

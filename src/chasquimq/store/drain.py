@@ -11,7 +11,6 @@ import msgspec
 
 from chasquimq.errors import DecodeError
 from chasquimq.store.consumer.store import PARKING
-from chasquimq.store.dlq import REQUEST_TTL_S
 from chasquimq.store.inspect.pages import (
     FIRST_PAGE_MAX,
     PageSize,
@@ -19,6 +18,7 @@ from chasquimq.store.inspect.pages import (
     StreamPages,
     delayed_job,
 )
+from chasquimq.store.net.script import REQUEST_TTL_S
 from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.stream_entry import read_fields
 

@@ -13,6 +13,7 @@ from chasquimq.errors import DecodeError, ServerRefused, StoreError
 from chasquimq.model.schedule import INSTANT_MS_MAX, MissedFires, Pattern
 from chasquimq.store.net import script
 from chasquimq.store.net.connection import Reply, pack
+from chasquimq.store.net.script import REQUEST_TTL_S
 from chasquimq.store.upkeep import Lead, read_lead
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.new_job import stable_job_id
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from chasquimq.model.schedule import Plan
     from chasquimq.store.inspect.pages import ReadStore
     from chasquimq.store.net.connection import Part
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import Deadline, Link
     from chasquimq.store.producer.store import ProducerStore
-    from chasquimq.store.producer.writes import AddDeadline
     from chasquimq.wire.repeat import NewRepeat
 
 # A spec may carry a payload of a mebibyte, so this many at a time are enough.
@@ -274,8 +274,6 @@ class FiringStore:
         return replies
 
 
-# How long a request's answer is remembered for a resend.
-_REQUEST_TTL_S = 60
 _RECORDS_PER_READ_MAX = 100
 
 
@@ -302,7 +300,7 @@ class RepeatStore:
         self._reads = reads
         self._keys = producer.keys
 
-    async def upsert(self, new: NewRepeat, deadline: AddDeadline) -> Upserted:
+    async def upsert(self, new: NewRepeat, deadline: Deadline) -> Upserted:
         """Write a spec unless it is there already; the server's clock decides its first fire."""
         keys = self._request_keys(new.key)
         answer, at_ms = await self._upsert(keys, new, "", deadline)
@@ -314,7 +312,7 @@ class RepeatStore:
     async def remove(self, key: str) -> bool:
         """Remove a spec, armed or put aside."""
         keys = self._request_keys(key)
-        return await self._producer.request("remove_repeatable", keys, _REQUEST_TTL_S, key) == 1
+        return await self._producer.request("remove_repeatable", keys, REQUEST_TTL_S, key) == 1
 
     async def listed(self, limit: int) -> list[ListedSpec]:
         """The specs that fire next, soonest first; those that cannot be read are left out."""
@@ -351,9 +349,9 @@ class RepeatStore:
         return [(key.decode(errors="backslashreplace"), decode_record(raw)) for key, raw in rows]
 
     async def _upsert(
-        self, keys: list[str], new: NewRepeat, next_ms: int | str, deadline: AddDeadline
+        self, keys: list[str], new: NewRepeat, next_ms: int | str, deadline: Deadline
     ) -> tuple[bytes, bytes]:
-        args = (_REQUEST_TTL_S, new.key, new.spec, new.retry, next_ms)
+        args = (REQUEST_TTL_S, new.key, new.spec, new.retry, next_ms)
         return await self._producer.request("upsert_repeatable", keys, *args, deadline=deadline)
 
     def _request_keys(self, key: str) -> list[str]:

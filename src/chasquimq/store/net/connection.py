@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         deadline = self.loop.time() + self._timeout_s + block_ms / 1000
         self._waiting.append(_Waiter(reply_count, on_end, deadline))
 
-    def after_all_sent(self, then: Callable[[], None]) -> None:
+    def after_all_sent(self, then: Callable[[], object]) -> None:
         """Call back as soon as all that was sent up to now is answered, or lost."""
         if not self._waiting:
             then()
@@ -212,11 +212,11 @@ class _Waiter:
         self.reply_count = reply_count
         self.replies: list[Reply] = []
         self.on_end = on_end
-        self._after: list[Callable[[], None]] | None = None
+        self._after: list[Callable[[], object]] | None = None
         self.deadline = deadline
 
     @property
-    def after(self) -> list[Callable[[], None]]:
+    def after(self) -> list[Callable[[], object]]:
         """What is called when this one has ended; any number may wait for that."""
         if self._after is None:
             self._after = []

@@ -161,3 +161,8 @@ def is_worth_resending(error: StoreError) -> bool:
     if isinstance(error, ServerRefused) and error.code in _TOLD_TO_CALLERS:
         return False
     return action_for(error) not in (Action.RAISE, Action.REGROUP)
+
+
+def may_have_left(error: StoreError) -> bool:
+    """Whether what was asked may have been done all the same."""
+    return isinstance(error, ConnectionLost) and error.outcome == "unknown"

@@ -8,7 +8,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
 from chasquimq.model.backoff import DialSchedule
@@ -40,6 +40,26 @@ _refusals_logged: defaultdict[str, LogThrottle] = defaultdict(LogThrottle)
 _outages_logged: defaultdict[str, LogThrottle] = defaultdict(LogThrottle)
 # Since when an address could not be dialled; the first connection that is back reports the end.
 _away_since_s: dict[str, float] = {}
+
+
+class Deadline(NamedTuple):
+    """Until when a call must be answered, in the time of its loop.
+
+    One that does not `wait` is not sent again, and does not outlast a server that is away.
+    """
+
+    at_s: float
+    limit_ms: int
+    waits: bool
+
+    @property
+    def left_s(self) -> float:
+        """How much of the time is left."""
+        return self.at_s - asyncio.get_running_loop().time()
+
+    def renewed(self, now_s: float) -> Deadline:
+        """As long again."""
+        return Deadline(now_s + self.limit_ms / 1000, self.limit_ms, self.waits)
 
 
 class Link:

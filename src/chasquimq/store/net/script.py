@@ -1,16 +1,18 @@
-"""Scripts by name: sent by their hash, with the text once when the server forgot it."""
+"""Runs scripts by name: sent by hash, with the text where the server forgot it."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
 from chasquimq.store.net.connection import Connection, Part, Reply, pack
-from chasquimq.store.net.errors import Action, action_for
+from chasquimq.store.net.errors import Action, action_for, is_worth_resending, may_have_left
+from chasquimq.store.net.reconnect import Deadline, Link, pause
 
 _SHARED = ("needs", "ring", "workers_of")
 
@@ -90,3 +92,73 @@ async def _taught(connection: Connection, request: bytes) -> Reply:
 def is_forgotten(reply: Reply) -> bool:
     """Whether the server answered that it does not know the script."""
     return isinstance(reply, ServerRefused) and action_for(reply) is Action.RELOAD
+
+
+# How long a script remembers the answer to a request, for a resend.
+REQUEST_TTL_S = 60
+# Raises unless the user of a connection may do what is asked for.
+Permit = Callable[[Connection], Awaitable[None]]
+
+
+class ScriptRequest:
+    """A call of a script that remembers its answer, until it is answered or its time is over."""
+
+    def __init__(
+        self, name: str, keys: Sequence[str], args: Sequence[Part], deadline: Deadline
+    ) -> None:
+        self._name = name
+        self._keys = keys
+        self._args = args
+        self._deadline = deadline
+        # Whether the server may have done it; true while an answer is awaited.
+        self._may_be_done = False
+        self._error: StoreError | None = None
+
+    async def run(self, link: Link, permit: Permit) -> Reply:
+        """The answer; asked for again while errors pass and time is left."""
+        try:
+            async with asyncio.timeout_at(self._deadline.at_s):
+                return await self._run_until_answered(link, permit)
+        except TimeoutError:
+            raise self._unanswered(link) from (self._error or link.refusal)
+
+    async def _run_until_answered(self, link: Link, permit: Permit) -> Reply:
+        deadline = self._deadline
+        while True:
+            try:
+                connection = await link.connection(within_s=deadline.left_s, waits=deadline.waits)
+                await permit(connection)
+                return await self._run_once(connection)
+            except StoreError as error:
+                # Once it may have been done, no later error can say that it was not.
+                first = self._error if self._may_be_done and self._error else error
+                self._error = first
+                is_over = deadline.left_s <= 0 or not deadline.waits
+                if is_over or not is_worth_resending(error) or link.is_closed:
+                    raise self._ended(first) from first.__cause__
+                link.heed(error)
+                await pause(error)
+
+    async def _run_once(self, connection: Connection) -> Reply:
+        was_done, self._may_be_done = self._may_be_done, True
+        try:
+            return await run(connection, self._name, self._keys, *self._args)
+        except StoreError as error:
+            self._may_be_done = was_done or may_have_left(error)
+            raise
+
+    def _ended(self, error: StoreError) -> StoreError:
+        if not isinstance(error, ConnectionLost) or isinstance(error, ServerUnreachable):
+            return error
+        outcome = "unknown" if self._may_be_done else "not_done"
+        return ConnectionLost(str(error), job_ids=error.job_ids, outcome=outcome)
+
+    def _unanswered(self, link: Link) -> ConnectionLost:
+        outcome, hint = "not_done", "nothing was done: ask again when it is back"
+        if self._may_be_done:
+            outcome, hint = "unknown", "it may be done or not: look before you ask again"
+        return ConnectionLost(
+            f"the server at {link.address} must answer within "
+            f"{self._deadline.limit_ms / 1000:g} s and did not; {hint}",
+            outcome=outcome,
+        )

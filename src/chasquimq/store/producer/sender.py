@@ -1,146 +1,51 @@
-"""Asks the server to wait until writes are on disk or on replicas; those at once share a wait."""
+"""Sends adds at once where nothing is in the way, and again until the server has confirmed them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import (
-    AbilityMissing,
     ConnectionLost,
     DurabilityNotMet,
     QueueFull,
     ServerUnreachable,
     StoreError,
 )
-from chasquimq.store.net.connection import Connection, Reply, pack
-from chasquimq.store.net.errors import about, is_worth_asking_again, is_worth_resending
-from chasquimq.store.net.reconnect import Link, pause
-from chasquimq.store.net.script import is_forgotten, script
+from chasquimq.store.net.connection import Connection, End, OnEnd, Reply, replies_of
+from chasquimq.store.net.errors import about, is_worth_resending, may_have_left
+from chasquimq.store.net.reconnect import Deadline, Link, pause
+from chasquimq.store.net.script import is_forgotten
+from chasquimq.store.producer.unconfirmed import (
+    AddWaiter,
+    BulkWrite,
+    Deadlines,
+    SharedTerms,
+    SharedWrite,
+    UnconfirmedBytes,
+    UnconfirmedJobs,
+    UnconfirmedWrite,
+    answer,
+)
 from chasquimq.store.producer.writes import (
-    AddDeadline,
+    AddEncoder,
     AddMark,
     AddWrite,
-    Answers,
-    DelayWrite,
-    PendingWrite,
+    Chunk,
     Pieces,
-    ScriptWrite,
-    SentWrite,
-    send_pieces,
+    chunks,
+    ids_of,
+    payload_bytes,
 )
 
 if TYPE_CHECKING:
-    from chasquimq.model.job_options import Durability
-    from chasquimq.settings import ProducerSettings
+    from chasquimq.store.producer.durability import Confirmation
     from chasquimq.wire.new_job import NewJob
 
-_WAIT_MS = 2_000
-_MARK_TTL_S = 60
-
-
-class Confirmation:
-    """The commands that follow a write of one durability class, and what they must answer.
-
-    A server that waits executes nothing else of that connection, and then confirms all that
-    came before. So one wait is under way at a time, and what is sent meanwhile shares the next.
-    """
-
-    # A write may stand behind a wait, and so may the next wait.
-    block_ms = 2 * _WAIT_MS
-
-    def __init__(self, durability: Durability, mark_key: str) -> None:
-        self._durability = durability
-        self._mark_key = mark_key
-        self._connection: Connection | None = None
-        self._under_way: asyncio.Future[list[Reply]] | None = None
-        self._next: asyncio.Task[list[Reply]] | None = None
-
-    def of_all_sent(self, connection: Connection) -> asyncio.Future[list[Reply]]:
-        """The answer to a wait for all that was sent up to now, for `check`."""
-        if connection is not self._connection:
-            self._connection, self._under_way, self._next = connection, None, None
-        # One that ended without asking must not answer for those who come after it.
-        if self._next is not None and not self._next.done():
-            return self._next
-        if self._under_way is None or self._under_way.done():
-            self._under_way = self._ask(connection)
-            return self._under_way
-        self._next = asyncio.create_task(self._ask_after(self._under_way, connection))
-        # Whoever wanted to know may be gone by then.
-        self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return self._next
-
-    async def _ask_after(
-        self, earlier: asyncio.Future[list[Reply]], connection: Connection
-    ) -> list[Reply]:
-        await asyncio.wait([earlier])
-        answer = self._ask(connection)
-        if connection is self._connection:
-            self._under_way, self._next = answer, None
-        return await answer
-
-    def _ask(self, connection: Connection) -> asyncio.Future[list[Reply]]:
-        return connection.send(self._request, 2, block_ms=self.block_ms)
-
-    @property
-    def _request(self) -> bytes:
-        # The server waits only for changes of this connection, and a resent write changes nothing.
-        change = pack(("SET", self._mark_key, 1, "EX", _MARK_TTL_S))
-        if self._durability.is_on_disk:
-            return change + pack(("WAITAOF", 1, 0, _WAIT_MS))
-        return change + pack(("WAIT", self._durability.replica_count, _WAIT_MS))
-
-    async def probe(self, connection: Connection) -> None:
-        """Refuse a class that the server cannot keep, before anything is written."""
-        await _teach(connection)
-        if not self._durability.is_on_disk:
-            return
-        (reply,) = await connection.send(pack(("WAITAOF", 1, 0, 1)))
-        if is_worth_asking_again(reply):
-            raise reply
-        if isinstance(reply, StoreError):
-            raise AbilityMissing(
-                'durability "fsync" must have a server of Redis 7.2 or newer with appendonly on, '
-                f"this one says: {reply}; turn appendonly on, or choose another class"
-            )
-
-    async def check(self, confirmed: asyncio.Future[list[Reply]], job_ids: Sequence[str]) -> None:
-        """Raise unless enough copies confirmed the write."""
-        replies = await _shared(confirmed)
-        for reply in replies:
-            if isinstance(reply, StoreError):
-                # Others share this answer, and each is told about its own jobs.
-                raise about(reply, job_ids)
-        reply = replies[-1]
-        found = reply[0] if self._durability.is_on_disk else reply
-        needed = 1 if self._durability.is_on_disk else self._durability.replica_count
-        if found < needed:
-            raise DurabilityNotMet(
-                f'durability "{self._durability}" must be confirmed {needed} times within '
-                f"{_WAIT_MS} ms, got {found}; the jobs are written, but may not survive a failure",
-                job_ids,
-            )
-
-
-async def _shared(confirmed: asyncio.Future[list[Reply]]) -> list[Reply]:
-    try:
-        # One who gives up must not take the answer from the others.
-        return await asyncio.shield(confirmed)
-    except ConnectionLost as lost:
-        # Whether the question left or not: the write has.
-        raise ConnectionLost(str(lost)) from lost
-
-
-async def _teach(connection: Connection) -> None:
-    # A write that the server answers with "which script?" would be waited for all the same.
-    names = (ScriptWrite.script_name, DelayWrite.script_name)
-    request = b"".join([pack(("SCRIPT", "LOAD", script(name).text)) for name in names])
-    # Who may not load scripts teaches them with the first call.
-    await connection.send(request, len(names))
-
-
+# The callers of one part are answered, and add again, while the server works on the next.
+_PART_MIN = 40
 _NOT_ADDED = "nothing was added: add again, or give it longer with add_timeout_ms"
 _OWN_IDS = "it may be added or not: adding it again under the same job_id is safe"
 _FRESH_IDS = (
@@ -150,148 +55,320 @@ _FRESH_IDS = (
 
 
 class AddSender:
-    """One write at a time, as often as trouble asks for it and the promises allow."""
+    """Sends the adds of one producer; only trouble costs a task.
+
+    A lone add leaves at once, and the adds of one loop tick leave in a few writes. A call whose
+    deadline has passed is answered, and its jobs do not leave any more.
+    """
 
     def __init__(
         self,
-        queue: str,
-        settings: ProducerSettings,
         link: Link,
+        encoder: AddEncoder,
         confirmation: Confirmation | None,
-        prepared: Callable[[AddDeadline], Awaitable[Connection]],
-        fit: Callable[[PendingWrite], None],
+        connect: Callable[[Deadline], Awaitable[Connection]],
+        jobs: UnconfirmedJobs,
+        payloads: UnconfirmedBytes,
+        limit_ms: int,
+        *,
+        waits: bool,
     ) -> None:
-        self._queue = queue
-        self._settings = settings
+        """`connect` opens a connection that is ready for adds."""
         self._link = link
+        self._encoder = encoder
         self._confirmation = confirmation
-        self._prepared = prepared
-        self._fit = fit
+        self._connect = connect
+        self._unconfirmed_jobs = jobs
+        self._unconfirmed_bytes = payloads
+        self._limit_s = limit_ms / 1000
+        self._deadlines = Deadlines()
+        self._jobs: list[NewJob] = []
+        self._waiters: list[AddWaiter] = []
+        self._own: dict[AddWaiter, Deadline] = {}
+        self._terms = SharedTerms(limit_ms, waits, self._own, self.too_late)
+        self._is_batching = confirmation is not None
+        self._in_trouble: set[asyncio.Task[list[AddMark]]] = set()
 
-    async def confirm(self, pending: PendingWrite) -> list[AddMark]:
+    def add(
+        self, job: NewJob, connection: Connection, deadline: Deadline | None = None
+    ) -> AddWaiter:
+        """Send a job at once, or with the others of this tick; the future holds its mark."""
+        waiter: AddWaiter = connection.loop.create_future()
+        if deadline is not None:
+            self._own[waiter] = deadline
+            waiter.add_done_callback(self._own.pop)
+        size = len(job.payload)
+        # What `take` does, without the call that each job would pay for.
+        unconfirmed = self._unconfirmed_bytes
+        unconfirmed.size += size
+        if unconfirmed.size >= unconfirmed.size_max:
+            unconfirmed.is_full = True
+        if self._is_batching or connection.has_unanswered:
+            self._gather(job, waiter, connection)
+        else:
+            # To wait for others who may come would cost a round of the loop.
+            self._send_shared(([job], size), [waiter], connection)
+        return waiter
+
+    def add_bulk(
+        self, write: AddWrite, size: int, deadline: Deadline, connection: Connection | None
+    ) -> asyncio.Future[list[AddMark]]:
+        """Send the jobs of one call, whose bytes were taken; None: they wait for a connection."""
+        waiter: asyncio.Future[list[AddMark]] = asyncio.get_running_loop().create_future()
+        bulk = BulkWrite(write, size, deadline, self.too_late, waiter)
+        self._send(bulk, None if self._confirmation is not None else connection)
+        return waiter
+
+    def close(self) -> None:
+        """Answer nobody because of its deadline any more."""
+        self._deadlines.close()
+
+    def _gather(self, job: NewJob, waiter: AddWaiter, connection: Connection) -> None:
+        if not self._jobs:
+            self._is_batching = True
+            connection.loop.call_soon(self._flush, connection)
+        self._jobs.append(job)
+        self._waiters.append(waiter)
+
+    def _flush(self, connection: Connection) -> None:
+        jobs, waiters = self._jobs, self._waiters
+        self._jobs, self._waiters = [], []
+        # Callers that came together are answered together, and often come together again.
+        self._is_batching = len(jobs) > 1 or self._confirmation is not None
+        at = 0
+        for part in self._parts(jobs):
+            jobs_of_part, _ = part
+            self._send_shared(part, waiters[at : at + len(jobs_of_part)], connection)
+            at += len(jobs_of_part)
+
+    def _parts(self, jobs: Sequence[NewJob]) -> Sequence[Chunk]:
+        # Copies are waited for, and one wait is enough for all.
+        if len(jobs) < 2 * _PART_MIN or self._confirmation is not None:
+            return chunks(jobs, payload_bytes(jobs))
+        count = -(-len(jobs) // (len(jobs) // _PART_MIN))
+        cut = [jobs[at : at + count] for at in range(0, len(jobs), count)]
+        return [chunk for some in cut for chunk in chunks(some, payload_bytes(some))]
+
+    def _send_shared(
+        self, part: Chunk, waiters: Sequence[AddWaiter], connection: Connection
+    ) -> None:
+        jobs, size = part
+        try:
+            write = self._encoder.encode_ready(jobs)
+            # Nothing may leave before all can be encoded.
+            pieces = tuple(write.pieces())
+        except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
+            self._send_apart(part, waiters, connection, error)
+            return
+        until_s = connection.loop.time() + self._limit_s
+        shared = SharedWrite(write, size, waiters, self._terms, until_s)
+        must_connect = self._confirmation is not None or not connection.is_open
+        self._send(shared, None if must_connect else connection, pieces)
+
+    def _send_apart(
+        self, part: Chunk, waiters: Sequence[AddWaiter], connection: Connection, error: Exception
+    ) -> None:
+        """One of the jobs cannot be encoded, and nothing has left: only that one fails."""
+        jobs, size = part
+        if len(jobs) == 1:
+            self._unconfirmed_bytes.free(size)
+            answer(waiters, [error])
+            return
+        for job, waiter in zip(jobs, waiters, strict=True):
+            self._send_shared(([job], len(job.payload)), [waiter], connection)
+
+    def _send(
+        self,
+        unconfirmed: UnconfirmedWrite,
+        connection: Connection | None,
+        pieces: Pieces | None = None,
+    ) -> None:
+        """Send a write for the first time: now where that is possible, else in a task."""
+        self._deadlines.watch(unconfirmed)
+        if connection is None or not self._unconfirmed_jobs.try_enter(unconfirmed.count):
+            self._follow(unconfirmed, self._enter_and_confirm(unconfirmed))
+            return
+        unconfirmed.is_inside = True
+        write = unconfirmed.write
+        write.may_be_done = True
+        try:
+            pieces = write.pieces() if pieces is None else pieces
+            send_pieces(connection, pieces, partial(self._answered, unconfirmed))
+        except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
+            self._leave(unconfirmed)
+            unconfirmed.failed(error)
+
+    def _answered(self, unconfirmed: UnconfirmedWrite, end: End) -> None:
+        """The first send of a write has come to its end."""
+        write = unconfirmed.write
+        try:
+            marks = self.accept(write, replies_of(end))
+        except QueueFull as error:
+            self._leave(unconfirmed)
+            unconfirmed.failed(error)
+        except StoreError as error:
+            # Known before the next deadline passes: what a call hears depends on it.
+            write.may_be_done = may_have_added(write, error)
+            # A script that the server forgot was not run: as if nothing had been sent.
+            unconfirmed.error = None if is_forgotten(error) else error
+            # It stays inside: what may be sent again must be among the remembered ids.
+            self._follow(unconfirmed, self._confirm(unconfirmed))
+        except Exception as error:  # noqa: BLE001 - others wait behind us for their answers
+            self._leave(unconfirmed)
+            unconfirmed.failed(error)
+        else:
+            self._leave(unconfirmed)
+            unconfirmed.confirmed(marks)
+
+    def _leave(self, unconfirmed: UnconfirmedWrite) -> None:
+        self._deadlines.forget(unconfirmed)
+        if unconfirmed.is_inside:
+            self._unconfirmed_jobs.leave(unconfirmed.count)
+        self._unconfirmed_bytes.free(unconfirmed.size)
+
+    def _follow(
+        self,
+        unconfirmed: UnconfirmedWrite,
+        confirming: Coroutine[Any, Any, list[AddMark]],
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(confirming, name="chasqui-confirm-adds")
+        self._in_trouble.add(task)
+        task.add_done_callback(partial(self._followed, unconfirmed))
+        if isinstance(unconfirmed, BulkWrite):
+            unconfirmed.waiter.add_done_callback(lambda _: self._abandon(task))
+
+    def _abandon(self, task: asyncio.Task[list[AddMark]]) -> None:
+        """The only caller has gone, and its bytes may still be on their way to the server."""
+        connection = self._link.current
+        if connection is None:
+            task.cancel()
+        elif not task.done():
+            connection.after_all_sent(task.cancel)
+
+    def _followed(self, unconfirmed: UnconfirmedWrite, task: asyncio.Task[list[AddMark]]) -> None:
+        self._in_trouble.discard(task)
+        self._leave(unconfirmed)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            unconfirmed.confirmed(task.result())
+        else:
+            unconfirmed.failed(error)
+
+    async def _enter_and_confirm(self, unconfirmed: UnconfirmedWrite) -> list[AddMark]:
+        await self._unconfirmed_jobs.enter(unconfirmed.count)
+        unconfirmed.is_inside = True
+        return await self._confirm(unconfirmed)
+
+    async def _confirm(self, unconfirmed: UnconfirmedWrite) -> list[AddMark]:
         """Send a write until the server has answered it, perhaps after a first send.
 
         Each send is encoded for the server of the connection that it leaves on.
         """
         while True:
-            trouble = pending.trouble
-            if trouble is not None:
-                self._raise_unless_resendable(pending, trouble)
-                self._link.heed(trouble)
-                await pause(trouble)
+            error = unconfirmed.error
+            if error is not None:
+                self._raise_unless_resendable(unconfirmed, error)
+                self._link.heed(error)
+                await pause(error)
             try:
-                connection = await self._connection(pending)
+                connection = await self._connection(unconfirmed)
             except StoreError as error:
-                if not pending.deadline.waits:
-                    raise self.unsent(pending, error) from error.__cause__
-                pending.trouble = error
+                if not unconfirmed.deadline.waits:
+                    raise self._unsent(unconfirmed, error) from error.__cause__
+                unconfirmed.error = error
                 continue
-            self._fit(pending)
+            self._refit(unconfirmed)
             try:
-                return await self._exchange(connection, pending.write)
+                return await self._exchange(connection, unconfirmed.write)
             except (QueueFull, DurabilityNotMet):
                 raise
             except StoreError as error:
-                pending.trouble = error
+                unconfirmed.error = error
 
-    async def _connection(self, pending: PendingWrite) -> Connection:
-        deadline = pending.deadline
-        if pending.write.may_be_done:
+    async def _connection(self, unconfirmed: UnconfirmedWrite) -> Connection:
+        deadline = unconfirmed.deadline
+        if unconfirmed.write.may_be_done:
             # To widen a memory is to clear it, and a resend needs what is in there.
-            return await self._link.connection(within_s=left_s(deadline), waits=deadline.waits)
-        return await self._prepared(deadline)
+            return await self._link.connection(within_s=deadline.left_s, waits=deadline.waits)
+        return await self._connect(deadline)
 
-    async def hear(self, sent: SentWrite) -> list[AddMark] | None:
-        """What became of a write that has left; None: it is to be confirmed."""
-        write = sent.write
-        try:
-            replies = await _replies(sent.answers)
-            # A script that the server forgot was not run: as if nothing had been sent.
-            if not is_forgotten(replies[0]):
-                return self.accept(write, replies)
-            write.may_be_done = False
-        except QueueFull:
-            raise
-        except StoreError as error:
-            write.may_be_done = may_have_added(write, error)
-            sent.trouble = error
-        return None
-
-    def accept(self, write: AddWrite, replies: list[Reply]) -> list[AddMark]:
-        """The marks of a confirmed write; raises what the server refused."""
-        marks = write.marks(replies)
-        if marks is not None:
-            return marks
-        cap = self._settings.max_stream_len
-        assert cap is not None, "only a capped queue can be full"
-        raise QueueFull(self._queue, cap, ids_of(write.jobs))
-
-    def too_late(
-        self, jobs: Sequence[NewJob], limit_ms: int, pending: PendingWrite | None = None
-    ) -> StoreError:
-        """What a call hears whose time is over; None: nothing of it was ever sent."""
-        may_be_done = pending is not None and pending.write.may_be_done
-        trouble = None if pending is None else pending.trouble
-        if trouble is not None and not may_be_done and not isinstance(trouble, ConnectionLost):
-            # It is there, and says itself why it cannot take the jobs yet.
-            return about(trouble, ids_of(jobs))
-        rule = f"within {limit_ms / 1000:g} s (add_timeout_ms) and did not"
-        lost = self._lost(jobs, rule, may_be_done=may_be_done)
-        lost.__cause__ = trouble or self._link.refusal
-        return lost
-
-    def unsent(self, pending: PendingWrite, error: StoreError) -> StoreError:
-        """No connection could be had for a write, this time."""
-        write = pending.write
-        if isinstance(error, ServerUnreachable) and not write.may_be_done:
-            return about(error, ids_of(write.jobs))
-        return self._ended(write, error)
+    def _refit(self, unconfirmed: UnconfirmedWrite) -> None:
+        """Leave out jobs whose callers heard that they are not added, and suit the server."""
+        if not unconfirmed.write.may_be_done:
+            unconfirmed.leave_out_gone(self._encoder.encode_ready)
+        unconfirmed.write = self._encoder.refitted(unconfirmed.write)
 
     async def _exchange(self, connection: Connection, write: AddWrite) -> list[AddMark]:
         was_done, write.may_be_done = write.may_be_done, True
         try:
-            replies, confirmed = await self._send(connection, write.pieces())
+            replies, confirmed = await self._ask(connection, write.pieces())
             if is_forgotten(replies[0]):
-                pieces = [(write.request_with_text(), 1)]
-                replies, confirmed = await self._send(connection, pieces)
+                pieces = ((write.request_with_text(), 1),)
+                replies, confirmed = await self._ask(connection, pieces)
             marks = self.accept(write, replies)
-        except StoreError as trouble:
-            write.may_be_done = was_done or may_have_added(write, trouble)
+        except StoreError as error:
+            write.may_be_done = was_done or may_have_added(write, error)
             raise
         if confirmed is not None and self._confirmation is not None:
             # What was refused needs no copies, and never comes here.
             await self._confirmation.check(confirmed, ids_of(write.jobs))
         return marks
 
-    async def _send(
+    async def _ask(
         self, connection: Connection, pieces: Pieces
     ) -> tuple[list[Reply], asyncio.Future[list[Reply]] | None]:
         """One round trip; a durability class asks for copies right behind the write."""
         confirmation = self._confirmation
-        if confirmation is None:
-            return await _replies(send_pieces(connection, pieces)), None
-        answers = send_pieces(connection, pieces, block_ms=confirmation.block_ms)
-        confirmed = confirmation.of_all_sent(connection)
-        return await _replies(answers), confirmed
+        ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        block_ms = 0 if confirmation is None else confirmation.block_ms
+        send_pieces(connection, pieces, partial(_set_unless_done, ended), block_ms=block_ms)
+        confirmed = None if confirmation is None else confirmation.of_all_sent(connection)
+        return replies_of(await ended), confirmed
 
-    def _raise_unless_resendable(self, pending: PendingWrite, trouble: StoreError) -> None:
-        write, deadline = pending.write, pending.deadline
-        is_lost = isinstance(trouble, ConnectionLost)
-        if left_s(deadline) <= 0 and is_lost:
-            late = self.too_late(write.jobs, deadline.limit_ms, pending)
+    def accept(self, write: AddWrite, replies: list[Reply]) -> list[AddMark]:
+        """The marks of a confirmed write; raises what the server refused."""
+        marks = write.marks(replies)
+        return self._encoder.refuse_full(write.jobs) if marks is None else marks
+
+    def too_late(
+        self, jobs: Sequence[NewJob], limit_ms: int, unconfirmed: UnconfirmedWrite | None = None
+    ) -> StoreError:
+        """The error for a call whose time is over; None: nothing of it was ever sent."""
+        may_be_done = unconfirmed is not None and unconfirmed.write.may_be_done
+        error = None if unconfirmed is None else unconfirmed.error
+        if error is not None and not may_be_done and not isinstance(error, ConnectionLost):
+            # The server is there, and says itself why it cannot take the jobs yet.
+            return about(error, ids_of(jobs))
+        rule = f"within {limit_ms / 1000:g} s (add_timeout_ms) and did not"
+        lost = self._lost(jobs, rule, may_be_done=may_be_done)
+        lost.__cause__ = error or self._link.refusal
+        return lost
+
+    def _unsent(self, unconfirmed: UnconfirmedWrite, error: StoreError) -> StoreError:
+        """No connection could be had for a write, this time."""
+        write = unconfirmed.write
+        if isinstance(error, ServerUnreachable) and not write.may_be_done:
+            return about(error, ids_of(write.jobs))
+        return self._ended(write, error)
+
+    def _raise_unless_resendable(self, unconfirmed: UnconfirmedWrite, error: StoreError) -> None:
+        write, deadline = unconfirmed.write, unconfirmed.deadline
+        is_lost = isinstance(error, ConnectionLost)
+        if deadline.left_s <= 0 and is_lost:
+            late = self.too_late(write.jobs, deadline.limit_ms, unconfirmed)
             raise late from late.__cause__
         # An error reply to a write that no one remembers may follow jobs that were added.
         may_resend = deadline.waits or (is_lost and not write.may_be_done)
-        may_go_on = left_s(deadline) > 0 and may_resend and not self._link.is_closed
-        if not may_go_on or not (is_lost or is_worth_resending(trouble)):
-            raise self._ended(write, trouble) from trouble.__cause__
+        may_go_on = deadline.left_s > 0 and may_resend and not self._link.is_closed
+        if not may_go_on or not (is_lost or is_worth_resending(error)):
+            raise self._ended(write, error) from error.__cause__
 
-    def _ended(self, write: AddWrite, trouble: StoreError) -> StoreError:
-        """The same trouble for the callers whose jobs these are, with its true outcome."""
-        if not isinstance(trouble, ConnectionLost):
-            return trouble
-        lost = self._lost(write.jobs, f"and did not ({trouble})", may_be_done=write.may_be_done)
-        lost.__cause__ = trouble
+    def _ended(self, write: AddWrite, error: StoreError) -> StoreError:
+        """The same error for the callers whose jobs these are, with its true outcome."""
+        if not isinstance(error, ConnectionLost):
+            return error
+        lost = self._lost(write.jobs, f"and did not ({error})", may_be_done=write.may_be_done)
+        lost.__cause__ = error
         return lost
 
     def _lost(self, jobs: Sequence[NewJob], rule: str, *, may_be_done: bool) -> ConnectionLost:
@@ -305,25 +382,57 @@ class AddSender:
         )
 
 
-def left_s(deadline: AddDeadline) -> float:
-    """How much of the time is left."""
-    return deadline.at_s - asyncio.get_running_loop().time()
+def send_pieces(
+    connection: Connection, pieces: Pieces, on_end: OnEnd, *, block_ms: int = 0
+) -> None:
+    """Send each piece as soon as it is encoded; `on_end` hears of all replies together.
+
+    The caller is one that `Connection.check_caller` lets pass.
+    """
+    if isinstance(pieces, tuple) and len(pieces) == 1:
+        ((request, reply_count),) = pieces
+        connection.post(request, reply_count, on_end, block_ms=block_ms)
+        return
+    gathered = _GatheredReplies(on_end)
+    for request, reply_count in pieces:
+        gathered.expect()
+        connection.post(request, reply_count, gathered.add, block_ms=block_ms)
+    gathered.all_sent()
 
 
-def ids_of(*parts: Sequence[NewJob]) -> list[str]:
-    return [job.job_id for part in parts for job in part]
+class _GatheredReplies:
+    """The replies to the pieces of one write, or the first loss among them."""
+
+    def __init__(self, on_end: OnEnd) -> None:
+        self._on_end = on_end
+        self._replies: list[Reply] = []
+        self._lost: ConnectionLost | None = None
+        # The sender itself counts until all pieces have left.
+        self._missing = 1
+
+    def expect(self) -> None:
+        self._missing += 1
+
+    def add(self, end: End) -> None:
+        if not isinstance(end, ConnectionLost):
+            self._replies += end
+        elif self._lost is None:
+            # Where one piece was answered, the write as a whole has left.
+            self._lost = ConnectionLost(str(end)) if self._replies else end
+        self.all_sent()
+
+    def all_sent(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._on_end(self._replies if self._lost is None else self._lost)
 
 
-async def _replies(answers: Answers) -> list[Reply]:
-    return [reply for answer in answers for reply in await answer]
-
-
-def may_have_added(write: AddWrite, trouble: StoreError) -> bool:
+def may_have_added(write: AddWrite, error: StoreError) -> bool:
     """Whether a send that ended like this may have added jobs, where none was added before."""
     # An error reply that names some of the jobs came with replies that added the others.
-    return may_have_left(trouble) or 0 < len(trouble.job_ids) < len(write.jobs)
+    return may_have_left(error) or 0 < len(error.job_ids) < len(write.jobs)
 
 
-def may_have_left(trouble: StoreError) -> bool:
-    """Whether what was asked may have been done all the same."""
-    return isinstance(trouble, ConnectionLost) and trouble.outcome == "unknown"
+def _set_unless_done(ended: asyncio.Future[End], end: End) -> None:
+    if not ended.done():
+        ended.set_result(end)

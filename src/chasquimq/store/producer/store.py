@@ -10,14 +10,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from chasquimq.errors import ConnectionLost, DurabilityNotMet, ServerUnreachable, StoreError
+from chasquimq.errors import ConnectionLost, DurabilityNotMet, StoreError
 from chasquimq.model.job_options import SERVER, Durability
 from chasquimq.store.events import DelayEvents
-from chasquimq.store.net import script
 from chasquimq.store.net.abilities import Abilities, probe
 from chasquimq.store.net.connection import Connection, pack
-from chasquimq.store.net.errors import about, is_worth_resending
-from chasquimq.store.net.reconnect import Link, pause
+from chasquimq.store.net.errors import about
+from chasquimq.store.net.reconnect import Deadline, Link
 from chasquimq.store.net.rights import (
     NATIVE_ADD,
     PLAIN_ADD,
@@ -27,28 +26,24 @@ from chasquimq.store.net.rights import (
     needs,
     refusal_of,
 )
-from chasquimq.store.producer.batcher import Outbox
-from chasquimq.store.producer.sender import AddSender, Confirmation, ids_of, left_s, may_have_left
-from chasquimq.store.producer.unconfirmed import Deadlines, UnconfirmedBytes, Window
+from chasquimq.store.net.script import REQUEST_TTL_S, ScriptRequest
+from chasquimq.store.producer.durability import Confirmation
+from chasquimq.store.producer.sender import AddSender
+from chasquimq.store.producer.unconfirmed import UnconfirmedBytes, UnconfirmedJobs
 from chasquimq.store.producer.writes import (
     COSTLY_JOBS_PER_WRITE_MAX,
     JOBS_PER_WRITE_MAX,
-    AddDeadline,
+    AddEncoder,
     AddMark,
     AddWrite,
     Chunk,
-    DelayWrite,
-    PendingWrite,
-    PlainWrite,
-    ScriptWrite,
-    SentWrite,
     chunks,
+    has_own_ids,
+    ids_of,
     payload_bytes,
-    send_pieces,
 )
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.new_job import NewJob
-from chasquimq.wire.stream_entry import XaddTemplate
 
 if TYPE_CHECKING:
     from chasquimq.settings import AbilitySettings, ConnectionSettings, ProducerSettings
@@ -57,12 +52,8 @@ if TYPE_CHECKING:
 # The server remembers this many ids for each producer; more must never be unconfirmed at once.
 _UNCONFIRMED_MAX = 10_000
 _GROUP = "default"
-# How long a request's answer is remembered for a resend.
-_REQUEST_TTL_S = 60
 _CANCELS_PER_CALL_MAX = 50
-# Only ids of callers have a window.
-_UNUSED_MS = 1
-_wait_of, _digest_of = attrgetter("wait"), attrgetter("digest")
+_wait_of = attrgetter("wait")
 
 
 class ProducerStore:
@@ -87,22 +78,18 @@ class ProducerStore:
             connection, name="chasqui-producer", prepare=self._prepare,
             patience_s=self._command_ms / 1000,
         )  # fmt: skip
-        self.window = Window(_UNCONFIRMED_MAX)
+        self.unconfirmed_jobs = UnconfirmedJobs(_UNCONFIRMED_MAX)
         self.unconfirmed = UnconfirmedBytes(settings.unconfirmed_max_bytes)
-        self.deadlines = Deadlines()
+        self.encoder = AddEncoder(self.keys, settings, self.producer_id)
+        self._waits = settings.resend and settings.add_timeout_ms > 0
         self.sender = AddSender(
-            queue, settings, self.link, self.confirmation, self._connection, self._fit
-        )
+            self.link, self.encoder, self.confirmation, self._connection,
+            self.unconfirmed_jobs, self.unconfirmed,
+            settings.add_timeout_ms or self._command_ms, waits=self._waits,
+        )  # fmt: skip
         self.queue = queue
         self._settings = settings
-        # Under a cap each job is judged alone, so that one too many refuses only itself.
-        self._is_capped = settings.max_stream_len is not None
         self._wanted = abilities
-        self._abilities: Abilities | None = None
-        self._plain = XaddTemplate(self.keys.stream, producer_id=None)
-        self._gated = XaddTemplate(self.keys.stream, producer_id=self.producer_id)
-        self._waits = settings.resend and settings.add_timeout_ms > 0
-        self._outbox = Outbox(self, settings.add_timeout_ms or self._command_ms, waits=self._waits)
         self._delay_events: DelayEvents | None = None
         if settings.events_enabled:
             self._delay_events = DelayEvents(queue, settings.events_max_stream_len, self.link)
@@ -115,10 +102,12 @@ class ProducerStore:
     async def abilities(self) -> Abilities:
         """What the server can do, asked once for each connection."""
         await self.link.connection()
-        assert self._abilities is not None, "a connection probes the server before it is used"
-        return self._abilities
+        assert self.encoder.abilities is not None, (
+            "a connection probes the server before it is used"
+        )
+        return self.encoder.abilities
 
-    def deadline(self, timeout_ms: int | None = None) -> AddDeadline:
+    def deadline(self, timeout_ms: int | None = None) -> Deadline:
         """Until when a call that begins now must be answered; None: as the settings say.
 
         With 0 it waits for an answer, but not for a server that is away.
@@ -126,9 +115,9 @@ class ProducerStore:
         given_ms = self._settings.add_timeout_ms if timeout_ms is None else timeout_ms
         limit_ms = given_ms or self._command_ms
         at_s = asyncio.get_running_loop().time() + limit_ms / 1000
-        return AddDeadline(at_s, limit_ms, self._settings.resend and given_ms > 0)
+        return Deadline(at_s, limit_ms, self._settings.resend and given_ms > 0)
 
-    async def room(self, deadline: AddDeadline) -> None:
+    async def room(self, deadline: Deadline) -> None:
         """Wait for a turn to encode and add, where too much is unconfirmed.
 
         Raises:
@@ -147,20 +136,20 @@ class ProducerStore:
             ) from self.link.refusal
 
     def add(
-        self, job: NewJob, unique_ms: int, deadline: AddDeadline | None = None
+        self, job: NewJob, unique_ms: int, deadline: Deadline | None = None
     ) -> Awaitable[AddMark]:
         """Add one job; it leaves at once, or with the others of this loop tick."""
         connection = self._prepared
-        is_alone = self._is_capped or job.digest or job.wait is not None
+        is_alone = self.encoder.is_capped or job.digest or job.wait is not None
         if is_alone or connection is None or not connection.is_open:
             return self._add_alone(job, unique_ms, deadline or self.deadline())
         if deadline is not None and deadline.waits is not self._waits:
             # What is sent together is sent again together.
             return self._add_alone(job, unique_ms, deadline)
-        return self._outbox.put(job, connection, deadline)
+        return self.sender.add(job, connection, deadline)
 
     def add_many(
-        self, jobs: Sequence[NewJob], unique_ms: int, deadline: AddDeadline | None = None
+        self, jobs: Sequence[NewJob], unique_ms: int, deadline: Deadline | None = None
     ) -> Awaitable[list[AddMark]]:
         """Add jobs in writes of at most a thousand; the marks come in the same order.
 
@@ -168,13 +157,14 @@ class ProducerStore:
         until the server has answered. Each write that is confirmed gives the next one as long.
         """
         size = payload_bytes(jobs)
-        parts = chunks(jobs, size)
         deadline = deadline or self.deadline()
-        sent = self._send_at_once(parts, unique_ms, deadline)
-        if sent is None:
-            return self._add_all(jobs, unique_ms, size, deadline)
-        self.unconfirmed.take(size)
-        return self._write_all(parts, unique_ms, deadline, sent)
+        connection = None if self.confirmation is not None else self._ready_connection()
+        if connection is not None and len(chunks(jobs, size)) == 1:
+            write = self._write_ready(jobs, unique_ms)
+            if write is not None:
+                self.unconfirmed.take(size)
+                return self.sender.add_bulk(write, size, deadline, connection)
+        return self._add_all(jobs, unique_ms, size, deadline)
 
     async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
         """Remove delayed jobs; True: that job will never run."""
@@ -187,11 +177,11 @@ class ProducerStore:
                 raise about(error, job_ids[at:]) from error.__cause__
         return [mark == 1 for mark in marks]
 
-    async def _add_alone(self, job: NewJob, unique_ms: int, deadline: AddDeadline) -> AddMark:
+    async def _add_alone(self, job: NewJob, unique_ms: int, deadline: Deadline) -> AddMark:
         return (await self._add_all([job], unique_ms, len(job.payload), deadline))[0]
 
     async def _add_all(
-        self, jobs: Sequence[NewJob], unique_ms: int, size: int, deadline: AddDeadline
+        self, jobs: Sequence[NewJob], unique_ms: int, size: int, deadline: Deadline
     ) -> list[AddMark]:
         self.unconfirmed.take(size)
         try:
@@ -201,12 +191,12 @@ class ProducerStore:
             raise
         later = [job for job in jobs if job.wait is not None]
         if not later:
-            return await self._write_all(_cut(jobs, size), unique_ms, deadline)
+            return await self._add_parts(_cut(jobs, size), unique_ms, deadline)
         ready = [job for job in jobs if job.wait is None]
         later_size = payload_bytes(later)
         later_parts = chunks(later, later_size, COSTLY_JOBS_PER_WRITE_MAX)
         parts = [*_cut(ready, size - later_size), *later_parts]
-        marks = await self._write_all(parts, unique_ms, deadline)
+        marks = await self._add_parts(parts, unique_ms, deadline)
         ready_marks, later_marks = iter(marks[: len(ready)]), iter(marks[len(ready) :])
         return [next(ready_marks if job.wait is None else later_marks) for job in jobs]
 
@@ -227,105 +217,40 @@ class ProducerStore:
         keys = [self.keys.delayed, self.keys.dix, self.keys.token(secrets.token_hex(12))]
         for job_id in job_ids:
             keys += (self.keys.didx(job_id), self.keys.dlid(job_id), self.keys.uniq(job_id))
-        return await self.request("cancel", keys, _REQUEST_TTL_S, *job_ids, *cursor)
+        return await self.request("cancel", keys, REQUEST_TTL_S, *job_ids, *cursor)
 
     async def request(
         self,
         name: str,
         keys: Sequence[str],
         *args: Part,
-        deadline: AddDeadline | None = None,
+        deadline: Deadline | None = None,
     ) -> Reply:
         """Run a script that remembers its answer by a token, until the server has answered.
 
         It takes no longer than an add or one command may, whichever is shorter.
         """
-        act = _Act(name, keys, args, deadline or self._request_deadline())
-        try:
-            async with asyncio.timeout_at(act.deadline.at_s):
-                return await self._run_until_answered(act)
-        except TimeoutError:
-            raise self._unanswered(act) from (act.trouble or self.link.refusal)
+        request = ScriptRequest(name, keys, args, deadline or self._request_deadline())
+        return await request.run(
+            self.link, lambda connection: self._permit(connection, lambda: [PRODUCER[name]])
+        )
 
-    def _request_deadline(self) -> AddDeadline:
+    def _request_deadline(self) -> Deadline:
         usual = self.deadline()
         if usual.limit_ms <= self._command_ms:
             return usual
         at_s = usual.at_s - (usual.limit_ms - self._command_ms) / 1000
-        return AddDeadline(at_s, self._command_ms, usual.waits)
+        return Deadline(at_s, self._command_ms, usual.waits)
 
-    async def _run_until_answered(self, act: _Act) -> Reply:
-        deadline = act.deadline
-        while True:
-            try:
-                connection = await self.link.connection(
-                    within_s=left_s(deadline), waits=deadline.waits
-                )
-                await self._permit(connection, lambda: [PRODUCER[act.name]])
-                return await act.run(connection)
-            except StoreError as error:
-                # Once it may have been done, no later trouble can say that it was not.
-                trouble = act.trouble if act.may_be_done and act.trouble else error
-                act.trouble = trouble
-                is_over = left_s(deadline) <= 0 or not deadline.waits
-                if is_over or not is_worth_resending(error) or self.link.is_closed:
-                    raise self._ended(act, trouble) from trouble.__cause__
-                self.link.heed(error)
-                await pause(error)
-
-    def _ended(self, act: _Act, trouble: StoreError) -> StoreError:
-        if not isinstance(trouble, ConnectionLost) or isinstance(trouble, ServerUnreachable):
-            return trouble
-        outcome = "unknown" if act.may_be_done else "not_done"
-        return ConnectionLost(str(trouble), job_ids=trouble.job_ids, outcome=outcome)
-
-    def _unanswered(self, act: _Act) -> ConnectionLost:
-        outcome, hint = "not_done", "nothing was done: ask again when it is back"
-        if act.may_be_done:
-            outcome, hint = "unknown", "it may be done or not: look before you ask again"
-        return ConnectionLost(
-            f"the server at {self.link.address} must answer within "
-            f"{act.deadline.limit_ms / 1000:g} s and did not; {hint}",
-            outcome=outcome,
-        )
-
-    def _send_at_once(
-        self, parts: Sequence[Chunk], unique_ms: int, deadline: AddDeadline
-    ) -> SentWrite | None:
-        connection = self.link.current
-        if connection is None or connection is not self._prepared or self.confirmation is not None:
-            return None
-        if len(parts) != 1 or any(map(_wait_of, parts[0][0])):
-            return None
-        jobs, _ = parts[0]
-        has_ids = any(map(_digest_of, jobs))
-        if has_ids and len(jobs) > COSTLY_JOBS_PER_WRITE_MAX:
-            return None
-        is_scripted = has_ids or self._is_capped
-        write = self.spell(jobs, unique_ms) if is_scripted else self.spell_ready(jobs)
-        if not self.window.try_enter(len(jobs)):
-            return None
-        try:
-            write.may_be_done = True
-            answers = send_pieces(connection, write.pieces())
-            return SentWrite(write, deadline, answers)
-        except BaseException:
-            self.window.leave(len(jobs))
-            raise
-
-    async def _write_all(
-        self,
-        parts: Sequence[Chunk],
-        unique_ms: int,
-        deadline: AddDeadline,
-        sent: SentWrite | None = None,
+    async def _add_parts(
+        self, parts: Sequence[Chunk], unique_ms: int, deadline: Deadline
     ) -> list[AddMark]:
-        """Write what was taken from `unconfirmed`, and give it back part by part."""
+        """Add what was taken from `unconfirmed`, part by part; each gives its bytes back."""
         marks: list[AddMark] = []
         unmet: list[DurabilityNotMet] = []
-        for at, (jobs, size) in enumerate(parts):
+        for at, part in enumerate(parts):
             try:
-                marks += await self._write(jobs, size, unique_ms, deadline, sent)
+                marks += await self._add_part(part, unique_ms, deadline)
             except DurabilityNotMet as error:
                 # These jobs are written; the rest must be too, and then the caller hears of all.
                 unmet.append(error)
@@ -334,9 +259,8 @@ class ProducerStore:
                 self.unconfirmed.free(sum(size for _, size in rest))
                 if not isinstance(error, StoreError):
                     raise
-                # Who catches it must learn of every job that is not surely in the queue.
-                failed = error.job_ids or ids_of(jobs)
-                unsure = [*failed, *ids_of(*[jobs for jobs, _ in rest])]
+                # The caller must learn of every job that is not surely in the queue.
+                unsure = [*error.job_ids, *ids_of(*[jobs for jobs, _ in rest])]
                 raise about(error, unsure) from error.__cause__
             if len(parts) > 1:
                 # The server gets on: a bulk is not too late because it is large.
@@ -345,95 +269,32 @@ class ProducerStore:
             raise about(unmet[0], [job_id for error in unmet for job_id in error.job_ids])
         return marks
 
-    async def _write(
-        self,
-        jobs: Sequence[NewJob],
-        size: int,
-        unique_ms: int,
-        deadline: AddDeadline,
-        sent: SentWrite | None,
-    ) -> list[AddMark]:
-        place = _Place(self, jobs, size, sent)
+    async def _add_part(self, part: Chunk, unique_ms: int, deadline: Deadline) -> list[AddMark]:
+        jobs, size = part
         try:
-            marks = None if sent is None else await self._heard(sent)
-            if marks is None:
-                async with asyncio.timeout_at(deadline.at_s):
-                    marks = await self._confirmed(jobs, unique_ms, deadline, place)
-        except TimeoutError:
-            place.leave_when_answered()
-            late = self.sender.too_late(jobs, deadline.limit_ms, place.pending)
-            raise late from late.__cause__
-        except asyncio.CancelledError:
-            place.leave_when_answered()
-            raise
+            write = self.encoder.encode(jobs, unique_ms)
         except BaseException:
-            place.leave()
+            self.unconfirmed.free(size)
             raise
-        place.leave()
+        marks = await self.sender.add_bulk(write, size, deadline, self._ready_connection())
         if self._delay_events is not None:
             self._delay_events.added(jobs, marks)
         return marks
 
-    async def _heard(self, sent: SentWrite) -> list[AddMark] | None:
-        # A timer of its own would cost each bulk more than all that is shared here.
-        self.deadlines.watch(sent)
-        try:
-            return await self.sender.hear(sent)
-        finally:
-            self.deadlines.forget(sent)
+    def _ready_connection(self) -> Connection | None:
+        """The open connection, if it is ready for adds."""
+        connection = self.link.current
+        return connection if connection is self._prepared else None
 
-    async def _confirmed(
-        self, jobs: Sequence[NewJob], unique_ms: int, deadline: AddDeadline, place: _Place
-    ) -> list[AddMark]:
-        if place.pending is None:
-            await self.window.enter(len(jobs))
-            place.entered_count = len(jobs)
-            place.pending = PendingWrite(self.spell(jobs, unique_ms), deadline)
-        return await self.sender.confirm(place.pending)
-
-    def spell(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite:
-        """The cheapest spelling that keeps the promises these jobs ask for."""
-        if jobs[0].wait is not None:
-            return DelayWrite(jobs, self.keys, self._settings, unique_ms)
-        if self._needs_script(jobs):
-            return ScriptWrite(jobs, self.keys, self._settings, unique_ms)
-        return self.spell_ready(jobs)
-
-    def _needs_script(self, jobs: Sequence[NewJob]) -> bool:
-        return self._is_capped or any(map(_digest_of, jobs))
-
-    def spell_ready(self, jobs: Sequence[NewJob]) -> AddWrite:
-        """The same for jobs that are ready now, under fresh ids and no cap."""
-        assert self._abilities is not None, "a connection probes the server before it is used"
-        if not self._settings.resend:
-            return PlainWrite(jobs, self._plain)
-        if self._abilities.idempotent_add:
-            return PlainWrite(jobs, self._gated)
-        return ScriptWrite(jobs, self.keys, self._settings, _UNUSED_MS)
-
-    def _fit(self, pending: PendingWrite) -> None:
-        """Bring a write into the form in which it may leave now.
-
-        That is without jobs whose callers heard that they are not added, and for the server that
-        answers now, which may be of another kind.
-
-        Raises:
-            ConnectionLost: jobs may be added already, and this server would not recognise them.
-        """
-        assert self._abilities is not None, "a connection probes the server before it is used"
-        if not pending.write.may_be_done:
-            pending.leave_out_gone(self.spell_ready)
-        write = pending.write
-        if not self._settings.resend or write.jobs[0].wait is not None:
-            return
-        by_server, is_plain = self._abilities.idempotent_add, isinstance(write, PlainWrite)
-        if is_plain is by_server or self._needs_script(write.jobs):
-            return
-        if not write.may_be_done:
-            pending.write = self.spell_ready(write.jobs)
-        elif is_plain:
-            raise _not_recognised(write.jobs)
-        # Every server knows scripts, and one with the same jobs has the token of this write too.
+    def _write_ready(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite | None:
+        """One write for all jobs; None: they need several, or what `_connect` looks at."""
+        if any(map(_wait_of, jobs)):
+            return None
+        if not self.encoder.needs_script(jobs):
+            return self.encoder.encode_ready(jobs)
+        if has_own_ids(jobs) and len(jobs) > COSTLY_JOBS_PER_WRITE_MAX:
+            return None
+        return self.encoder.encode(jobs, unique_ms)
 
     @property
     def events_dropped_count(self) -> int:
@@ -449,29 +310,29 @@ class ProducerStore:
         """Close the connection; what was not confirmed hears that its outcome is unknown."""
         if self._delay_events is not None:
             self._delay_events.flush()
-        self.deadlines.close()
+        self.sender.close()
         await self.link.close()
 
-    async def _connect(self, jobs: Sequence[NewJob], deadline: AddDeadline) -> None:
+    async def _connect(self, jobs: Sequence[NewJob], deadline: Deadline) -> None:
         """Have a connection that may add these jobs; where there is none, nothing has left."""
         try:
             async with asyncio.timeout_at(deadline.at_s):
                 connection = await self.link.connection(
-                    within_s=left_s(deadline), waits=deadline.waits
+                    within_s=deadline.left_s, waits=deadline.waits
                 )
                 await self._permit(connection, lambda: self._roles(jobs))
         except TimeoutError:
             late = self.sender.too_late(jobs, deadline.limit_ms)
             raise late from late.__cause__
         except StoreError as error:
-            if left_s(deadline) <= 0 and isinstance(error, ConnectionLost):
+            if deadline.left_s <= 0 and isinstance(error, ConnectionLost):
                 late = self.sender.too_late(jobs, deadline.limit_ms)
                 raise late from late.__cause__
             raise about(error, ids_of(jobs)) from error.__cause__
 
-    async def _connection(self, deadline: AddDeadline) -> Connection:
+    async def _connection(self, deadline: Deadline) -> Connection:
         """The open connection, to a server that remembers as many ids as a resend may need."""
-        connection = await self.link.connection(within_s=left_s(deadline), waits=deadline.waits)
+        connection = await self.link.connection(within_s=deadline.left_s, waits=deadline.waits)
         if connection is self._prepared:
             return connection
         async with self._preparing:
@@ -505,14 +366,14 @@ class ProducerStore:
         except StoreError:
             return  # the act itself meets the same trouble, and knows what to do about it
         self._asked = connection
-        if self._abilities and "xgroup|create" in self._missing:
+        if self.encoder.abilities and "xgroup|create" in self._missing:
             # The memory of ids cannot be widened; a script remembers instead.
-            self._abilities = replace(self._abilities, idempotent_add=False)
+            self.encoder.abilities = replace(self.encoder.abilities, idempotent_add=False)
 
     def _roles(self, jobs: Sequence[NewJob]) -> list[Role]:
         roles = [PRODUCER["schedule"]] if any(map(_wait_of, jobs)) else []
         ready = [job for job in jobs if job.wait is None]
-        if self._needs_script(ready):
+        if self.encoder.needs_script(ready):
             roles.append(PRODUCER["add"])
         elif ready:
             roles.append(self._plain_role())
@@ -521,18 +382,16 @@ class ProducerStore:
     def _plain_role(self) -> Role:
         if not self._settings.resend:
             return PLAIN_ADD
-        assert self._abilities is not None, "a connection probes the server before it is used"
-        return NATIVE_ADD if self._abilities.idempotent_add else PRODUCER["add"]
+        return NATIVE_ADD if self.encoder.has_idempotent_add else PRODUCER["add"]
 
     async def _prepare(self, connection: Connection) -> None:
-        self._abilities = await probe(connection, self.keys, self._wanted)
+        self.encoder.abilities = await probe(connection, self.keys, self._wanted)
         if self.confirmation is not None:
             await self.confirmation.probe(connection)
 
     @property
     def _remembers_natively(self) -> bool:
-        assert self._abilities is not None, "a connection probes the server before it is used"
-        return self._abilities.idempotent_add and self._settings.resend
+        return self.encoder.has_idempotent_add and self._settings.resend
 
     async def _widen_memory(self, connection: Connection) -> None:
         if not self._remembers_natively:
@@ -550,68 +409,10 @@ class ProducerStore:
             raise made if isinstance(made, StoreError) and _is_no_key(told) else told
 
 
-class _Act:
-    """A script call until it is answered."""
-
-    def __init__(
-        self, name: str, keys: Sequence[str], args: Sequence[Part], deadline: AddDeadline
-    ) -> None:
-        self.name = name
-        self.deadline = deadline
-        # Whether the server may have done it; true while an answer is awaited.
-        self.may_be_done = False
-        self.trouble: StoreError | None = None
-        self._keys = keys
-        self._args = args
-
-    async def run(self, connection: Connection) -> Reply:
-        was_done, self.may_be_done = self.may_be_done, True
-        try:
-            return await script.run(connection, self.name, self._keys, *self._args)
-        except StoreError as error:
-            self.may_be_done = was_done or may_have_left(error)
-            raise
-
-
-class _Place:
-    """What a write takes of the window and of the bytes until it is confirmed."""
-
-    __slots__ = ("_size", "_store", "entered_count", "pending")
-
-    def __init__(
-        self, store: ProducerStore, jobs: Sequence[NewJob], size: int, sent: SentWrite | None
-    ) -> None:
-        self._store = store
-        self._size = size
-        self.entered_count = 0 if sent is None else len(jobs)
-        self.pending: PendingWrite | None = sent
-
-    def leave(self) -> None:
-        self._store.window.leave(self.entered_count)
-        self._store.unconfirmed.free(self._size)
-
-    def leave_when_answered(self) -> None:
-        """The caller has gone, and its bytes may still be on their way to the server."""
-        connection = self._store.link.current
-        if connection is None or self.pending is None or not self.pending.write.may_be_done:
-            self.leave()
-        else:
-            connection.after_all_sent(self.leave)
-
-
 def _cut(jobs: Sequence[NewJob], size: int) -> Sequence[Chunk]:
     """Jobs that are ready now, in slices that the server is done with soon."""
-    has_ids = any(map(_digest_of, jobs))
-    return chunks(jobs, size, COSTLY_JOBS_PER_WRITE_MAX if has_ids else JOBS_PER_WRITE_MAX)
-
-
-def _not_recognised(jobs: Sequence[NewJob]) -> ConnectionLost:
-    return ConnectionLost(
-        "a write that may have been done must be sent again to a server that remembers it, and "
-        "the one that answers now lacks XADD IDMP, by which it was sent: the jobs may have been "
-        "added or not; look for them before you add them again",
-        job_ids=ids_of(jobs),
-    )
+    is_costly = has_own_ids(jobs)
+    return chunks(jobs, size, COSTLY_JOBS_PER_WRITE_MAX if is_costly else JOBS_PER_WRITE_MAX)
 
 
 def _is_no_key(error: StoreError) -> bool:

@@ -1,20 +1,231 @@
-"""Bounds what is unconfirmed: jobs by `Window`, bytes by `UnconfirmedBytes`, time by `Deadlines`."""
+"""Tracks what the server has not confirmed yet: writes, their callers, limits and deadlines."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from chasquimq.errors import ConnectionLost, StoreError
+from chasquimq.store.net.errors import about
+from chasquimq.store.net.reconnect import Deadline
+from chasquimq.store.producer.writes import ADDED, AddMark, AddWrite, ids_of
+
+if TYPE_CHECKING:
+    from chasquimq.wire.new_job import NewJob
 
 # Calls whose time is over within this time are answered together.
 _SWEEP_GAP_S = 0.02
 
 
-class Window:
-    """A counting gate whose free side costs an addition."""
+class TooLate(Protocol):
+    """Makes the error for a call whose deadline has passed."""
+
+    def __call__(
+        self, jobs: Sequence[NewJob], limit_ms: int, unconfirmed: UnconfirmedWrite, /
+    ) -> StoreError: ...
+
+
+class UnconfirmedWrite:
+    """A write from its first send until its callers have heard what became of it.
+
+    Before it first leaves it may be encoded anew.
+    """
+
+    __slots__ = ("count", "error", "first_s", "is_inside", "size", "write")
+
+    write: AddWrite
+    # How the last send ended.
+    error: StoreError | None
+    # The first deadline of its callers; infinite where nobody is left to be answered.
+    first_s: float
+
+    def __init__(self, write: AddWrite, count: int, size: int) -> None:
+        self.write = write
+        self.count = count
+        self.size = size
+        # Whether it counts among the unconfirmed jobs.
+        self.is_inside = False
+        self.error = None
+
+    @property
+    def deadline(self) -> Deadline:
+        """Until when it may be sent; in the past where nobody waits for it any more."""
+        raise NotImplementedError
+
+    def confirmed(self, marks: list[AddMark]) -> None:
+        """Answer the callers: one mark a job."""
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> None:
+        """Raise the error to the callers."""
+        raise NotImplementedError
+
+    def answer_late(self, now_s: float) -> None:
+        """Answer the calls whose deadline has passed, and set `first_s` for the others."""
+        raise NotImplementedError
+
+    def leave_out_gone(self, encode: Callable[[Sequence[NewJob]], AddWrite]) -> None:
+        """Encode it without the jobs that nobody waits for any more; called before it leaves."""
+        raise NotImplementedError
+
+
+class BulkWrite(UnconfirmedWrite):
+    """A write whose jobs belong to one call."""
+
+    __slots__ = ("_deadline", "_too_late", "waiter")
+
+    def __init__(
+        self, write: AddWrite, size: int, deadline: Deadline, too_late: TooLate,
+        waiter: asyncio.Future[list[AddMark]],
+    ) -> None:  # fmt: skip
+        super().__init__(write, len(write.jobs), size)
+        self.waiter = waiter
+        self.first_s = deadline.at_s
+        self._deadline = deadline
+        self._too_late = too_late
+
+    @property
+    def deadline(self) -> Deadline:
+        return self._deadline._replace(at_s=-inf) if self.waiter.done() else self._deadline
+
+    def confirmed(self, marks: list[AddMark]) -> None:
+        if not self.waiter.done():
+            self.waiter.set_result(marks)
+
+    def failed(self, error: BaseException) -> None:
+        if self.waiter.done():
+            return
+        if isinstance(error, StoreError) and not error.job_ids:
+            error = about(error, ids_of(self.write.jobs))
+        self.waiter.set_exception(error)
+
+    def answer_late(self, now_s: float) -> None:
+        self.first_s = inf
+        if not self.waiter.done():
+            late = self._too_late(self.write.jobs, self._deadline.limit_ms, self)
+            self.waiter.set_exception(late)
+
+    def leave_out_gone(self, encode: Callable[[Sequence[NewJob]], AddWrite]) -> None:
+        if self.waiter.done():
+            raise _unwanted()
+
+
+AddWaiter = asyncio.Future[AddMark]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTerms:
+    """What holds for all adds of one producer; `own` are the deadlines of calls that have one."""
+
+    limit_ms: int
+    waits: bool
+    own: dict[AddWaiter, Deadline]
+    too_late: TooLate
+
+
+class SharedWrite(UnconfirmedWrite):
+    """A write whose jobs belong to as many calls.
+
+    A call without a deadline of its own has until `until_s`.
+    """
+
+    __slots__ = ("_terms", "_until_s", "waiters")
+
+    waiters: Sequence[AddWaiter]
+
+    def __init__(
+        self, write: AddWrite, size: int, waiters: Sequence[AddWaiter], terms: SharedTerms,
+        until_s: float,
+    ) -> None:  # fmt: skip
+        # As the class above does, without a call that each write would pay for.
+        self.write = write
+        self.count = len(waiters)
+        self.size = size
+        self.is_inside = False
+        self.error = None
+        self.waiters = waiters
+        self._terms = terms
+        self._until_s = self.first_s = until_s
+        if terms.own:
+            self.first_s = min(self._deadline_of(one).at_s for one in waiters)
+
+    @property
+    def deadline(self) -> Deadline:
+        """The last of those who still wait."""
+        waiting = [self._deadline_of(one).at_s for one in self.waiters if not one.done()]
+        terms = self._terms
+        return Deadline(max(waiting, default=-inf), terms.limit_ms, terms.waits)
+
+    def confirmed(self, marks: list[AddMark]) -> None:
+        for waiter, mark in zip(self.waiters, marks, strict=True):
+            if not waiter.done():
+                waiter.set_result(mark)
+
+    def failed(self, error: BaseException) -> None:
+        answer(self.waiters, _answers(self.write, error))
+
+    def answer_late(self, now_s: float) -> None:
+        """What these callers hear is true from now on."""
+        self.first_s = inf
+        for job, waiter in zip(self.write.jobs, self.waiters, strict=True):
+            if waiter.done():
+                continue
+            deadline = self._deadline_of(waiter)
+            if deadline.at_s > now_s:
+                self.first_s = min(self.first_s, deadline.at_s)
+                continue
+            late = self._terms.too_late([job], deadline.limit_ms, self)
+            waiter.set_exception(late)
+
+    def leave_out_gone(self, encode: Callable[[Sequence[NewJob]], AddWrite]) -> None:
+        pairs = zip(self.write.jobs, self.waiters, strict=True)
+        wanted = [(job, waiter) for job, waiter in pairs if not waiter.done()]
+        if len(wanted) == len(self.waiters):
+            return
+        if not wanted:
+            raise _unwanted()
+        self.write = encode([job for job, _ in wanted])
+        self.waiters = [waiter for _, waiter in wanted]
+
+    def _deadline_of(self, waiter: AddWaiter) -> Deadline:
+        own = self._terms.own.get(waiter)
+        if own is not None:
+            return own
+        return Deadline(self._until_s, self._terms.limit_ms, self._terms.waits)
+
+
+def answer(waiters: Sequence[AddWaiter], answers: Iterable[AddMark | BaseException]) -> None:
+    """Give each caller that still waits its mark or its error."""
+    for waiter, one in zip(waiters, answers, strict=True):
+        if waiter.done():
+            continue
+        if isinstance(one, BaseException):
+            waiter.set_exception(one)
+        else:
+            waiter.set_result(one)
+
+
+def _answers(write: AddWrite, error: BaseException) -> Iterator[AddMark | BaseException]:
+    """What each job of a failed write hears: the error is about all of them, or about some."""
+    if not isinstance(error, StoreError):
+        yield from [error] * len(write.jobs)
+        return
+    failed = set(error.job_ids) or {job.job_id for job in write.jobs}
+    for job in write.jobs:
+        yield about(error, [job.job_id]) if job.job_id in failed else ADDED
+
+
+def _unwanted() -> ConnectionLost:
+    return ConnectionLost("nobody waits for this write any more", outcome="not_done")
+
+
+class UnconfirmedJobs:
+    """Limits how many jobs are unconfirmed at once; to enter where there is room is an addition."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
@@ -102,17 +313,6 @@ class UnconfirmedBytes:
             turn.set_result(None)
 
 
-class Timed(Protocol):
-    """Something under way that belongs to calls with deadlines."""
-
-    # The first of these deadlines; infinite where nobody is left to be told.
-    first_s: float
-
-    def answer_late(self, now_s: float) -> None:
-        """Answer the calls whose deadline has passed, and set `first_s` for the others."""
-        ...
-
-
 class Deadlines:
     """Answers calls whose time is over.
 
@@ -121,17 +321,17 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._under_way: dict[Timed, None] = {}
+        self._under_way: dict[UnconfirmedWrite, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_at_s = inf
 
-    def watch(self, timed: Timed) -> None:
-        self._under_way[timed] = None
-        if timed.first_s < self._sweep_at_s:
-            self._sweep_at(timed.first_s)
+    def watch(self, write: UnconfirmedWrite) -> None:
+        self._under_way[write] = None
+        if write.first_s < self._sweep_at_s:
+            self._sweep_at(write.first_s)
 
-    def forget(self, timed: Timed) -> None:
-        self._under_way.pop(timed, None)
+    def forget(self, write: UnconfirmedWrite) -> None:
+        self._under_way.pop(write, None)
 
     def close(self) -> None:
         """Answer nobody any more."""
@@ -147,9 +347,9 @@ class Deadlines:
     def _sweep(self) -> None:
         now_s = asyncio.get_running_loop().time()
         self._timer, self._sweep_at_s = None, inf
-        for timed in self._under_way:
-            if timed.first_s <= now_s:
-                timed.answer_late(now_s)
-        next_s = min((timed.first_s for timed in self._under_way), default=inf)
+        for write in self._under_way:
+            if write.first_s <= now_s:
+                write.answer_late(now_s)
+        next_s = min((write.first_s for write in self._under_way), default=inf)
         if next_s < inf:
             self._sweep_at(max(next_s, now_s + _SWEEP_GAP_S))

@@ -1,33 +1,35 @@
-"""One write of up to a thousand adds, spelled so that sending it twice adds each job once."""
+"""Encodes up to a thousand adds as one write that adds each job once, however often it is sent."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import ConnectionLost, QueueFull, StoreError
 from chasquimq.store.net.script import script
 from chasquimq.wire.new_job import NewJob
+from chasquimq.wire.stream_entry import XaddTemplate
 
 if TYPE_CHECKING:
     from chasquimq.settings import ProducerSettings
-    from chasquimq.store.net.connection import Connection, Part, Reply
+    from chasquimq.store.net.abilities import Abilities
+    from chasquimq.store.net.connection import Part, Reply
     from chasquimq.wire.keys import QueueKeys
-    from chasquimq.wire.stream_entry import XaddTemplate
 
 JOBS_PER_WRITE_MAX = 1_000
 # Ids of callers and waits cost the server more a job: in writes of a thousand up to 20 ms.
 COSTLY_JOBS_PER_WRITE_MAX = 250
 BYTES_PER_WRITE_MAX = 1024 * 1024
 TOKEN_TTL_S = 120
-# Fewer jobs than this are spelled sooner than a second write leaves.
+# Fewer jobs than this are encoded sooner than a second write leaves.
 _PIECE_MIN = 128
 _PIECES_MAX = 8
+# Only ids of callers have a window.
+_UNUSED_MS = 1
+_payload_of, _digest_of = attrgetter("payload"), attrgetter("digest")
 
 
 # The jobs of one write, and how many bytes their payloads have.
@@ -68,59 +70,6 @@ class AddWrite(Protocol):
         ...
 
 
-# One for each piece that was sent.
-Answers = Sequence[asyncio.Future[list[Any]]]
-
-
-class AddDeadline(NamedTuple):
-    """Until when a call must be answered, in the time of its loop.
-
-    One that does not `wait` is not sent again, and does not outlast a server that is away.
-    """
-
-    at_s: float
-    limit_ms: int
-    waits: bool
-
-    def renewed(self, now_s: float) -> AddDeadline:
-        """As long again."""
-        return AddDeadline(now_s + self.limit_ms / 1000, self.limit_ms, self.waits)
-
-
-class PendingWrite:
-    """A write that is not confirmed yet; before it first leaves it may be spelled anew."""
-
-    __slots__ = ("deadline", "trouble", "write")
-
-    def __init__(self, write: AddWrite, deadline: AddDeadline) -> None:
-        self.write = write
-        self.deadline = deadline
-        # How the last send ended.
-        self.trouble: StoreError | None = None
-
-    def leave_out_gone(self, spell: Callable[[Sequence[NewJob]], AddWrite]) -> None:
-        """Spell it without the jobs that nobody waits for any more; called before it leaves."""
-
-
-class SentWrite(PendingWrite):
-    """A write of one call that has left at once."""
-
-    __slots__ = ("answers", "first_s")
-
-    def __init__(self, write: AddWrite, deadline: AddDeadline, answers: Answers) -> None:
-        super().__init__(write, deadline)
-        self.answers = answers
-        self.first_s = deadline.at_s
-
-    def answer_late(self, now_s: float) -> None:
-        self.first_s = inf
-        for answer in self.answers:
-            if not answer.done():
-                # What the connection brings later is for nobody.
-                answer.set_exception(TimeoutError())
-                answer.exception()  # only the first of them is waited for
-
-
 class PlainWrite:
     """One XADD a job; the server itself remembers the ids where the template carries them."""
 
@@ -136,7 +85,7 @@ class PlainWrite:
         return self._many_pieces()
 
     def _many_pieces(self) -> Iterator[tuple[bytes, int]]:
-        """Spelled when asked for: the server works on the first while the next is made."""
+        """Encode each when asked for it: the server works on one while the next is made."""
         size = max(_PIECE_MIN, -(-len(self.jobs) // _PIECES_MAX))
         for at in range(0, len(self.jobs), size):
             piece = self.jobs[at : at + size]
@@ -169,7 +118,7 @@ class RememberedWrite:
     _args: list[Part]
 
     def pieces(self) -> Pieces:
-        return [(script(self.script_name).by_hash(self._keys, self._args), 1)]
+        return ((script(self.script_name).by_hash(self._keys, self._args), 1),)
 
     def request_with_text(self) -> bytes:
         return script(self.script_name).by_text(self._keys, self._args)
@@ -201,9 +150,100 @@ class ScriptWrite(RememberedWrite):
             self._args += (job.envelope, job.name, job.digest)
 
 
-def send_pieces(connection: Connection, pieces: Pieces, *, block_ms: int = 0) -> Answers:
-    """Send each piece as soon as it is spelled."""
-    return [connection.send(request, count, block_ms=block_ms) for request, count in pieces]
+class DelayWrite(RememberedWrite):
+    """The server's clock turns each wait into a due time."""
+
+    script_name = "schedule"
+
+    def __init__(
+        self, jobs: Sequence[NewJob], keys: QueueKeys, settings: ProducerSettings, unique_ms: int
+    ) -> None:
+        self.jobs = jobs
+        self._keys = [keys.delayed, keys.dix, keys.stream, keys.token(secrets.token_hex(12))]
+        self._args = [TOKEN_TTL_S, unique_ms]
+        for job in jobs:
+            assert job.wait is not None, "a job without a wait goes the immediate way"
+            if job.digest:
+                job_id = job.job_id
+                self._keys += (keys.uniq(job_id), keys.dlid(job_id), keys.didx(job_id))
+            how = "at" if job.wait.is_absolute else "in"
+            self._args += (job.envelope, job.name, job.digest, job.job_id, job.wait.ms, how)
+        self._args += (settings.max_stream_len or 0, keys.bell)
+        self._keys += leftovers(keys, [job.job_id for job in jobs if job.digest])
+
+
+class AddEncoder:
+    """Encodes jobs in the cheapest write that keeps the promises they ask for."""
+
+    # Known as soon as a connection has probed its server.
+    abilities: Abilities | None = None
+
+    def __init__(self, keys: QueueKeys, settings: ProducerSettings, producer_id: str) -> None:
+        self._keys = keys
+        self._settings = settings
+        # Under a cap each job is judged alone, so that one too many refuses only itself.
+        self.is_capped = settings.max_stream_len is not None
+        self._plain = XaddTemplate(keys.stream, producer_id=None)
+        self._gated = XaddTemplate(keys.stream, producer_id=producer_id)
+
+    def encode(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite:
+        """Encode jobs that are all ready now, or all delayed."""
+        if jobs[0].wait is not None:
+            return DelayWrite(jobs, self._keys, self._settings, unique_ms)
+        if self.needs_script(jobs):
+            return ScriptWrite(jobs, self._keys, self._settings, unique_ms)
+        return self.encode_ready(jobs)
+
+    def encode_ready(self, jobs: Sequence[NewJob]) -> AddWrite:
+        """Encode jobs that are ready now, under fresh ids and no cap."""
+        if not self._settings.resend:
+            return PlainWrite(jobs, self._plain)
+        if self.has_idempotent_add:
+            return PlainWrite(jobs, self._gated)
+        return ScriptWrite(jobs, self._keys, self._settings, _UNUSED_MS)
+
+    def needs_script(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether only a script keeps the promises for jobs that are ready now."""
+        return self.is_capped or has_own_ids(jobs)
+
+    @property
+    def has_idempotent_add(self) -> bool:
+        """Whether the server itself remembers what a producer added."""
+        assert self.abilities is not None, "a connection probes the server before it is used"
+        return self.abilities.idempotent_add
+
+    def refuse_full(self, jobs: Sequence[NewJob]) -> NoReturn:
+        """Raise that the jobs do not fit under the cap."""
+        cap = self._settings.max_stream_len
+        assert cap is not None, "only a capped queue can be full"
+        raise QueueFull(self._keys.queue, cap, ids_of(jobs))
+
+    def refitted(self, write: AddWrite) -> AddWrite:
+        """The write for the server that answers now, which may be of another kind.
+
+        Raises:
+            ConnectionLost: jobs may be added already, and this server would not recognise them.
+        """
+        if not self._settings.resend or write.jobs[0].wait is not None:
+            return write
+        is_plain = isinstance(write, PlainWrite)
+        if is_plain is self.has_idempotent_add or self.needs_script(write.jobs):
+            return write
+        if not write.may_be_done:
+            return self.encode_ready(write.jobs)
+        if is_plain:
+            raise _not_recognised(write.jobs)
+        # Every server knows scripts, and one with the same jobs has the token of this write too.
+        return write
+
+
+def _not_recognised(jobs: Sequence[NewJob]) -> ConnectionLost:
+    return ConnectionLost(
+        "a write that may have been done must be sent again to a server that remembers it, and "
+        "the one that answers now lacks XADD IDMP, by which it was sent: the jobs may have been "
+        "added or not; look for them before you add them again",
+        job_ids=ids_of(jobs),
+    )
 
 
 def leftovers(keys: QueueKeys, job_ids: Iterable[str]) -> list[str]:
@@ -211,7 +251,14 @@ def leftovers(keys: QueueKeys, job_ids: Iterable[str]) -> list[str]:
     return [key for one in job_ids for key in (keys.outcome(one), keys.result(one))]
 
 
-_payload_of = attrgetter("payload")
+def ids_of(*parts: Sequence[NewJob]) -> list[str]:
+    """The ids of the jobs, part by part."""
+    return [job.job_id for part in parts for job in part]
+
+
+def has_own_ids(jobs: Sequence[NewJob]) -> bool:
+    """Whether callers chose the ids of some jobs."""
+    return any(map(_digest_of, jobs))
 
 
 def payload_bytes(jobs: Sequence[NewJob]) -> int:
@@ -238,25 +285,3 @@ def _cut(jobs: Sequence[NewJob], count_max: int) -> Iterator[Chunk]:
         size += more
     if start < len(jobs):
         yield jobs[start:], size
-
-
-class DelayWrite(RememberedWrite):
-    """The server's clock turns each wait into a due time."""
-
-    script_name = "schedule"
-
-    def __init__(
-        self, jobs: Sequence[NewJob], keys: QueueKeys, settings: ProducerSettings, unique_ms: int
-    ) -> None:
-        self.jobs = jobs
-        self._keys = [keys.delayed, keys.dix, keys.stream, keys.token(secrets.token_hex(12))]
-        self._args = [TOKEN_TTL_S, unique_ms]
-        for job in jobs:
-            assert job.wait is not None, "a job without a wait goes the immediate way"
-            if job.digest:
-                job_id = job.job_id
-                self._keys += (keys.uniq(job_id), keys.dlid(job_id), keys.didx(job_id))
-            how = "at" if job.wait.is_absolute else "in"
-            self._args += (job.envelope, job.name, job.digest, job.job_id, job.wait.ms, how)
-        self._args += (settings.max_stream_len or 0, keys.bell)
-        self._keys += leftovers(keys, [job.job_id for job in jobs if job.digest])

@@ -61,7 +61,7 @@ async def test_a_job_that_cannot_be_encoded_fails_alone_in_its_tick(make_store, 
     assert isinstance(ends[2], TypeError | UnicodeEncodeError)
     assert await raw("XLEN", raw.keys.stream) == 4
     assert store.unconfirmed.size == 0
-    assert store.window.try_enter(10_000)
+    assert store.unconfirmed_jobs.try_enter(10_000)
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
@@ -93,7 +93,7 @@ async def test_a_lone_job_that_cannot_be_encoded_raises_and_takes_no_room(make_s
 
     assert await store.add(job(), 1) is ADDED
     assert store.unconfirmed.size == 0
-    assert store.window.try_enter(10_000)
+    assert store.unconfirmed_jobs.try_enter(10_000)
 
 
 async def test_more_jobs_than_one_piece_holds_lose_only_the_one_that_cannot_be_encoded(
