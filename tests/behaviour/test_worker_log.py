@@ -106,6 +106,26 @@ async def test_a_delayed_entry_that_cannot_be_read_is_a_warning(
     )
 
 
+async def test_a_flood_of_delayed_entries_that_cannot_be_read_has_sums_that_add_up(
+    raw, running_worker, caplog, monkeypatch
+):
+    monkeypatch.setattr(failure_log, "_SUM_AFTER_S", 0.3)
+    running = await running_worker(done)
+    for at in range(30):
+        await raw("ZADD", raw.keys.delayed, 1, b"\x01" + bytes([at]))
+        await eventually(lambda at=at: dlq_has(raw, at + 1))
+    await running.stop()
+
+    counts = [int(re.match(r"\d+", one)[0]) for one in lines(caplog, "malformed_delayed")]
+    assert len(lines(caplog, "cannot be read and are buried as")) == 10
+    assert 10 < len(counts) < 30
+    assert sum(counts) == 30
+
+
+async def dlq_has(raw, count: int) -> bool:
+    return await raw("XLEN", raw.keys.dlq) == count
+
+
 async def test_a_thousand_burials_are_ten_lines_and_sums_that_add_up(
     queue, running_worker, caplog, monkeypatch
 ):

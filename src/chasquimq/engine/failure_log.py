@@ -99,6 +99,11 @@ class FirstOfMinute:
         return self._count <= self._lines_max
 
 
+def first_of_minute(log_sum: LogSum) -> LineLimit:
+    """Make the limit of lines about deaths: ten a minute, and sums of the others."""
+    return LineLimit(FirstOfMinute(_LINES_MAX), log_sum, _SUM_AFTER_S)
+
+
 class FirstOfKind:
     """Lets one line of each kind through a minute; of a thousand kinds the oldest is forgotten."""
 
@@ -148,9 +153,9 @@ class FailureLog:
         self._format = traceback.format_exception if tells_messages else _frames
         self.failed_kinds = FirstOfKind()
         self._failures = LineLimit(self.failed_kinds, self._sum_failures, _MINUTE_S)
-        self._burials = LineLimit(FirstOfMinute(_LINES_MAX), self._sum_burials, _SUM_AFTER_S)
+        self._burials = first_of_minute(self._sum_burials)
         self._take_overs = LineLimit(FirstOfKind(), self._sum_take_overs, _SUM_AFTER_S)
-        self._lost = LineLimit(FirstOfMinute(_LINES_MAX), self._sum_lost, _SUM_AFTER_S)
+        self._lost = first_of_minute(self._sum_lost)
 
     def flush(self) -> None:
         """Log what is still to be summed up; the worker ends."""

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from chasquimq.engine.failure_log import first_of_minute
 from chasquimq.engine.supervisor import Ticker
 from chasquimq.errors import StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.telemetry.sink import LockOutcome, LockRole, PromoterTick
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from chasquimq.store.upkeep import Lead, Promoted, UpkeepStore
     from chasquimq.telemetry.sink import MetricsSink
 
+logger = get_logger(__name__)
 # A lock is renewed when half of its time is over.
 _FRESH_SHARE = 0.5
 # When a follower tries after the lock could have run out: later than a late renewal, and not all
@@ -153,6 +156,39 @@ class Bell:
         self.listen()
 
 
+class UnreadableLog:
+    """Logs delayed entries that cannot be read, which promotion buries; floods are summed up."""
+
+    def __init__(self, queue: str, delayed_key: str) -> None:
+        self._queue = queue
+        self._delayed_key = delayed_key
+        self._count = 0
+        self._limit = first_of_minute(self._log_sum)
+
+    def heed(self, count_so_far: int) -> None:
+        """Log what came since the last look."""
+        count, self._count = count_so_far - self._count, count_so_far
+        if count and self._limit.allows("malformed_delayed", count):
+            self._log(f"{count:,} delayed entries", "cannot be read and are", "", count)
+
+    def flush(self) -> None:
+        """Log what is still to be summed up."""
+        self._limit.flush()
+
+    def _log_sum(self, count: int, when: str, _kinds: str) -> None:
+        self._log(
+            f"{count:,} more delayed entries", "could not be read and were", f" {when}", count
+        )
+
+    def _log(self, entries: str, fate: str, when: str, count: int) -> None:
+        logger.warning(
+            "%s of queue %s %s buried as malformed_delayed%s; `chasqui dlq peek %s` shows them, "
+            "look for what else writes to the key %s",
+            entries, self._queue, fate, when, self._queue, self._delayed_key,
+            extra={"queue": self._queue, "reason": "malformed_delayed", "count": count},
+        )  # fmt: skip
+
+
 class Promoter:
     """Sleeps until the next job is due, or an earlier one is added.
 
@@ -174,6 +210,7 @@ class Promoter:
         self._ticker = Ticker()
         self.leadership = Leadership("promoter", store, holder, settings.lock_ttl_s, sink)
         self._bell = Bell(store, self._ticker.nudge)
+        self._unreadable = UnreadableLog(store.queue, store.delayed_key)
         # When the first job is due, as far as this promoter knows; ms of the server's clock.
         self._known_due_ms = float("inf")
         self._polls_until_s = 0.0
@@ -208,16 +245,24 @@ class Promoter:
             if lead.due_in_ms > 0:
                 self._tick(0, lead)
                 return self._pause_ms(lead.due_in_ms)
-        promoted = await self._store.promote(self._settings.promote_max)
+        promoted = await self._promote()
         self._learn(promoted.now_ms, promoted.due_ms, promoted.moved)
         self._tick(promoted.moved, promoted)
         return 0 if promoted.is_full else self._pause_ms(promoted.due_in_ms)
+
+    async def _promote(self) -> Promoted:
+        try:
+            return await self._store.promote(self._settings.promote_max)
+        finally:
+            # What was buried is logged, too, where a later step of the promotion failed.
+            self._unreadable.heed(self._store.unreadable_count)
 
     async def release(self) -> None:
         """Let another lead at once."""
         await self.leadership.release()
 
     async def close(self) -> None:
+        self._unreadable.flush()
         await self._bell.rest()
 
     @property

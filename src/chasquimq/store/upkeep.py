@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chasquimq.errors import ServerRefused, StoreError
-from chasquimq.model.log import get_logger
 from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, group_still_used
 from chasquimq.store.net import script
 from chasquimq.wire.keys import QueueKeys
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from chasquimq.store.net.connection import Connection, Part, Reply
     from chasquimq.store.net.reconnect import Link
 
-logger = get_logger(__name__)
 _BYTES_PER_PAGE_MAX = 1024 * 1024
 _NO_TTL_MS = 1_000
 
@@ -90,6 +88,16 @@ class UpkeepStore:
         self._link = link
         # `waiting` events that the server refused; their jobs were promoted all the same.
         self.dropped_count = 0
+        # Delayed entries that could not be read and were buried.
+        self.unreadable_count = 0
+
+    @property
+    def queue(self) -> str:
+        return self._keys.queue
+
+    @property
+    def delayed_key(self) -> str:
+        return self._keys.delayed
 
     async def lead(self, holder: str, ttl_s: int) -> Lead:
         keys = [self._keys.promoter_lock, self._keys.delayed]
@@ -126,8 +134,7 @@ class UpkeepStore:
             self._waiting_events_max,
         )
         self.dropped_count += untold
-        if bad:
-            self._log_bad(bad)
+        self.unreadable_count += bad
         # Made of bytes, because a stranger's id need not be text.
         prefix = keys.didx("").encode()
         indexes = [prefix + job_id for job_id in job_ids if job_id]
@@ -135,15 +142,6 @@ class UpkeepStore:
             # The original indexes delayed jobs by key; a promoted one must not be cancelled.
             await self._run("unindex", [keys.delayed, *indexes])
         return Promoted(moved, depth, lag_ms, bad, now_ms, _due_ms(due_ms))
-
-    def _log_bad(self, count: int) -> None:
-        queue = self._keys.queue
-        logger.warning(
-            "%d delayed entries of queue %s cannot be read and are buried as malformed_delayed; "
-            "`chasqui dlq peek %s` shows them, look for what else writes to the key %s",
-            count, queue, queue, self._keys.delayed,
-            extra={"queue": queue, "reason": "malformed_delayed", "count": count},
-        )  # fmt: skip
 
     async def dlq_len(self) -> int:
         """How many jobs were given up and lie in the DLQ."""
