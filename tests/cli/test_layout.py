@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
-from chasquimq.cli.output import tables as cells
-from chasquimq.cli.output.render import emit_table
-from chasquimq.cli.output.tables import (
-    TableColumn,
-    cell_width,
-    cut,
-    fit,
-    records,
-    terminal_columns,
-    wrapped,
-)
+from chasquimq.cli.output import tables
+from chasquimq.cli.output.render import emit_pairs, emit_table
+from chasquimq.cli.output.tables import Shape, cut, make_table, padded, terminal_columns, wrapped
 
-ID = TableColumn("id", ["1794798054930-0"], is_text=False)
-NAME = TableColumn("name", ["charge", "mail"], is_text=True)
-WHY = TableColumn("why", ["no answer from the bank within five seconds"], is_text=True)
-SIZE = TableColumn("payload bytes", ["44"], is_text=False)
+ROW = {
+    "id": "1794798054930-0",
+    "name": "charge mail",
+    "why": "no answer from the bank within five seconds",
+    "payload bytes": "44",
+}
+SHAPE = Shape(text=("name", "why"), optional=("payload bytes", "name"))
+
+
+def drawn(row: dict[str, str], columns: int, shape: Shape = SHAPE) -> tuple[list[str], list[str]]:
+    """The lines of a table of one row, and the columns that found no room."""
+    return all_drawn([row], columns, shape)
+
+
+def all_drawn(
+    rows: list[dict[str, str]], columns: int, shape: Shape = SHAPE
+) -> tuple[list[str], list[str]]:
+    table, left_out = make_table(
+        list(rows[0]), [list(row.values()) for row in rows], columns, shape
+    )
+    console = Console(width=columns, color_system=None)
+    with console.capture() as shown:
+        console.print(table, soft_wrap=not isinstance(table, Table))
+    return shown.get().splitlines(), left_out
+
+
+def words(lines: list[str]) -> str:
+    return " ".join(re.sub("[┌┬┐└┴┘╞╪╡═─│┆]", " ", " ".join(lines)).split())
 
 
 @pytest.mark.parametrize(
-    ("text", "columns"),
-    [("", 0), ("mail", 4), ("報告", 4), ("e\u0301", 1), ("🚀!", 3), ("a\u200db", 2)],
+    ("text", "shown"),
+    [("", "|"), ("mail", "mail|"), ("報告", "報告|"), ("e\u0301", "e\u0301   |"), ("🚀!", "🚀! |")],
 )
-def test_a_text_is_as_wide_as_a_terminal_shows_it(text, columns):
-    assert cell_width(text) == columns
+def test_a_text_is_as_wide_as_a_terminal_shows_it(text, shown):
+    assert padded(text, 4 if text else 0) + "|" == shown
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"), [("mail", "mail"), ("mails", "mai…"), ("報告書", "報…"), ("", "")]
+    ("text", "shown"), [("mail", "mail"), ("mails", "mai…"), ("報告書", "報 …"), ("", "")]
 )
 def test_what_is_too_wide_ends_in_an_ellipsis(text, shown):
     assert cut(text, 4) == shown
@@ -49,76 +69,103 @@ def test_a_word_that_is_wider_than_a_line_has_one_of_its_own():
     ]  # fmt: skip
 
 
-def test_words_that_need_not_be_whole_are_cut():
-    lines = wrapped("id=0123456789 why=nobody-knows", 12, is_whole=lambda word: word[:3] == "id=")
-
-    assert lines == ["id=0123456789", "    why=nob…"]
-
-
 def test_nothing_to_say_is_one_empty_line():
     assert wrapped("", 10) == [""]
 
 
 def test_where_there_is_room_every_column_has_what_it_needs():
-    layout = fit([ID, NAME, WHY, SIZE], ["payload bytes"], 200)
+    lines, left_out = drawn(ROW, 200)
 
-    assert layout.widths == [15, 6, 43, 13]
-    assert layout.left_out == []
+    assert len(lines) == 5
+    assert words(lines[1:2]) == "id name why payload bytes"
+    assert words(lines[3:4]) == " ".join(ROW.values())
+    assert left_out == []
 
 
-def test_texts_shrink_first_and_ids_not_at_all():
-    layout = fit([ID, NAME, WHY, SIZE], ["payload bytes"], 60)
+def test_a_table_is_no_wider_than_what_is_in_it():
+    assert {len(line) for line in drawn(ROW, 200)[0]} == {15 + 11 + 43 + 13 + 4 * 3 + 1}
 
-    assert layout.widths == [15, 6, 19, 7]
-    assert sum(layout.widths) + 4 * 3 + 1 == 60
+
+@pytest.mark.parametrize("columns", [60, 66, 72])
+def test_texts_and_titles_shrink_first_and_ids_not_at_all(columns):
+    lines, left_out = drawn(ROW, columns)
+
+    assert {len(line) for line in lines} == {columns}
+    assert ROW["id"] in words(lines)
+    assert set(" ".join(ROW.values()).split()) <= set(words(lines).split())
+    assert left_out == []
 
 
 def test_then_optional_columns_leave_in_their_order():
-    layout = fit([ID, NAME, WHY, SIZE], ["payload bytes", "name"], 45)
+    lines, left_out = drawn(ROW, 42)
 
-    assert layout.left_out == ["payload bytes"]
-    assert [column.title for column in layout.columns] == ["id", "name", "why"]
+    assert left_out == ["payload bytes"]
+    assert "bytes" not in words(lines)
+    assert ROW["id"] in words(lines)
 
 
-def test_then_texts_are_cut():
-    assert fit([ID, WHY], [], 30).widths == [15, 8]
+def test_then_words_of_texts_are_cut():
+    row = {"id": ROW["id"], "why": "https://example.com/and/so/on never answered"}
+    lines, left_out = drawn(row, 30)
+
+    assert max(map(len, lines)) <= 30
+    assert "…" in words(lines)
+    assert left_out == []
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_an_id_is_never_broken_and_a_row_becomes_a_record_instead(columns):
-    long = TableColumn("id", ["x" * 256], is_text=False)
+    lines, left_out = drawn(ROW | {"id": "x" * 256}, columns)
 
-    layout = fit([long, WHY, SIZE], ["payload bytes"], columns)
-    lines = records(layout.columns, columns)
-
-    assert (layout.widths, layout.left_out) == (None, [])
+    assert left_out == []
     assert [line.split()[-1] for line in lines if "x" in line] == ["x" * 256]
     assert max(len(line) for line in lines if "x" not in line) <= columns
 
 
 def test_a_record_has_a_line_for_each_cell_and_a_blank_one_before_the_next():
-    two = [
-        TableColumn("id", ["1-0", "2-0"], False),
-        TableColumn("why", ["no answer from the whole bank", "-"], True),
-    ]
+    first = {"id": "1" * 24 + "-0", "why": "no answer from the whole bank"}
+    lines, _ = all_drawn([first, {"id": "2-0", "why": "-"}], 28)
 
-    assert records(two, 28) == [
-        "id   1-0", "why  no answer from the", "     whole bank", "", "id   2-0", "why  -",
+    assert lines == [
+        f"id   {first['id']}", "why  no answer from the", "     whole bank", "", "id   2-0",
+        "why  -",
     ]  # fmt: skip
 
 
 def test_rows_without_a_header_keep_their_names_before_them():
-    facts = [TableColumn("", ["job id", "name"], False), TableColumn("", ["1-0", "mail"], False)]
+    rows = [{"name": "job id", "value": "1" * 40}, {"name": "name", "value": "mail"}]
 
-    assert records(facts, 40) == ["job id  1-0", "name    mail"]
+    lines, _ = all_drawn(rows, 40, Shape(has_header=False))
+
+    assert lines == [f"job id  {'1' * 40}", "name    mail"]
 
 
-def test_what_is_in_a_table_matters_more_than_its_titles():
-    titled = TableColumn("a title of many short words", ["1"], is_text=False)
+def test_numbers_stand_at_the_right_on_a_terminal_and_in_a_pipe(capsys):
+    rows = [{"name": "mail", "jobs": "1,200"}, {"name": "charge", "jobs": "7"}]
+    lines, _ = all_drawn(rows, 40, Shape(right=("jobs",)))
+    emit_table(rows, right=("jobs",))
 
-    layout = fit([titled, WHY], [], 60)
+    assert [line[-8:] for line in lines if "│" in line] == ["  jobs │", " 1,200 │", "     7 │"]
+    assert capsys.readouterr().out == "name     jobs\nmail    1,200\ncharge      7\n"
 
-    assert layout.widths == [10, 43]
+
+def test_pairs_stand_below_each_other_and_wrap_on_a_terminal(capsys, monkeypatch):
+    pairs = [("read", "12 attempts of all that there were"), ("page", "report.html")]
+    emit_pairs(pairs, indent="  ")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    emit_pairs(pairs, indent="  ")
+
+    assert capsys.readouterr().out == (
+        "  read  12 attempts of all that there were\n  page  report.html\n"
+        "  read  12 attempts of all\n        that there were\n  page  report.html\n"
+    )
+
+
+def test_square_brackets_in_data_are_data():
+    lines, _ = drawn({"id": "1-0", "name": "[red]mail[/red]"}, 80)
+
+    assert words(lines) == "id name 1-0 [red]mail[/red]"
 
 
 @pytest.mark.parametrize(("given", "columns"), [("120", 120), ("3", 20), ("0", 80), ("wide", 80)])
@@ -126,7 +173,7 @@ def test_columns_of_the_environment_win_where_they_are_a_number(monkeypatch, giv
     def nobody_knows(_descriptor: int) -> os.terminal_size:
         raise OSError
 
-    monkeypatch.setattr(cells.os, "get_terminal_size", nobody_knows)
+    monkeypatch.setattr(tables.os, "get_terminal_size", nobody_knows)
     monkeypatch.setenv("COLUMNS", given)
 
     assert terminal_columns() == columns

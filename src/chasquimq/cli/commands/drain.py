@@ -15,7 +15,8 @@ from chasquimq.cli.context import (
     visit,
     yes_option,
 )
-from chasquimq.cli.output.progress import behind_bar, confirm_name
+from chasquimq.cli.output.progress import behind_bar
+from chasquimq.cli.output.prompts import confirm_name
 from chasquimq.cli.output.render import clean, emit_json
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from chasquimq.cli.context import (
     visit,
 )
 from chasquimq.cli.output.render import clean, emit_json_line, mask_secrets
-from chasquimq.cli.output.tables import cut, padded, terminal_columns, wrapped
+from chasquimq.cli.output.tables import INDENT, cut, padded, terminal_columns, wrapped
 from chasquimq.cli.values import iso
 
 if TYPE_CHECKING:
@@ -121,23 +121,24 @@ def _show_line(event: QueueEvent) -> None:
     if not sys.stdout.isatty():
         click.echo(clean(" ".join(words)))
         return
-    columns = terminal_columns()
-    for line in _lines([_fitting(clean(word), columns) for word in words], columns):
+    for line in _lines(list(map(clean, words)), terminal_columns()):
         click.echo(line)
-
-
-def _fitting(word: str, columns: int) -> str:
-    return word if _is_id(word) else cut(word, columns)
 
 
 def _lines(words: list[str], columns: int) -> list[str]:
     """A line, and indented ones below it where the terminal is narrow."""
     moment, entry_id, event, *rest = words
     if columns < ALIGNED_COLUMNS_MIN:
-        return wrapped(" ".join(words), columns, is_whole=_is_id)
+        return wrapped(_fitting(words, columns - len(INDENT)), columns)
     head = f"{moment} {padded(entry_id, ENTRY_ID_COLUMNS)} {padded(event, EVENT_COLUMNS)} "
-    first, *more = wrapped(" ".join(rest), columns - len(head), indent="", is_whole=_is_id)
+    left = columns - len(head)
+    first, *more = wrapped(_fitting(rest, left), left, indent="")
     return [head + first, *(" " * len(head) + line for line in more)]
+
+
+def _fitting(words: list[str], columns: int) -> str:
+    """The words with those cut that have no room on a line; ids are whole."""
+    return " ".join(word if _is_id(word) else cut(word, columns) for word in words)
 
 
 def _is_id(word: str) -> bool:

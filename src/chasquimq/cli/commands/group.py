@@ -16,7 +16,7 @@ from chasquimq.cli.context import (
     running_server,
     yes_option,
 )
-from chasquimq.cli.output.progress import confirm_name
+from chasquimq.cli.output.prompts import confirm_name
 from chasquimq.cli.output.render import clean, emit_json, emit_list
 from chasquimq.errors import StoreError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from chasquimq.cli.output.render import (
     shown,
     table_cells,
 )
+from chasquimq.cli.output.tables import Shape, can_redraw, make_table
 from chasquimq.cli.values import AT_LEAST_1, iso
 from chasquimq.errors import ConnectionLost
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from chasquimq.model.forecast import Rates, Trend
     from chasquimq.model.snapshot import Snapshot
 
-# Terminals on which nothing can be redrawn.
-DUMB = ("dumb", "unknown", "")
 TOO_EARLY = "one more look is needed to tell where it is going"
 
 
@@ -129,11 +127,11 @@ def _look(trend: Trend, now: Snapshot, before: Snapshot | None) -> WatchSample:
 def _screen(interval_ms: int, as_json: bool) -> Generator[Show]:
     if as_json:
         yield _show_json
-    elif not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in DUMB:
-        yield _show_plain
-    else:
+    elif can_redraw(sys.stdout):
         with _live(interval_ms) as show:
             yield show
+    else:
+        yield _show_plain
 
 
 @contextmanager
@@ -141,8 +139,6 @@ def _live(interval_ms: int) -> Generator[Show]:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
-
-    from chasquimq.cli.output.tables import Shape, make_table
 
     def draw(look: WatchSample) -> None:
         moment = iso(look.snapshot.at_ms)

@@ -18,7 +18,7 @@ from chasquimq.cli.demo.report import DemoReport, Throughput, print_report, repo
 from chasquimq.cli.demo.stages import ADDED_COUNT, demonstrate_later, demonstrate_takeover
 from chasquimq.cli.demo.tables import print_next_steps
 from chasquimq.cli.interrupts import cancelled_by_interrupt
-from chasquimq.cli.output.progress import behind_bar
+from chasquimq.cli.output.progress import behind_bar, progress_bar
 from chasquimq.cli.output.render import emit_json, talk
 from chasquimq.cli.signals import ended_like_an_interrupt
 from chasquimq.errors import ServerUnreachable, StoreError
@@ -113,13 +113,13 @@ async def _demonstrate(url: str, job_count: int) -> DemoReport:
 
     tally = DemoCounts()
     async with Queue(QUEUE_NAME, redis_url=url) as queue:
-        with _progress_bar("adding ", job_count) as advance_to:
+        with _bar("adding", job_count) as advance_to:
             adding = await _add_all(queue, job_count, tally, advance_to)
-        with _progress_bar("running", job_count) as advance_to:
+        with _bar("running", job_count) as advance_to:
             running = await _run_all(url, tally, advance_to)
         await tally.read_graves(queue)
         _refuse_losses(tally)
-        with _progress_bar("later  ", ADDED_COUNT) as advance_to:
+        with _bar("later", ADDED_COUNT) as advance_to:
             later = await demonstrate_later(queue, url, advance_to)
         takeover = await behind_bar("killing a worker", demonstrate_takeover(queue, url))
     loop_module = type(asyncio.get_running_loop()).__module__
@@ -177,24 +177,10 @@ async def _redrawing(redraw: Callable[[], None]) -> AsyncGenerator[None]:
 
 
 @contextmanager
-def _progress_bar(title: str, total: int) -> Generator[Advance]:
-    """A bar on a terminal, nothing in a pipe; it goes when the work is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    count = TextColumn("{task.completed:,.0f} of {task.total:,.0f}")
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        count,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)
+def _bar(title: str, total: int) -> Generator[Advance]:
+    """A bar from the beginning on, as what it shows is the point."""
+    with progress_bar(title, patience_s=0) as advance:
+        yield lambda done: advance(done, total)
 
 
 def _binary() -> Path:

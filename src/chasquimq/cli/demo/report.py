@@ -8,7 +8,7 @@ import click
 
 from chasquimq.cli.demo.jobs import REMIND_WITHIN_MS, DemoCounts
 from chasquimq.cli.demo.stages import PLAN_EVERY_MS, PLAN_NAME, REPLAYED_REASON, Later, Takeover
-from chasquimq.cli.output.render import emit_table
+from chasquimq.cli.output.render import emit_pairs, emit_table
 
 
 class Throughput(NamedTuple):
@@ -42,12 +42,11 @@ def print_report(report: DemoReport) -> None:
     """Print it for people."""
     _print_paces(report)
     click.echo("\nWhat became of the jobs")
-    emit_table(right_aligned(_rows_by_name(report.tally)))
+    emit_numbers(_rows_by_name(report.tally))
     click.echo("\nWhat went to the DLQ, and why")
-    emit_table(right_aligned(_graves(report.tally)))
+    emit_numbers(_graves(report.tally))
     click.echo("\nAnd then, with a second worker")
-    _print_later(report.later)
-    _print_takeover(report.takeover)
+    emit_pairs([*_later_pairs(report.later), ("killed", _takeover_text(report.takeover))])
 
 
 def report_facts(report: DemoReport) -> dict[str, Any]:
@@ -68,31 +67,29 @@ def report_facts(report: DemoReport) -> dict[str, Any]:
 
 def _print_paces(report: DemoReport) -> None:
     retried_count = report.tally.retried.total()
-    click.echo(f"added  {_pace_text(report.adding)}")
-    click.echo(f"ran    {_pace_text(report.running)}, {retried_count:,} retries included")
+    ran = f"{_pace_text(report.running)}, {retried_count:,} retries included"
+    emit_pairs([("added", _pace_text(report.adding)), ("ran", ran)])
 
 
-def _print_later(later: Later) -> None:
+def _later_pairs(later: Later) -> list[tuple[str, str]]:
     late = f"p50 {later.late_ms_at(0.5):,} ms late, p99 {later.late_ms_at(0.99):,} ms"
     delayed = f"{len(later.late_ms)} jobs due within {REMIND_WITHIN_MS // 1000} s: {late}"
     gaps = ", ".join(f"{gap_ms:.0f}" for gap_ms in later.gaps_ms)
     answers = ", ".join(f"{order}: {price}" for order, price in later.answers.items())
     ends = f"{later.revived_count} completed, {later.dead_again_count} dead again"
-    lines = {
-        "delayed": f"{delayed}, {later.early_count or 'none'} early",
-        "repeated": f"{PLAN_NAME} fired {later.fired_count} times, {gaps} ms apart",
-        "results": f"prices of three orders, waited for: {answers}",
-        "replayed": f"{later.replayed_count} of the DLQ ({REPLAYED_REASON}): {ends}",
-        "left": f"{later.left_dead_count} in the DLQ, whose rows have no price",
-    }
-    for what, line in lines.items():
-        click.echo(f"{what:8}  {line}")
+    return [
+        ("delayed", f"{delayed}, {later.early_count or 'none'} early"),
+        ("repeated", f"{PLAN_NAME} fired {later.fired_count} times, {gaps} ms apart"),
+        ("results", f"prices of three orders, waited for: {answers}"),
+        ("replayed", f"{later.replayed_count} of the DLQ ({REPLAYED_REASON}): {ends}"),
+        ("left", f"{later.left_dead_count} in the DLQ, whose rows have no price"),
+    ]
 
 
-def _print_takeover(takeover: Takeover) -> None:
+def _takeover_text(takeover: Takeover) -> str:
     held = takeover.tally.completed.total()
     after = f"all of them run by another after {takeover.after_s:.1f} s"
-    click.echo(f"{'killed':8}  a worker with {held} jobs in hand, {after}")
+    return f"a worker with {held} jobs in hand, {after}"
 
 
 def _later_facts(later: Later) -> dict[str, Any]:
@@ -153,17 +150,16 @@ def _graves(tally: DemoCounts) -> list[dict[str, Any]]:
     return [{"jobs": count, **grave._asdict()} for grave, count in tally.graves.most_common()]
 
 
-def right_aligned(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The rows with numbers, and the names of their columns, moved to the right."""
-    texts = [{column: _text(value) for column, value in row.items()} for row in rows]
-    counted = [column for column, value in rows[0].items() if isinstance(value, int | float)]
-    widths = {column: max(len(column), *(len(row[column]) for row in texts)) for column in counted}
-    return [
-        {column.rjust(widths.get(column, 0)): text.rjust(widths.get(column, 0))
-         for column, text in row.items()}
-        for row in texts
-    ]  # fmt: skip
+def emit_numbers(rows: list[dict[str, Any]]) -> None:
+    """Print rows with the columns of their numbers at the right."""
+    if rows:
+        texts = [{column: _text(value) for column, value in row.items()} for row in rows]
+        emit_table(texts, right=[name for name, one in rows[0].items() if _is_number(one)])
 
 
 def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    return f"{value:,}" if _is_number(value) else str(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)

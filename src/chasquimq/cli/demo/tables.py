@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from chasquimq.cli.demo.jobs import DemoCounts
-from chasquimq.cli.demo.report import right_aligned
-from chasquimq.cli.output.render import clean, emit_table
-from chasquimq.cli.pipeline.options import DEFAULT_MASTER, batch_text, spark_session, working
+from chasquimq.cli.demo.report import emit_numbers
+from chasquimq.cli.output.progress import working
+from chasquimq.cli.output.render import emit_pairs, emit_table
+from chasquimq.cli.pipeline.options import DEFAULT_MASTER, batch_text, spark_session
 from chasquimq.cli.pipeline.report import PAGE_NAME, ask_report, write_page
 from chasquimq.errors import SettingsError
 from chasquimq.model.json_value import json_value
@@ -196,13 +197,12 @@ def print_tables(tables: Tables) -> None:
     }
     if tables.differences:
         lines["checked"] = "the report does NOT say what the workers counted:"
-    for what, line in lines.items():
-        click.echo(f"{what:8}  {clean(line)}")
+    emit_pairs(lines.items())
     emit_table([one._asdict() for one in tables.differences])
     click.echo("\nThree questions, answered from the tables")
     for answered in tables.answers:
         click.echo(f"\n{answered.question.words}")
-        emit_table(right_aligned(answered.rows) if answered.rows else [])
+        emit_numbers(answered.rows)
 
 
 def print_next_steps(tables: Tables | None) -> None:
@@ -217,10 +217,8 @@ def print_next_steps(tables: Tables | None) -> None:
             (f'{chasqui} pipeline sql "from silver_jobs" --lake {lake}', "ask more"),
             *steps,
         ]
-    width = max((len(what) for what, _ in steps if len(what) < 40), default=0)
     click.echo("\nTry next")
-    for what, why in steps:
-        click.echo(f"  {clean(what):{width}}  {why}")
+    emit_pairs(steps, indent="  ")
 
 
 def tables_facts(tables: Tables) -> dict[str, Any]:

@@ -18,7 +18,8 @@ import click
 from chasquimq.cli.context import Visit, visit
 from chasquimq.cli.dlq.peek import pages
 from chasquimq.cli.dlq.select import Patch, patched
-from chasquimq.cli.output.progress import confirm_name, progress_bar
+from chasquimq.cli.output.progress import progress_bar
+from chasquimq.cli.output.prompts import confirm_name
 from chasquimq.cli.output.render import clean, emit_json
 from chasquimq.cli.values import duration_text
 from chasquimq.errors import EditRefused, SettingsError, StoreError

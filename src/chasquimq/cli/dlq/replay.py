@@ -14,7 +14,8 @@ from chasquimq.cli import interrupts
 from chasquimq.cli.context import visit
 from chasquimq.cli.dlq.outcome import ReplayRecorder
 from chasquimq.cli.dlq.select import Edits, Request, chosen_ids, refuse_unknown_reason
-from chasquimq.cli.output.progress import Advance, behind_bar, confirm, progress_bar
+from chasquimq.cli.output.progress import Advance, behind_bar, progress_bar
+from chasquimq.cli.output.prompts import confirm
 from chasquimq.cli.output.render import clean, emit_json, json_text, talk
 
 if TYPE_CHECKING:

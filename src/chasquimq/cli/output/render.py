@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -13,7 +13,8 @@ import click
 Row = Mapping[str, Any]
 
 MASK = "***"
-COLUMN_GAP = "  "
+# A name that is longer, as a command line, moves no column.
+_NAME_CHARS_MAX = 40
 # Controls move the cursor or hide text; so do the marks that turn the reading direction.
 _UNSAFE = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # None of these may look at a character again for every place before it: error texts quote what
@@ -62,22 +63,40 @@ def emit_table(
     has_header: bool = True,
     text: Sequence[str] = (),
     optional: Sequence[str] = (),
+    right: Sequence[str] = (),
 ) -> None:
     """Print rows under the names of the first one: drawn on a terminal, plain in a pipe.
 
     On a narrow terminal the columns of `text` are wrapped, and those that are `optional` left out.
+    Those of `right` stand at the right.
     """
     if not rows:
         return
-    names, cells = table_cells(rows)
-    if not sys.stdout.isatty():
-        _print_plain(names if has_header else [], cells)
-        return
-    from chasquimq.cli.output.tables import Shape, print_table
+    from chasquimq.cli.output.tables import Shape, plain_lines, print_table
 
-    left_out = print_table(names, cells, Shape(has_header, text, optional))
+    names, cells = table_cells(rows)
+    shape = Shape(has_header, text, optional, right)
+    if not sys.stdout.isatty():
+        for line in plain_lines(names, cells, shape):
+            click.echo(line)
+        return
+    left_out = print_table(names, cells, shape)
     if left_out:
         talk(f"no room for {' and '.join(left_out)}; a wider terminal or --json shows all")
+
+
+def emit_pairs(pairs: Iterable[tuple[str, str]], indent: str = "") -> None:
+    """Print a line for each pair, the second ones below each other; on a terminal they wrap."""
+    from chasquimq.cli.output.tables import padded, terminal_columns, wrapped
+
+    told = [(clean(name), clean(words)) for name, words in pairs]
+    head = max((len(name) for name, _ in told if len(name) < _NAME_CHARS_MAX), default=0)
+    for name, words in told:
+        start = f"{indent}{padded(name, head)}  "
+        lines = [words]
+        if sys.stdout.isatty():
+            lines = wrapped(words, max(terminal_columns() - len(start), len(start)), "")
+        click.echo(f"\n{' ' * len(start)}".join([start + lines[0], *lines[1:]]))
 
 
 def emit_text(text: str, indent: str = "") -> None:
@@ -160,16 +179,6 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
-
-
-def _print_plain(names: list[str], cells: list[list[str]]) -> None:
-    from chasquimq.cli.output.tables import cell_width, padded
-
-    lines = [names, *cells] if names else cells
-    widths = [max(map(cell_width, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        row = (padded(cell, width) for cell, width in zip(line, widths, strict=True))
-        click.echo(COLUMN_GAP.join(row).rstrip())
 
 
 T = TypeVar("T")

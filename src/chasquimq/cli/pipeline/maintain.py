@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from chasquimq.cli.context import json_option, limit_option
+from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import emit_json, emit_table, talk
 from chasquimq.cli.pipeline.options import (
     READING,
@@ -22,7 +23,6 @@ from chasquimq.cli.pipeline.options import (
     slo_option,
     spark_session,
     sum_up,
-    working,
 )
 from chasquimq.cli.signals import ended_like_an_interrupt
 from chasquimq.errors import PreconditionFailed

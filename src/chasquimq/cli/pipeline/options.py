@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from chasquimq.cli.context import possible_queue, run, unknown_queue
+from chasquimq.cli.output.progress import Update, working
 from chasquimq.cli.output.render import emit_json, emit_json_line, talk
 from chasquimq.cli.signals import raise_if_terminated, unwound_in_silence
 from chasquimq.cli.values import DURATION, duration_text
@@ -242,21 +243,6 @@ async def _complaints(url: str, queues: Sequence[str]) -> list[str]:
     return [unknown_queue(name, known) for name in unknown]
 
 
-Update = Callable[[str], None]
-
-
-@contextmanager
-def working(what: str) -> Generator[Update]:
-    """A line on a terminal that moves until the work is done, and is gone then."""
-    if not sys.stderr.isatty():
-        yield _ignore
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} …") as status:
-        yield status.update
-
-
 class BatchTeller:
     """Tells of each batch that was committed."""
 
@@ -319,7 +305,3 @@ def run_text(done: PipelineRun) -> str:
     """A whole run in a sentence."""
     batches = "1 batch" if done.batches == 1 else f"{done.batches:,} batches"
     return f"{done.rows:,} rows in {batches}, {done.seconds:.1f} s, lost {done.lost:,}"
-
-
-def _ignore(_text: str) -> None:
-    """Nobody watches."""

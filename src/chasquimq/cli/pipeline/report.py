@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +10,16 @@ import click
 
 from chasquimq.cli.context import json_option
 from chasquimq.cli.files import whole_file
+from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import clean, emit_json, emit_table
-from chasquimq.cli.pipeline.options import DRAWING, lake_option, need, queues_option, working
+from chasquimq.cli.pipeline.options import DRAWING, lake_option, need, queues_option
 from chasquimq.cli.values import DURATION
 from chasquimq.errors import PreconditionFailed
 from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.spark.query.queries import Answers
-    from chasquimq.spark.report.shape import Column, Grid, Report, Section
+    from chasquimq.spark.report.shape import Grid, Report, Section
 
 # Columns that a narrow terminal may do without, the first first.
 OPTIONAL = (
@@ -50,26 +50,17 @@ def _print_section(section: Section) -> None:
 def _print_grid(grid: Grid) -> None:
     if grid.title:
         click.echo(f"\n{grid.title}")
-    cells = [_texts(column, grid) for column in grid.columns]
-    labels = [column[0] for column in cells]
-    rows = [dict(zip(labels, row, strict=True)) for row in zip(*cells, strict=True)][1:]
-    emit_table(rows, text=WRAPPED, optional=OPTIONAL)
-    if grid.note:
-        click.echo(clean(grid.note))
-
-
-def _texts(column: Column, grid: Grid) -> list[str]:
-    """The label and the cells of a column; numbers stand at the right."""
     from chasquimq.spark.report.format import text_of
     from chasquimq.spark.report.shape import LEFT
 
-    texts = [text_of(row.get(column.name), column.kind) for row in grid.rows]
-    if column.kind in LEFT:
-        return [column.label, *texts]
-    # A drawn table may have to wrap its labels, and cells as wide as these would be wrapped, too.
-    label = "" if sys.stdout.isatty() else column.label
-    width = max(map(len, [label, *texts]))
-    return [column.label.rjust(width), *(text.rjust(width) for text in texts)]
+    rows = [
+        {one.label: text_of(row.get(one.name), one.kind) for one in grid.columns}
+        for row in grid.rows
+    ]
+    numbers = [one.label for one in grid.columns if one.kind not in LEFT]
+    emit_table(rows, text=WRAPPED, optional=OPTIONAL, right=numbers)
+    if grid.note:
+        click.echo(clean(grid.note))
 
 
 PAGE_NAME = "report.html"

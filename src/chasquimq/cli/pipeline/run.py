@@ -13,6 +13,7 @@ import click
 
 from chasquimq.cli.context import json_option, redis_url_option, running_server
 from chasquimq.cli.logs import start_logging
+from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import talk
 from chasquimq.cli.pipeline.options import (
     RUNNING,
@@ -29,7 +30,6 @@ from chasquimq.cli.pipeline.options import (
     sum_up,
     trigger_option,
     unknown_queues,
-    working,
 )
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of, told_exit_code
 from chasquimq.model.stop_signals import StopSignals

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.context import json_option, redis_url_option, running_server
+from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import emit_json, emit_table, talk
 from chasquimq.cli.pipeline.options import (
     READING,
@@ -18,7 +19,6 @@ from chasquimq.cli.pipeline.options import (
     queues_option,
     refuse_unknown_queues,
     trigger_option,
-    working,
 )
 from chasquimq.cli.values import duration_text
 from chasquimq.errors import StoreError

@@ -23,8 +23,9 @@ from chasquimq.cli.context import (
     running_server,
 )
 from chasquimq.cli.logs import start_logging
+from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import clean, emit_json, emit_json_line, talk
-from chasquimq.cli.pipeline.options import DEFAULT_MASTER, conf_option, need, spark_session, working
+from chasquimq.cli.pipeline.options import DEFAULT_MASTER, conf_option, need, spark_session
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
 from chasquimq.cli.values import AT_LEAST_1, DURATION, WholeNumber
 from chasquimq.cli.worker.target import (
@@ -39,7 +40,7 @@ from chasquimq.errors import SettingsError, StoreError
 from chasquimq.model.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from chasquimq.cli.pipeline.options import Update
+    from chasquimq.cli.output.progress import Update
     from chasquimq.spark.workers.run import RunSummary, Stop
     from chasquimq.spark.workers.settings import HostSettings, RunSettings
     from chasquimq.spark.workers.tally import Progress
