@@ -1,4 +1,4 @@
-"""A worker that is told to stop: what runs is finished, what waits goes back at once."""
+"""A worker that is stopped: what runs is finished, what waits goes back at once."""
 
 import asyncio
 import os

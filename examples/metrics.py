@@ -20,7 +20,7 @@ async def run(url: str) -> None:
     worker = Worker(QUEUE, greet, redis_url=url, metrics=QueueLabeled(sink, QUEUE))
     pages = MetricsServer(
         sink.exposition,
-        is_healthy=lambda: True,  # whoever gets an answer sees that the loop turns
+        is_healthy=lambda: True,  # an answer proves that the event loop runs
         is_ready=lambda: worker.health().is_ok,
         problems=lambda: worker.health().problems,  # the sentences on a 503 page
         port=0,  # any free one; yours would be 9470

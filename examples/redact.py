@@ -1,4 +1,4 @@
-"""Keep secrets out of everything that is told about an error."""
+"""Keep secrets out of everything that is stored or logged about an error."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Wait for what a handler returns, or hear why there is nothing to wait for."""
+"""Wait for what a handler returns, or learn why there is no result."""
 
 import asyncio
 import os

@@ -17,7 +17,7 @@ async def main(url: str) -> None:
     async with Queue(QUEUE, redis_url=url) as queue:
         await queue.add("wake", None, delay_ms=200)
         print(f"delayed: {(await queue.counts()).delayed}")
-        while (await queue.counts()).delayed:  # noqa: ASYNC110 - nothing tells of an empty set
+        while (await queue.counts()).delayed:  # noqa: ASYNC110 - no event reports an empty set
             await asyncio.sleep(0.05)
         print(f"ready: {(await queue.counts()).ready}")
     # region close

@@ -1,4 +1,4 @@
-"""A worker as a process of its own: opens what it needs, runs until told, closes it again."""
+"""A worker as a process of its own: opens what it needs, runs until it is stopped, closes it again."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ async def main(url: str) -> None:
     async with Queue(QUEUE, redis_url=url) as queue:
         await queue.add_bulk([{"name": "save", "data": {"row": row}} for row in (1, 2)])
         running = asyncio.create_task(run(url))
-        while (await queue.counts()).backlog:  # noqa: ASYNC110 - nothing tells of an empty queue
+        while (await queue.counts()).backlog:  # noqa: ASYNC110 - no event reports an empty queue
             await asyncio.sleep(0.05)
     os.kill(os.getpid(), signal.SIGTERM)  # as a process manager would
     await running

@@ -4,7 +4,7 @@
 # FOLDER gets a password for each user, both ACL files with the hashes of these passwords, an
 # authority and a certificate that names every HOST, `url`, which workers connect by, and
 # `exporter.json`. Passwords and certificates that are there are kept: remove one, and run this again,
-# to have it made anew.
+# to have it made again.
 set -eu
 umask 027
 here=$(cd "$(dirname "$0")" && pwd)

@@ -22,7 +22,7 @@ data() {
             first_line="replicaof $PRIMARY $PRIMARY_PORT"
         echo "${first_line:-}" >node.conf
     fi
-    # On stdin, because arguments can be read by everybody on the machine.
+    # On stdin, because every user of the machine can read arguments.
     exec "$SERVER" "$DATA/node.conf" --dir "$DATA" --aclfile "$SECRETS/users.acl" \
         --tls-cert-file "$SECRETS/server.crt" --tls-key-file "$SECRETS/server.key" \
         --tls-ca-cert-file "$SECRETS/ca.crt" --replica-announce-ip "$NODE" \
