@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         EventSettings,
         HistorySettings,
         LeaseSettings,
+        PoolSettings,
         ProducerSettings,
         ReadSettings,
         ResultSettings,
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from chasquimq.worker.batching import Batch as Batch
     from chasquimq.worker.handlers import Handler, HandlerFunction
     from chasquimq.worker.health import Health
+    from chasquimq.worker.hooks import Hooks
     from chasquimq.worker.upkeep import Upkeep
     from chasquimq.worker.worker import Worker
 
@@ -133,6 +135,7 @@ _HOMES = {
     "HandlerFunction": "worker.handlers",
     "Health": "worker.health",
     "HistorySettings": "settings",
+    "Hooks": "worker.hooks",
     "IdConflict": "errors",
     "Imported": "store.dlq",
     "InMemorySink": "telemetry.memory",
@@ -154,6 +157,7 @@ _HOMES = {
     "NotSupportedError": "errors",
     "OtelSink": "telemetry.otel",
     "PayloadTooLarge": "errors",
+    "PoolSettings": "settings",
     "PreconditionFailed": "errors",
     "ProcessLate": "errors",
     "Producer": "compat",
@@ -229,6 +233,7 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "HandlerFunction",
     "Health",
     "HistorySettings",
+    "Hooks",
     "IdConflict",
     "Imported",
     "InMemorySink",
@@ -249,6 +254,7 @@ __all__ = [  # noqa: RUF022 - sorted without regard to case
     "NoopSink",
     "NotSupportedError",
     "PayloadTooLarge",
+    "PoolSettings",
     "PreconditionFailed",
     "ProcessLate",
     "Producer",

@@ -1,21 +1,26 @@
-"""What settings are counted in and checked by."""
+"""Groups the settings of queues and workers, and checks them when they are made."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from chasquimq.errors import LimitExceeded, SettingsError
-from chasquimq.model.job_options import whole, whole_number
+from chasquimq.model.job_options import duration_ms, whole, whole_number
 from chasquimq.model.snapshot import RECORD_PAUSE_MS_MIN
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from chasquimq.server.finder import ServerLookup
 
 MIB = 1024 * 1024
 Settings = TypeVar("Settings")
+Group = TypeVar("Group", bound="DataclassInstance")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def at_least(name: str, found: int, floor: int, *, hint: str = "") -> None:
@@ -45,6 +50,55 @@ def of_kind(name: str, found: object, kind: type, *, hint: str = "") -> None:
     if not isinstance(found, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise SettingsError(name, found, f"{article} {kind.__name__}", hint=hint)
+
+
+def filled(
+    kind: type[Group], what: str, group: Group | None, options: Mapping[str, Any], **fields: str
+) -> Group:
+    """A group of settings, with the keywords that stand for its fields; None leaves one out.
+
+    Raises:
+        SettingsError: `what` is of another kind, or a keyword and the group both say a field.
+    """
+    usual = kind()
+    group = usual if group is None else group
+    of_kind(what, group, kind)
+    asked = {name: options[name] for name in fields if options.get(name) is not None}
+    for name, value in asked.items():
+        own = getattr(group, fields[name])
+        if own != getattr(usual, fields[name]):
+            rule = f"left out where {what} has {fields[name]}={own!r}"
+            raise SettingsError(name, value, rule)
+    return replace(group, **{fields[name]: value for name, value in asked.items()})
+
+
+def shows_options(known: type, **defaults: Any) -> Callable[[Function], Function]:
+    """Show the keys of a TypedDict in a signature instead of the `**options` that takes them."""
+    keys = inspect.get_annotations(known)
+
+    def shown(function: Function) -> Function:
+        told = inspect.signature(function)
+        own = [one for one in told.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name),
+                annotation=getattr(keys[name], "__forward_arg__", keys[name]),
+            )
+            for name in keys
+        ]  # fmt: skip
+        vars(function)["__signature__"] = told.replace(parameters=[*own, *more])
+        return function
+
+    return shown
+
+
+def refuse_unknown(what: type, options: Mapping[str, Any], known: type) -> None:
+    """Refuse keywords that mean nothing, as Python does, with the nearest that means something."""
+    for name in options.keys() - inspect.get_annotations(known).keys():
+        takes = list(inspect.signature(what).parameters)
+        near = difflib.get_close_matches(name, takes, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"help({what.__name__}) lists them"
+        raise TypeError(f"{what.__name__} takes no argument {name!r}; {hint}")
 
 
 def given(kind: type[Settings], **values: Any) -> Settings:
@@ -229,7 +283,7 @@ class ProducerSettings:
             at_least("max_stream_len", self.max_stream_len, 1)
         at_least("max_delay_secs", self.max_delay_secs, 0)
         at_least("max_payload_bytes", self.max_payload_bytes, 1)
-        at_least("unique_for_ms", self.unique_for_ms, 1)
+        duration_ms("unique_for_ms", self.unique_for_ms)
         at_least("unconfirmed_max_bytes", self.unconfirmed_max_bytes, 1)
         check_add_timeout(self.add_timeout_ms)
         at_least("events_max_stream_len", self.events_max_stream_len, 1)
@@ -311,13 +365,25 @@ class HistorySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """Where plain functions run: threads of this process, or child processes."""
+
+    kind: Pool = "thread"
+    # None: as many threads as jobs may run, as many processes as there are cores.
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("thread", "process"):
+            raise SettingsError("pool", self.kind, '"thread" or "process"')
+        if self.size is not None:
+            at_least("pool_size", self.size, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """Everything a worker needs to know, by concern."""
 
     concurrency: int = 100
-    pool: Pool = "thread"
-    # None: as many threads as jobs may run, as many processes as there are cores.
-    pool_size: int | None = None
     timeout_ms: int | None = None
     shutdown_deadline_ms: int = 30_000
     # Jobs that wait beside free room for this long make health say so.
@@ -325,6 +391,7 @@ class WorkerSettings:
     redact: Redact | None = None
     # Whether the DLQ keeps where the last attempt of a dead job failed.
     keep_tracebacks: bool = True
+    pool: PoolSettings = field(default_factory=PoolSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     ack: AckSettings = field(default_factory=AckSettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
@@ -341,10 +408,6 @@ class WorkerSettings:
         at_least("stall_after_ms", self.stall_after_ms, 1)
         if self.timeout_ms is not None:
             at_least("timeout_ms", self.timeout_ms, 1)
-        if self.pool_size is not None:
-            at_least("pool_size", self.pool_size, 1)
-        if self.pool not in ("thread", "process"):
-            raise SettingsError("pool", self.pool, '"thread" or "process"')
         true_or_false("keep_tracebacks", self.keep_tracebacks)
         of_kind("abilities", self.abilities, AbilitySettings)
         _check_redact(self.redact)
@@ -370,6 +433,7 @@ __all__ = [
     "HistorySettings",
     "LeaseSettings",
     "Pool",
+    "PoolSettings",
     "ProducerSettings",
     "ReadSettings",
     "Redact",

@@ -43,6 +43,7 @@ LOGGING_ROOMS = ("engine", "store", "telemetry", "queue", "worker")
 # What `./chasqui` does before there is a package to ask.
 CHECKOUT_COMMANDS = {"setup", "test", "gate"}
 SETTINGS = [kind for _, kind in inspect.getmembers(settings, dataclasses.is_dataclass)]
+SETTINGS.append(chasquimq.Hooks)
 
 FENCE = re.compile(
     r"(?:^<!-- from (?P<path>\S+?)(?:: (?P<region>\w+))? -->\n)?^```(?P<language>\w*)\n"

@@ -9,16 +9,26 @@ from typing import Any, assert_type
 import chasquimq
 from chasquimq import (
     BackoffSpec,
+    EventSettings,
     Handler,
     HandlerFunction,
+    HistorySettings,
+    Hooks,
     Job,
     JobState,
+    LeaseSettings,
     MissedFiresPolicy,
+    PoolSettings,
+    ProducerSettings,
     Queue,
+    ReadSettings,
     RepeatableMeta,
     RepeatPattern,
+    ResultSettings,
     RetryLater,
+    RetrySettings,
     UnrecoverableError,
+    UpkeepSettings,
     Worker,
     blocking,
     current_job,
@@ -110,6 +120,27 @@ async def working() -> None:
         assert_type(running, Worker)
 
 
+async def told(job: Job) -> None: ...
+
+
+def choosing() -> None:
+    Worker(
+        "q", handle, concurrency=5,
+        retry=RetrySettings(max_attempts=3, multiplier=1.5), lease=LeaseSettings(lease_ms=1_000),
+        read=ReadSettings(count=5), results=ResultSettings(is_stored=True),
+        events=EventSettings(level="terminal"), history=HistorySettings(is_kept=False),
+        pool=PoolSettings(kind="process", size=2), hooks=Hooks(on_dead=told),
+        upkeep=UpkeepSettings(run_scheduler=False),
+    )  # fmt: skip
+    Worker(
+        "q", handle, max_attempts=3, claim_min_idle_ms=1_000, read_count=5, store_results=True,
+        events="terminal", history=False, pool="process", pool_size=2, on_dead=told,
+        run_scheduler=False, timeout_ms=None, shutdown_deadline_ms=5_000,
+    )  # fmt: skip
+    Queue("q", producer=ProducerSettings(max_stream_len=10), resend=False)
+    blocking.Queue("q", producer=ProducerSettings(max_stream_len=10), resend=False)
+
+
 def failing(error: ChasquiError) -> None:
     if isinstance(error, ConnectionLost):
         assert_type(list(error.job_ids), list[str])
@@ -145,3 +176,8 @@ async def wrong(queue: Queue, waiting: blocking.Queue) -> None:
     Queue(5)  # pyright: ignore[reportArgumentType]
     Worker("q", 5)  # pyright: ignore[reportArgumentType]
     Worker("q", handle, pool="fibre")  # pyright: ignore[reportArgumentType]
+    Worker("q", handle, max_atempts=3)  # pyright: ignore[reportCallIssue]
+    Worker("q", handle, max_attempts="3")  # pyright: ignore[reportArgumentType]
+    Worker("q", handle, lease=RetrySettings())  # pyright: ignore[reportArgumentType]
+    Worker("q", handle, on_dead=5)  # pyright: ignore[reportArgumentType]
+    Queue("q", resend="no")  # pyright: ignore[reportArgumentType]

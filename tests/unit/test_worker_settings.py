@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from fractions import Fraction
 
 import pytest
 
-from chasquimq import Consumer, Queue, QueueEvents, Scheduler, Worker
+from chasquimq import Consumer, Hooks, Queue, QueueEvents, Scheduler, Worker, blocking
 from chasquimq.errors import SettingsError
 from chasquimq.settings import (
     AckSettings,
     ConnectionSettings,
+    EventSettings,
+    HistorySettings,
+    LeaseSettings,
+    PoolSettings,
     ProducerSettings,
     ReadSettings,
+    ResultSettings,
     RetrySettings,
     UpkeepSettings,
+    WorkerSettings,
 )
 
 WHOLE_NUMBERS = (
@@ -58,8 +65,8 @@ def test_a_number_that_is_not_whole_is_refused_by_its_name(name, found):
 
 
 def test_every_number_that_a_worker_takes_is_whole():
-    hints = Worker.__init__.__annotations__
-    numbers = {name for name, kind in hints.items() if kind in ("int", "int | None")}
+    takes = inspect.signature(Worker).parameters.values()
+    numbers = {one.name for one in takes if one.annotation in ("int", "int | None")}
 
     assert numbers == set(WHOLE_NUMBERS)
 
@@ -115,6 +122,106 @@ def test_a_multiplier_may_be_a_fraction_and_must_be_a_number():
     assert RetrySettings(multiplier=1.5).multiplier == 1.5
     with refused("multiplier must be a number, got '2'"):
         RetrySettings(multiplier="2")
+
+
+# Groups, and keywords that stand for a field of one.
+
+
+async def greet(_):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("groups", "keywords"),
+    [
+        ({"retry": RetrySettings(max_attempts=3)}, {"max_attempts": 3}),
+        ({"lease": LeaseSettings(lease_ms=900)}, {"claim_min_idle_ms": 900}),
+        ({"read": ReadSettings(count=7)}, {"read_count": 7}),
+        ({"read": ReadSettings(block_ms=70)}, {"read_block_ms": 70}),
+        ({"read": ReadSettings(max_payload_bytes=70)}, {"max_payload_bytes": 70}),
+        ({"results": ResultSettings(is_stored=True)}, {"store_results": True}),
+        ({"results": ResultSettings(ttl_ms=5_000)}, {"result_ttl_ms": 5_000}),
+        ({"results": ResultSettings(max_bytes=9)}, {"max_result_bytes": 9}),
+        ({"events": EventSettings(level="terminal")}, {"events": "terminal"}),
+        ({"events": EventSettings(level="off")}, {"events_enabled": False}),
+        ({"history": HistorySettings(is_kept=False)}, {"history": False}),
+        ({"history": HistorySettings(max_bytes=70_000)}, {"history_max_bytes": 70_000}),
+        ({"pool": PoolSettings(kind="process", size=2)}, {"pool": "process", "pool_size": 2}),
+        ({"upkeep": UpkeepSettings(delayed_enabled=False)}, {"delayed_enabled": False}),
+        ({"upkeep": UpkeepSettings(run_scheduler=False)}, {"run_scheduler": False}),
+        ({"upkeep": UpkeepSettings(scheduler_tick_ms=9)}, {"scheduler_tick_ms": 9}),
+        ({"upkeep": UpkeepSettings(dlq_len_max=9)}, {"dlq_max_stream_len": 9}),
+        *(({"hooks": Hooks(**{name: greet})}, {name: greet}) for name in HOOKS),
+    ],
+)
+def test_a_keyword_says_what_its_group_says_and_not_both(groups, keywords):
+    grouped, flat = (Worker("q", echo, **options) for options in (groups, keywords))
+
+    assert (grouped._settings, grouped._hooks._hooks) == (flat._settings, flat._hooks._hooks)
+    assert (flat._settings, flat._hooks._hooks) != (WorkerSettings(), Hooks())
+    (group,), *others = groups, *(name for name in keywords if name not in groups)
+    for name in others:
+        with refused(f"{name} must be left out where {group} has "):
+            Worker("q", echo, **groups, **{name: keywords[name]})
+
+
+def test_a_keyword_may_say_a_field_that_its_group_leaves_as_it_is():
+    retry = RetrySettings(initial_backoff_ms=5)
+
+    worker = Worker("q", echo, retry=retry, max_attempts=3)
+
+    assert worker._settings.retry == RetrySettings(initial_backoff_ms=5, max_attempts=3)
+
+
+@pytest.mark.parametrize("group", ["retry", "lease", "read", "results", "upkeep", "hooks"])
+def test_a_group_of_another_kind_is_refused_by_its_name(group):
+    with refused(f"{group} must be "):
+        Worker("q", echo, **{group: ConnectionSettings()})
+
+
+@pytest.mark.parametrize("kind", [Queue, blocking.Queue])
+def test_keywords_of_a_queue_say_what_its_producer_group_says_and_not_both(kind):
+    with refused("max_stream_len must be left out where producer has max_stream_len=5, got 6"):
+        kind("q", producer=ProducerSettings(max_stream_len=5), max_stream_len=6)
+    queue = Queue("q", producer=ProducerSettings(resend=False), add_timeout_ms=70)
+    assert queue._settings == ProducerSettings(resend=False, add_timeout_ms=70)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda: Worker("q", echo, concurency=5),
+            "Worker takes no argument 'concurency'; did you mean 'concurrency'?",
+        ),
+        (
+            lambda: Worker("q", echo, max_atempts=5),
+            "Worker takes no argument 'max_atempts'; did you mean 'max_attempts'?",
+        ),
+        (
+            lambda: Queue("q", resnd=False),
+            "Queue takes no argument 'resnd'; did you mean 'resend'?",
+        ),
+        (
+            lambda: blocking.Queue("q", zzz=1),
+            "Queue takes no argument 'zzz'; help(Queue) lists them",
+        ),
+    ],
+)
+def test_a_keyword_that_means_nothing_is_refused_with_the_nearest_one(make, sentence):
+    with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
+        make()
+
+
+@pytest.mark.parametrize("kind", [Queue, Worker])
+def test_a_signature_shows_every_keyword_with_what_it_is_when_left_out(kind):
+    takes = inspect.signature(kind).parameters
+
+    assert len(takes) > 15
+    assert not any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    left_out = {one.name: one.default for one in takes.values() if one.kind is one.KEYWORD_ONLY}
+    options = {name: value for name, value in left_out.items() if value is not None}
+    kind("q", *([echo] if kind is Worker else []), **options)
 
 
 def test_native_handles_obey_the_same_rule():

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from threading import get_ident
+from typing import TypedDict
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -32,6 +33,19 @@ from chasquimq.wire.new_job import NewJob
 
 # "server", "fsync" or "replica:n".
 DurabilityLike = str | Durability
+
+
+class QueueOptions(TypedDict, total=False):
+    """Keywords of a Queue besides those in its signature: fields of `producer`."""
+
+    max_stream_len: int | None
+    max_delay_secs: int | None
+    max_payload_bytes: int | None
+    unique_for_ms: int | None
+    unconfirmed_max_bytes: int | None
+    resend: bool
+    add_timeout_ms: int | None
+    events_enabled: bool
 
 
 class Connections:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from chasquimq.errors import IdConflict, SettingsError
 from chasquimq.job import Job
@@ -14,11 +14,10 @@ from chasquimq.model.job_options import (
     JobOptions,
     duration_ms,
     optional_ms,
-    optional_whole,
     parse_durability,
 )
 from chasquimq.model.snapshot import JobState
-from chasquimq.queue.connections import Connections, DurabilityLike, begin_add
+from chasquimq.queue.connections import Connections, DurabilityLike, QueueOptions, begin_add
 from chasquimq.queue.control import cancel_where, delayed_query, drain, find_job
 from chasquimq.queue.dlq import DeadLetter, Dlq
 from chasquimq.queue.repeatables import (
@@ -37,7 +36,9 @@ from chasquimq.settings import (
     AbilitySettings,
     CredentialProvider,
     ProducerSettings,
-    given,
+    filled,
+    refuse_unknown,
+    shows_options,
 )
 from chasquimq.store.dlq import DlqQuery, Imported, Replayed
 from chasquimq.store.drain import Cancelled, Drained
@@ -76,39 +77,32 @@ class Queue:
     # How data becomes bytes.
     _encode: Callable[[Any], bytes] = staticmethod(encode_payload)
 
+    @shows_options(QueueOptions, resend=True, events_enabled=False)
     def __init__(
         self,
         name: str,
         *,
         redis_url: str | None = None,
         tls: bool = False,
-        max_stream_len: int | None = None,
-        max_delay_secs: int | None = None,
-        credential_provider: CredentialProvider | None = None,
         insecure_tls: bool = False,
-        max_payload_bytes: int | None = None,
-        unique_for_ms: int | None = None,
-        unconfirmed_max_bytes: int | None = None,
-        resend: bool = True,
-        add_timeout_ms: int | None = None,
+        credential_provider: CredentialProvider | None = None,
         command_timeout_ms: int | None = None,
-        abilities: AbilitySettings | None = None,
+        producer: ProducerSettings | None = None,
         durability: DurabilityLike | None = None,
-        events_enabled: bool = False,
         tracing: bool | Tracing = False,
+        abilities: AbilitySettings | None = None,
+        **options: Unpack[QueueOptions],
     ) -> None:
+        """A keyword that stands for a field of `producer` may be given instead of the group.
+
+        Raises:
+            SettingsError: a value is refused, or a keyword and `producer` say the same field.
+            TypeError: there is no such keyword.
+        """
+        refuse_unknown(Queue, options, QueueOptions)
         self._name = check_queue_name(name)
-        self._settings = given(
-            ProducerSettings,
-            max_stream_len=optional_whole("max_stream_len", max_stream_len),
-            resend=resend,
-            add_timeout_ms=optional_whole("add_timeout_ms", add_timeout_ms),
-            max_delay_secs=optional_whole("max_delay_secs", max_delay_secs),
-            max_payload_bytes=optional_whole("max_payload_bytes", max_payload_bytes),
-            unique_for_ms=optional_ms("unique_for_ms", unique_for_ms),
-            unconfirmed_max_bytes=optional_whole("unconfirmed_max_bytes", unconfirmed_max_bytes),
-            events_enabled=events_enabled,
-        )
+        fields = {key: key for key in QueueOptions.__annotations__}
+        self._settings = filled(ProducerSettings, "producer", producer, options, **fields)
         connection = connection_settings(
             redis_url, tls=tls, insecure_tls=insecure_tls, queue=self._name,
             credential_provider=credential_provider,

@@ -31,7 +31,7 @@ from chasquimq.store.net.rights import EVENTS, HISTORY, upkeep_roles
 from chasquimq.store.repeatables import FiringStore
 from chasquimq.store.upkeep import JanitorStore, UpkeepStore
 from chasquimq.telemetry.sink import MetricsSink, WorkerHealth
-from chasquimq.worker.hooks import Hooks, RunSpans
+from chasquimq.worker.hooks import HookRunner, RunSpans
 
 Execute = Callable[[Any], Awaitable[Any]]
 
@@ -45,7 +45,7 @@ class Assembly:
     consumer: str
     connection: ConnectionSettings
     settings: WorkerSettings
-    hooks: Hooks
+    hooks: HookRunner
     sink: MetricsSink | None
     spans: RunSpans | None
     health: Callable[[], WorkerHealth]
@@ -75,7 +75,7 @@ class Assembly:
             listener=combine(self._listeners(store, events, history_recorder)),
             history_recorder=history_recorder,
             reporter=self._reporter(store, _losses(events, upkeep, history_recorder)),
-            on_lease_lost=self.hooks.lease_lost(self.state),
+            on_lease_lost=self.hooks.lease_lost(),
         )
 
     def _store(self) -> ConsumerStore:
@@ -158,7 +158,7 @@ class Assembly:
             listeners.append(MetricsListener(self.sink, store.clock.at_ms))
         if self.spans is not None:
             listeners.append(self.spans)
-        return [*listeners, *self.hooks.listeners(self.state)]
+        return [*listeners, *self.hooks.listeners()]
 
     def _begin(self, execute: Execute) -> Begin:
         begin = _begin(execute, self.state)

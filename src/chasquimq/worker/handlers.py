@@ -151,7 +151,7 @@ class HandlerSet:
         return [(f"handler[{name!r}] ", one) for name, one in self._routes.items()]
 
     def _pool_of(self, handler: Handler) -> Pool:
-        return handler.pool or self._settings.pool
+        return handler.pool or self._settings.pool.kind
 
     def _runs_in(self, handler: Handler, pool: Pool) -> bool:
         return not _is_async(handler.function) and self._pool_of(handler) == pool
@@ -169,7 +169,7 @@ class HandlerSet:
         return {name: one.function for name, one in routes if self._runs_in(one, "process")}
 
     def _size_of(self, pool: Pool) -> int:
-        wanted = self._settings.pool_size
+        wanted = self._settings.pool.size
         if wanted is None and pool == "process":
             # More children than cores only take turns, and each of them costs its imports.
             wanted = os.cpu_count() or 1

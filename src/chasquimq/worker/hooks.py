@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.engine.listeners import Listener
@@ -85,15 +85,14 @@ class HookCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """Plain or async functions; one that raises is logged and harms no job."""
+    """Plain or async functions that a worker calls; one that raises is logged and harms no job."""
 
-    on_startup: WorkerHook | None
-    on_shutdown: WorkerHook | None
-    on_completed: JobHook | None
-    on_failed: JobHook | None
-    on_dead: JobHook | None
-    on_lease_lost: JobHook | None
-    calls: HookCalls = field(default_factory=HookCalls)
+    on_startup: WorkerHook | None = None
+    on_shutdown: WorkerHook | None = None
+    on_completed: JobHook | None = None
+    on_failed: JobHook | None = None
+    on_dead: JobHook | None = None
+    on_lease_lost: JobHook | None = None
 
     def __post_init__(self) -> None:
         for name in HOOK_NAMES:
@@ -101,42 +100,46 @@ class Hooks:
             if hook is not None and not callable(hook):
                 raise SettingsError(name, hook, "a function that takes one argument")
 
+
+class HookRunner:
+    """Calls the hooks of one worker; `state` is what their jobs give as theirs."""
+
+    def __init__(self, hooks: Hooks, state: dict[str, Any]) -> None:
+        self.calls = HookCalls()
+        self._hooks = hooks
+        self._state = state
+
     async def startup(self, worker: object) -> None:
         """Raises what the hook raises: a worker that cannot start must not run."""
-        if self.on_startup is not None:
-            await _maybe(self.on_startup(worker))
+        if self._hooks.on_startup is not None:
+            await _maybe(self._hooks.on_startup(worker))
 
     async def shutdown(self, worker: object) -> None:
-        if self.on_shutdown is not None:
-            await _call(self.on_shutdown, worker)
+        if self._hooks.on_shutdown is not None:
+            await _call(self._hooks.on_shutdown, worker)
 
-    def listeners(self, state: dict[str, Any]) -> list[Listener]:
+    def listeners(self) -> list[Listener]:
         """Whoever hears of outcomes; empty when no hook does."""
-        hooks = (self.on_completed, self.on_failed, self.on_dead)
-        return [HookListener(*hooks, state, self.calls)] if any(hooks) else []
+        hooks = self._hooks
+        if not any((hooks.on_completed, hooks.on_failed, hooks.on_dead)):
+            return []
+        return [HookListener(hooks, self._state, self.calls)]
 
-    def lease_lost(self, state: dict[str, Any]) -> Callable[[Delivery], None] | None:
-        hook = self.on_lease_lost
+    def lease_lost(self) -> Callable[[Delivery], None] | None:
+        hook = self._hooks.on_lease_lost
         if hook is None:
             return None
-        return lambda delivery: self.calls.start(hook, DeliveredJob(delivery, decode, state))
+        return lambda delivery: self.calls.start(hook, DeliveredJob(delivery, decode, self._state))
 
 
 class HookListener(Listener):
     """Calls a hook for each job of a committed batch."""
 
-    def __init__(
-        self,
-        on_completed: JobHook | None,
-        on_failed: JobHook | None,
-        on_dead: JobHook | None,
-        state: dict[str, Any],
-        calls: HookCalls,
-    ) -> None:
+    def __init__(self, hooks: Hooks, state: dict[str, Any], calls: HookCalls) -> None:
         self._calls = calls
-        self._on_completed = on_completed
-        self._on_failed = on_failed
-        self._on_dead = on_dead
+        self._on_completed = hooks.on_completed
+        self._on_failed = hooks.on_failed
+        self._on_dead = hooks.on_dead
         self._state = state
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:

@@ -1,4 +1,4 @@
-"""What users of a worker may set becomes settings, one concern at a time."""
+"""Worker: runs the jobs of one queue until it is closed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from chasquimq.errors import SettingsError
 from chasquimq.job import current_job
-from chasquimq.model.job_options import optional_whole, whole
+from chasquimq.model.job_options import optional_whole
 from chasquimq.settings import (
     MAX_ATTEMPTS,
     AbilitySettings,
@@ -27,14 +27,18 @@ from chasquimq.settings import (
     HistorySettings,
     LeaseSettings,
     Pool,
+    PoolSettings,
     ReadSettings,
     Redact,
     ResultSettings,
     RetrySettings,
     UpkeepSettings,
     WorkerSettings,
+    filled,
     given,
     of_kind,
+    refuse_unknown,
+    shows_options,
     true_or_false,
 )
 from chasquimq.store.consumer.decode import encode_result
@@ -47,63 +51,125 @@ from chasquimq.worker.assembly import Assembly
 from chasquimq.worker.batching import Batch, checked_batch
 from chasquimq.worker.handlers import Handlers, HandlerSet
 from chasquimq.worker.health import Health
-from chasquimq.worker.hooks import Hooks, JobHook, RunSpans, WorkerHook
+from chasquimq.worker.hooks import HOOK_NAMES, HookRunner, Hooks, JobHook, RunSpans, WorkerHook
 from chasquimq.worker.session import Shift, Stopping, signals_heard
 
 _READ_BLOCK_MS_MAX = 5_000
 
 
-def read_settings(
-    count: int | None, block_ms: int | None, max_payload_bytes: int | None
-) -> ReadSettings:
-    """The original takes 0 for 1, and blocks for as long as it is told."""
-    return given(
-        ReadSettings,
-        count=one_for_zero("read_count", count),
-        block_ms=_block_ms(one_for_zero("read_block_ms", block_ms)),
-        max_payload_bytes=max_payload_bytes,
-    )
+class WorkerOptions(TypedDict, total=False):
+    """Keywords of a Worker besides those in its signature: most stand for a field of a group."""
+
+    tls: bool
+    insecure_tls: bool
+    credential_provider: CredentialProvider | None
+    # of `retry`
+    max_attempts: int
+    # of `lease`
+    claim_min_idle_ms: int | None
+    # of `read`
+    read_block_ms: int | None
+    read_count: int | None
+    max_payload_bytes: int | None
+    # of `results`
+    store_results: bool
+    result_ttl_ms: int | None
+    max_result_bytes: int | None
+    # of `events` and `history`
+    events_enabled: bool
+    history_max_bytes: int | None
+    # of `pool`
+    pool_size: int | None
+    # of `hooks`
+    on_startup: WorkerHook | None
+    on_shutdown: WorkerHook | None
+    on_completed: JobHook | None
+    on_failed: JobHook | None
+    on_dead: JobHook | None
+    on_lease_lost: JobHook | None
+    # of `upkeep`
+    delayed_enabled: bool
+    run_scheduler: bool
+    scheduler_tick_ms: int | None
+    dlq_max_stream_len: int | None
+    # of the worker itself
+    timeout_ms: int | None
+    redact: Redact | None
+    keep_tracebacks: bool
+    shutdown_deadline_ms: int
+    stall_after_ms: int
+    abilities: AbilitySettings | None
 
 
-def retry_settings(retry: RetrySettings | None, max_attempts: int) -> RetrySettings:
-    """An explicit `max_attempts` wins over the one in `retry`."""
-    is_usual = whole("max_attempts", max_attempts) == MAX_ATTEMPTS
-    if retry is None:
-        return RetrySettings(max_attempts=max_attempts)
-    of_kind("retry", retry, RetrySettings, hint="the runs of a job are max_attempts")
-    return retry if is_usual else replace(retry, max_attempts=max_attempts)
+# What they are where they are left out; those that are missing here are None.
+_DEFAULTS: dict[str, Any] = {
+    "tls": False, "insecure_tls": False, "max_attempts": MAX_ATTEMPTS, "store_results": False,
+    "events_enabled": True, "delayed_enabled": True, "run_scheduler": True,
+    "keep_tracebacks": True, "shutdown_deadline_ms": 30_000, "stall_after_ms": 15_000,
+}  # fmt: skip
+_OWN = ("timeout_ms", "redact", "keep_tracebacks", "shutdown_deadline_ms", "stall_after_ms")
 
 
-def event_settings(level: EventLevel, *, enabled: bool) -> EventSettings:
-    """The original knows only on and off."""
+def read_settings(read: ReadSettings | None, options: WorkerOptions) -> ReadSettings:
+    """ChasquiMQ (Rust) takes 0 for 1, and blocks for as long as it is told."""
+    asked = {
+        **options,
+        "read_count": one_for_zero("read_count", options.get("read_count")),
+        "read_block_ms": _block_ms(one_for_zero("read_block_ms", options.get("read_block_ms"))),
+    }
+    return filled(
+        ReadSettings, "read", read, asked,
+        read_count="count", read_block_ms="block_ms", max_payload_bytes="max_payload_bytes",
+    )  # fmt: skip
+
+
+def retry_settings(retry: RetrySettings | None, options: WorkerOptions) -> RetrySettings:
+    """The waits between runs, and how many runs a job may have."""
+    if retry is not None:
+        of_kind("retry", retry, RetrySettings, hint="the runs of a job are max_attempts")
+    return filled(RetrySettings, "retry", retry, options, max_attempts="max_attempts")
+
+
+def event_settings(events: EventLevel | EventSettings, *, enabled: bool) -> EventSettings:
+    """ChasquiMQ (Rust) knows only on and off."""
     true_or_false("events_enabled", enabled)
-    return EventSettings(level=level if enabled else "off")
+    if not isinstance(events, EventSettings):
+        return EventSettings(level=events if enabled else "off")
+    if enabled:
+        return events
+    if events.level != "full":
+        rule = f"left out where events has level={events.level!r}"
+        raise SettingsError("events_enabled", enabled, rule)
+    return replace(events, level="off")
 
 
-def upkeep_settings(
-    *,
-    delayed_enabled: bool,
-    run_scheduler: bool,
-    scheduler_tick_ms: int | None,
-    dlq_len_max: int | None,
-) -> UpkeepSettings:
-    """The original takes a tick of 0 for 1."""
-    return given(
-        UpkeepSettings,
-        delayed_enabled=delayed_enabled,
-        run_scheduler=run_scheduler,
-        scheduler_tick_ms=one_for_zero("scheduler_tick_ms", scheduler_tick_ms),
-        dlq_len_max=dlq_len_max,
-    )
+def history_settings(history: bool | HistorySettings, options: WorkerOptions) -> HistorySettings:
+    """A bool says whether a history is kept."""
+    is_group = isinstance(history, HistorySettings)
+    group = history if is_group else given(HistorySettings, is_kept=history)
+    return filled(HistorySettings, "history", group, options, history_max_bytes="max_bytes")
+
+
+def pool_settings(pool: Pool | PoolSettings, options: WorkerOptions) -> PoolSettings:
+    """A name says which kind of pool."""
+    group = pool if isinstance(pool, PoolSettings) else PoolSettings(kind=pool)
+    return filled(PoolSettings, "pool", group, options, pool_size="size")
+
+
+def upkeep_settings(upkeep: UpkeepSettings | None, options: WorkerOptions) -> UpkeepSettings:
+    """ChasquiMQ (Rust) takes a tick of 0 for 1."""
+    tick_ms = one_for_zero("scheduler_tick_ms", options.get("scheduler_tick_ms"))
+    return filled(
+        UpkeepSettings, "upkeep", upkeep, {**options, "scheduler_tick_ms": tick_ms},
+        delayed_enabled="delayed_enabled", run_scheduler="run_scheduler",
+        scheduler_tick_ms="scheduler_tick_ms", dlq_max_stream_len="dlq_len_max",
+    )  # fmt: skip
 
 
 def consumer_id_of(given_id: str | None) -> str:
     """The name that was given, or one that no other worker has."""
-    return consumer_name() if given_id is None else check_consumer_id(given_id)
-
-
-def consumer_name() -> str:
-    """A name that no other worker has."""
+    if given_id is not None:
+        return check_consumer_id(given_id)
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
@@ -157,95 +223,77 @@ class Worker:
     # How return values become bytes.
     _encode: Callable[[Any], bytes] = staticmethod(encode_result)
 
+    @shows_options(WorkerOptions, **_DEFAULTS)
     def __init__(
         self,
         queue_name: str,
         handler: Handlers,
         *,
         redis_url: str | None = None,
-        tls: bool = False,
-        concurrency: int = 100,
-        max_attempts: int = MAX_ATTEMPTS,
         group: str = "default",
         consumer_id: str | None = None,
-        read_block_ms: int | None = None,
-        read_count: int | None = None,
-        claim_min_idle_ms: int | None = None,
-        max_payload_bytes: int | None = None,
-        dlq_max_stream_len: int | None = None,
-        events_enabled: bool = True,
-        events: EventLevel = "full",
-        history: bool = True,
-        history_max_bytes: int | None = None,
+        concurrency: int = 100,
+        batch: Batch | tuple[int, int] | None = None,
+        retry: RetrySettings | None = None,
+        lease: LeaseSettings | None = None,
+        read: ReadSettings | None = None,
+        results: ResultSettings | None = None,
+        events: EventLevel | EventSettings = "full",
+        history: bool | HistorySettings = True,
+        pool: Pool | PoolSettings = "thread",
+        hooks: Hooks | None = None,
+        upkeep: UpkeepSettings | None = None,
         metrics: MetricsSink | None = None,
         tracing: bool | Tracing = False,
-        delayed_enabled: bool = True,
-        run_scheduler: bool = True,
-        scheduler_tick_ms: int | None = None,
-        store_results: bool = False,
-        result_ttl_ms: int | None = None,
-        max_result_bytes: int | None = None,
-        credential_provider: CredentialProvider | None = None,
-        pool: Pool = "thread",
-        pool_size: int | None = None,
-        timeout_ms: int | None = None,
-        batch: Batch | tuple[int, int] | None = None,
-        redact: Redact | None = None,
-        keep_tracebacks: bool = True,
-        shutdown_deadline_ms: int = 30_000,
-        stall_after_ms: int = 15_000,
-        insecure_tls: bool = False,
-        retry: RetrySettings | None = None,
-        abilities: AbilitySettings | None = None,
-        on_startup: WorkerHook | None = None,
-        on_shutdown: WorkerHook | None = None,
-        on_completed: JobHook | None = None,
-        on_failed: JobHook | None = None,
-        on_dead: JobHook | None = None,
-        on_lease_lost: JobHook | None = None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
+        """A keyword that stands for a field of a group may be given instead of the group.
+
+        Raises:
+            SettingsError: a value is refused, or a keyword and its group say the same field.
+            TypeError: there is no such keyword.
+        """
+        refuse_unknown(Worker, options, WorkerOptions)
         self.name = check_queue_name(queue_name)
         self.group = check_group_name(group)
         self.consumer_id = consumer_id_of(consumer_id)
         self.state: dict[str, Any] = {}
         connect = partial(
-            connection_settings, tls=tls, insecure_tls=insecure_tls,
-            credential_provider=credential_provider, queue=self.name,
+            connection_settings, tls=options.get("tls", False), queue=self.name,
+            insecure_tls=options.get("insecure_tls", False),
+            credential_provider=options.get("credential_provider"),
         )  # fmt: skip
         self._connect: Callable[[str | None], ConnectionSettings] = connect
         self._connection = connect(redis_url)
         self._named = None if redis_url is None else self._connection
         # Why this one, where a command chose it.
         self._server_reason = ""
+        own: dict[str, Any] = {name: one for name, one in options.items() if name in _OWN}
+        abilities = options.get("abilities")
         self._settings = WorkerSettings(
-            concurrency=concurrency, pool=pool, pool_size=pool_size, timeout_ms=timeout_ms,
-            redact=redact, keep_tracebacks=keep_tracebacks,
-            shutdown_deadline_ms=shutdown_deadline_ms, stall_after_ms=stall_after_ms,
-            read=read_settings(read_count, read_block_ms, max_payload_bytes),
-            lease=given(LeaseSettings, lease_ms=claim_min_idle_ms),
-            retry=retry_settings(retry, max_attempts),
-            results=given(
-                ResultSettings,
-                is_stored=store_results, ttl_ms=result_ttl_ms, max_bytes=max_result_bytes,
+            concurrency=concurrency,
+            read=read_settings(read, options),
+            lease=filled(LeaseSettings, "lease", lease, options, claim_min_idle_ms="lease_ms"),
+            retry=retry_settings(retry, options),
+            results=filled(
+                ResultSettings, "results", results, options,
+                store_results="is_stored", result_ttl_ms="ttl_ms", max_result_bytes="max_bytes",
             ),
-            events=event_settings(events, enabled=events_enabled),
-            history=given(HistorySettings, is_kept=history, max_bytes=history_max_bytes),
-            upkeep=upkeep_settings(
-                delayed_enabled=delayed_enabled, run_scheduler=run_scheduler,
-                scheduler_tick_ms=scheduler_tick_ms, dlq_len_max=dlq_max_stream_len,
-            ),
+            events=event_settings(events, enabled=options.get("events_enabled", True)),
+            history=history_settings(history, options),
+            pool=pool_settings(pool, options),
+            upkeep=upkeep_settings(upkeep, options),
             abilities=AbilitySettings() if abilities is None else abilities,
+            **own,
         )  # fmt: skip
         self._handlers = HandlerSet(
-            handler, self._settings, checked_batch(batch, concurrency, timeout_ms)
+            handler, self._settings, checked_batch(batch, concurrency, self._settings.timeout_ms)
         )
-        self._hooks = Hooks(
-            on_startup=on_startup, on_shutdown=on_shutdown, on_completed=on_completed,
-            on_failed=on_failed, on_dead=on_dead, on_lease_lost=on_lease_lost,
-        )  # fmt: skip
+        called = filled(Hooks, "hooks", hooks, options, **{name: name for name in HOOK_NAMES})
+        self._hooks = HookRunner(called, self.state)
         self._sink: MetricsSink | None = safe_sink(metrics)
         self._tracing = tracing_of(tracing)
-        self._stopping = Stopping(shutdown_deadline_ms)
+        self._stopping = Stopping(self._settings.shutdown_deadline_ms)
         self._shift: Shift | None = None
         self._finished: asyncio.Future[None] | None = None
         self._run_task: asyncio.Task[Any] | None = None
