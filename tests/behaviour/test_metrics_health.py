@@ -155,7 +155,7 @@ async def test_a_sink_that_listens_to_nothing_is_bound_away(running_worker, sink
     pipeline = running.worker._shift.pipeline
 
     assert (pipeline._listener, pipeline.reporter) == (None, None)
-    assert (pipeline.outcomes._listener, pipeline.reader._listener) == (None, None)
+    assert (pipeline.settlement._listener, pipeline.reader._listener) == (None, None)
     assert pipeline.upkeep.promoter._sink is None
 
 
