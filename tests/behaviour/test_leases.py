@@ -249,10 +249,10 @@ class Paused:
     def __init__(self, lease, decision, meanwhile):
         self._decision = decision
         self._meanwhile = meanwhile
-        self._pass_on = lease._on_trust
+        self._pass_on = lease._alarm.trusted
         self._has_other = threading.Event()
         self.is_met = False
-        lease._on_trust = self
+        lease._alarm.trusted = self
 
     def __call__(self, is_trusted):
         if is_trusted is self._decision and not self.is_met:
@@ -327,10 +327,10 @@ async def test_the_thread_that_renews_leases_survives_what_its_listeners_raise(
         beats.append(lease.beat_age_ms)
         raise ValueError("a bug")
 
-    pass_on, lease._on_trust = lease._on_trust, raises
+    pass_on, lease._alarm.trusted = lease._alarm.trusted, raises
     lease.is_trusted = False
     await eventually(lambda: beats)
-    lease._on_trust = pass_on
+    lease._alarm.trusted = pass_on
     lease.is_trusted = False
 
     await eventually(lambda: lease.is_trusted, what="a renewal after the bug")

@@ -28,8 +28,7 @@ from chasquimq.engine.process_pool.frames import (
     encode_frame,
     read_frame,
 )
-from chasquimq.engine.process_pool.pool import ProcessPool
-from chasquimq.engine.process_pool.process import hello_frame
+from chasquimq.engine.process_pool.pool import ProcessPool, hello_frame
 from chasquimq.errors import (
     DecodeError,
     JobTimeout,

@@ -98,7 +98,7 @@ async def test_a_pending_entry_whose_body_was_deleted_is_passed_over(take, held,
 
 async def test_what_was_handed_back_is_claimable_at_once_and_uncharged(take, held, consumer):
     silent = await consumer("silent")
-    await silent.hand_back([(entry_id, 0) for entry_id in held])
+    await silent.requeue([(entry_id, 0) for entry_id in held])
 
     assert await take("me") == [("job-0", 0, 1), ("job-1", 0, 1), ("job-2", 0, 1)]
 

@@ -56,7 +56,7 @@ strange_entries = st.builds(
 
 def read(entry: list) -> tuple:
     batch = EntryDecoder(PAYLOAD_BYTES_MAX).read([entry], 0)
-    return batch.deliveries, batch.arrivals
+    return batch.deliveries, batch.rejected
 
 
 def check(entry: list) -> None:

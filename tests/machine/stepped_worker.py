@@ -90,16 +90,16 @@ class SteppedWorker:
         await self.settle()
 
     async def flush(self) -> None:
-        """Send every finished attempt through the door."""
-        for door in self.pipeline.settlement.doors:
-            if not door.is_empty:
-                await door.run_once()
+        """Settle every finished attempt."""
+        for loop in self.pipeline.settlement.loops:
+            if not loop.is_empty:
+                await loop.run_once()
         await self.settle()
 
     def ending_ids(self) -> set[bytes]:
         """Entries whose runs ended here, and whose ends the server has not confirmed."""
-        doors = self.pipeline.settlement.doors
-        return {move.entry_id for door in doors for move in (*door._under_way, *door._ready)}
+        loops = self.pipeline.settlement.loops
+        return {move.entry_id for loop in loops for move in (*loop._under_way, *loop._ready)}
 
     async def uncharge(self) -> None:
         await self.pipeline._delivery_counts.run_once()
@@ -128,8 +128,8 @@ class SteppedWorker:
     async def stop(self) -> None:
         """Leave politely and at once; handlers that still run are interrupted."""
         pipeline, now_s = self.pipeline, time.monotonic()
-        for door in pipeline.settlement.doors:
-            pipeline.spawn(pipeline.supervisor.keep(door), f"chasqui-{door.name}")
+        for loop in pipeline.settlement.loops:
+            pipeline.supervisor.start(loop)
         await pipeline.stop(lambda: now_s)
         self.pipeline.lease._store.close()
 

@@ -54,11 +54,11 @@ class Working(Stage):
     def _failures_of_others(self, worker: SteppedWorker) -> set[bytes]:
         """Entries that this worker is about to fail and does not hold any more."""
         owners = self.do(Picture.take(self.raw)).pending
-        doors = worker.pipeline.settlement
+        settlement = worker.pipeline.settlement
         failing = {
             move.entry_id
-            for door in (doors.retrier, doors.burier)
-            for move in (*door._under_way, *door._ready)
+            for loop in (settlement.retrier, settlement.burier)
+            for move in (*loop._under_way, *loop._ready)
         }
         return {one for one in failing & owners.keys() if owners[one] != worker.consumer}
 
@@ -126,5 +126,5 @@ class Working(Stage):
 
 
 def _completions(worker: SteppedWorker) -> list:
-    acker = worker.pipeline.settlement.acker
+    acker, *_ = worker.pipeline.settlement.loops
     return [move.delivery for move in (*acker._under_way, *acker._ready)]

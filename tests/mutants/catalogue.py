@@ -75,13 +75,13 @@ MUTANTS = (
         "                while True:\n"
         "                    await asyncio.sleep(self._settings.lease.beat_ms / 1000)\n"
         "                    self.lease._beat()\n\n"
-        "            self.spawn(beats(), 'beats')\n",
+        "            self.supervisor.spawn(beats(), 'beats')\n",
         f"{_LEASES}::test_a_long_handler_in_a_process_of_its_own_starts_once[valkey-spin]",
     ),
     Mutant(
         "heartbeat for running jobs only", "src/chasquimq/engine/lease.py",
-        "held = set(self._in_flight.ids())",
-        "held = {i for i in self._in_flight.ids() if self._in_flight.get(i).started_ns}",
+        "held = set(self._in_flight.keys())",
+        "held = {i for i in self._in_flight.keys() if self._in_flight.get(i).started_ns}",
         f"{_LEASES}::test_prefetched_jobs_are_kept_as_long_as_running_ones[valkey]",
     ),
     Mutant(
@@ -266,10 +266,10 @@ MUTANTS = (
     ),
     Mutant(
         "ack before the handler has ended", "src/chasquimq/store/consumer/store.py",
-        "        return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY",
-        '        if reply:\n            await self._run("ack", self.group, '
+        "        return self._decoder.read(reply[0][1], time.monotonic_ns(), lane) if reply else EMPTY",
+        '        if reply:\n            await self._run(streams[0], "ack", self.group, '
         "*[row[0] for row in reply[0][1]])\n"
-        "        return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY",
+        "        return self._decoder.read(reply[0][1], time.monotonic_ns(), lane) if reply else EMPTY",
         "tests/faults/test_kills.py::test_kills_lose_nothing_and_double_next_to_nothing[valkey]",
     ),
     Mutant(
@@ -411,9 +411,9 @@ MUTANTS = (
     ),
     Mutant(
         "events before the commit", "src/chasquimq/engine/settlement.py",
-        "                doors = await self._pass(self._under_way)\n",
-        "                self._settle(self._under_way, [SettleResult.DONE] * len(self._under_way), False)\n"
-        "                doors = await self._pass(self._under_way)\n",
+        "                results = await self._pass(self._under_way)\n",
+        "                self._confirm(\n                    self._under_way, [SettleResult.DONE] * len(self._under_way), was_resent=False\n                )\n"
+        "                results = await self._pass(self._under_way)\n",
         "tests/faults/test_failpoints.py::"
         "test_a_death_at_any_point_of_an_act_loses_nothing_and_doubles_nothing[valkey-ack]",
     ),
@@ -425,8 +425,8 @@ MUTANTS = (
     ),
     Mutant(
         "an outcome is sent and forgotten", "src/chasquimq/engine/settlement.py",
-        "                doors = await self._pass(self._under_way)\n",
-        "                doors = [SettleResult.DONE] * len(self._under_way)\n",
+        "                results = await self._pass(self._under_way)\n",
+        "                results = [SettleResult.DONE] * len(self._under_way)\n",
         "tests/faults/test_small_budget.py::"
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
     ),
@@ -463,7 +463,8 @@ MUTANTS = (
     ),
     Mutant(
         "a counter that lies", "src/chasquimq/engine/settlement.py",
-        "self.counters.completed += len(done)", "self.counters.completed += len(done) + 1",
+        "counters.completed += len(moves)\n        if listener is not None:\n            listener.completed(moves)",
+        "counters.completed += len(moves) + 1",
         "tests/faults/test_small_budget.py::"
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
     ),
@@ -497,7 +498,7 @@ MUTANTS = (
     ),
     Mutant(
         "an attempt that cannot be settled is kept for nobody", "src/chasquimq/engine/settlement.py",
-        "            self.unsettled(delivery, bug)\n", "            pass\n",
+        "            self.bury_unsettled(delivery, bug)\n", "            pass\n",
         f"{_LOGGING}::test_an_error_that_nobody_can_describe_ends_its_job_and_no_runner"
         "[valkey-never_suspended-of_no_class]",
     ),
@@ -531,7 +532,7 @@ MUTANTS = (
     ),
     Mutant(
         "what cannot be buried is renewed for ever", "src/chasquimq/engine/settlement.py",
-        "            self._in_flight.release([move.entry_id])\n", "            pass\n",
+        "            self.in_flight.release([move.key])\n", "            pass\n",
         f"{_EXTRAS}::test_what_cannot_even_be_buried_is_let_go_and_delivered_again[valkey]",
     ),
     Mutant(

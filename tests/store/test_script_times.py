@@ -164,7 +164,7 @@ async def charge(load: Load) -> None:
 
 async def hand_back(load: Load) -> None:
     deliveries = await load.held(1_000)
-    await load.worker.hand_back([(one.entry_id, 0) for one in deliveries])
+    await load.worker.requeue([(one.entry_id, 0) for one in deliveries])
 
 
 async def claim(load: Load) -> None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.model.retry import Retry, unknown_since_ms
+from chasquimq.model.retry import Retry, describe, unknown_since_ms
 
 if TYPE_CHECKING:
+    from chasquimq.errors import StoreError
     from chasquimq.model.delivery import TakenOver
     from chasquimq.model.retry import Bury, Burying, Failure, RetryPolicy
 
@@ -150,6 +151,7 @@ class FailureLog:
 
     def __init__(self, queue: str, *, tells_messages: bool = True) -> None:
         self._queue = queue
+        self._tells_messages = tells_messages
         self._format = traceback.format_exception if tells_messages else _frames
         self.failed_kinds = FirstOfKind()
         self._failures = LineLimit(self.failed_kinds, self._sum_failures, _MINUTE_S)
@@ -246,6 +248,50 @@ class FailureLog:
             },
         )  # fmt: skip
 
+    def unjudged(self, delivery: Delivery) -> None:
+        """Log an error that could not be judged, so that its job is buried; call it where it is caught."""
+        logger.error(
+            "the error of %s of queue %s could not be judged, burying it",
+            _job_text(delivery), self._queue, exc_info=self._tells_messages,
+        )  # fmt: skip
+
+    def unsettled(self, delivery: Delivery, failure: Failure) -> None:
+        """Log an attempt whose end could not be settled, so that its job is buried."""
+        logger.error(
+            "the end of %s of queue %s could not be settled, burying it: %s",
+            _job_text(delivery), self._queue, failure.text,
+            extra={"job_id": delivery.job_id, "job_name": delivery.name, "queue": self._queue},
+        )  # fmt: skip
+
+    def let_go(self, delivery: Delivery, error: Exception) -> None:
+        """Log a job that not even a burial ends."""
+        logger.error(
+            "job %s of queue %s could not be buried, its lease is left to lapse",
+            delivery.job_id, self._queue, exc_info=error,
+        )  # fmt: skip
+
+    def unsendable(self, entry_id: bytes, error: Exception) -> None:
+        """Log an outcome that cannot be encoded, or that the server refuses alone."""
+        logger.error(
+            "the outcome of entry %r of queue %s cannot be sent: %s",
+            entry_id, self._queue, describe(error).error_type,
+            exc_info=error if self._tells_messages else None,
+        )  # fmt: skip
+
+    def no_traceback(self) -> None:
+        """Log that a job is buried without its traceback; call it where the error is caught."""
+        logger.error(
+            "a traceback of queue %s cannot be kept", self._queue, exc_info=self._tells_messages
+        )
+
+    def traceback_left_out(self, move: Burying, refusal: StoreError) -> None:
+        """Log that the server took a burial only without its traceback."""
+        job_id = move.entry.job_id if isinstance(move.entry, Delivery) else ""
+        logger.warning(
+            "the traceback of job %s is left out of the DLQ of queue %s: %s",
+            job_id, self._queue, refusal,
+        )  # fmt: skip
+
     def _sum_failures(self, count: int, when: str, kinds: str) -> None:
         logger.warning(
             "%s of queue %s failed %s, without tracebacks here: %s",
@@ -288,8 +334,9 @@ class FailureLog:
 class UnknownNameLog:
     """Warns of jobs that are put back for want of a handler: each name at once, then ever less often."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, queue: str) -> None:
         self._policy = policy
+        self._queue = queue
         self._paces: dict[str, LogThrottle] = {}
 
     def note(
@@ -301,10 +348,10 @@ class UnknownNameLog:
             return
         left_ms = unknown_since_ms(delivery, now_ms) + self._policy.unknown_name_for_ms - now_ms
         logger.warning(
-            "job %s: %s; this worker has handlers for %s; the job is put back every %g s, without "
+            "job %s of queue %s: %s; this worker has handlers for %s; the job is put back every %g s, without "
             "an attempt spent, until a worker with its handler takes it, and else is buried as "
             "unknown_name at %s, in %.0f s",
-            delivery.job_id, failure.message, _listed(handlers),
+            delivery.job_id, self._queue, failure.message, _listed(handlers),
             self._policy.unknown_name_retry_ms / 1000, _utc(now_ms + left_ms), left_ms / 1000,
             extra={
                 "job_name": delivery.name, "job_id": delivery.job_id,

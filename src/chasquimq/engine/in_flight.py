@@ -1,4 +1,8 @@
-"""What this worker holds: waiting, running, and finished but not yet confirmed."""
+"""Keeps what this worker has read and not settled: waiting, running, finished but unconfirmed.
+
+Entries are held by their keys. A key is the entry id, with a mark in front where the entry is not of
+the queue's own stream.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from chasquimq.engine.suspects import Suspects
 from chasquimq.settings import MAX_ATTEMPTS
 
 if TYPE_CHECKING:
-    from chasquimq.model.delivery import Delivery
+    from chasquimq.model.delivery import Delivery, RejectedEntry
     from chasquimq.settings import ReadSettings
 
 _RATE_WINDOW_S = 0.05
@@ -27,8 +31,16 @@ _UNCONFIRMED_MAX = 2_048
 _REFUSED_BYTES_MAX = 8 * 1024 * 1024
 
 
+class _Entry(Protocol):
+    @property
+    def entry_id(self) -> bytes: ...
+
+    @property
+    def key(self) -> bytes: ...
+
+
 class InFlight:
-    """Asked from both ends: the reader for room, the lease for ids."""
+    """Answers the reader how much room there is, and the lease what is to be renewed."""
 
     def __init__(
         self,
@@ -44,6 +56,8 @@ class InFlight:
         self._held: dict[bytes, Delivery] = {}
         # On their way to the DLQ without having started; leased and bounded like the others.
         self._refused: dict[bytes, int] = {}
+        # Whether anything was read from another stream than the queue's own.
+        self._has_lanes = False
         self._read = read
         self._finished = 0
         self._rate_per_s = 0.0
@@ -63,14 +77,16 @@ class InFlight:
         return self.held_count - self.waiting_count - self.running_count
 
     def admit(self, deliveries: list[Delivery], *, are_plain: bool = True) -> list[Delivery]:
-        """Take deliveries in; answers those that were held already and must not start twice.
+        """Take deliveries of one lane in; answers those held already, which must not start twice.
 
         `are_plain`: none of them is redelivered.
         """
-        fresh = {delivery.entry_id: delivery for delivery in deliveries}
+        if deliveries and deliveries[0].lane:
+            self._has_lanes = True
+        fresh = dict(zip(self.keys_of(deliveries), deliveries, strict=True))
         known: list[Delivery] = []
         if not self._held.keys().isdisjoint(fresh):
-            known = [fresh.pop(entry_id) for entry_id in list(fresh) if entry_id in self._held]
+            known = [fresh.pop(key) for key in list(fresh) if key in self._held]
         self._held.update(fresh)
         if are_plain:
             self.waiting.extend(fresh.values())
@@ -87,12 +103,20 @@ class InFlight:
                 delivery.is_charged = False
                 self.suspects.waiting.append(delivery)
 
-    def refuse(self, entry_id: bytes, size_bytes: int) -> bool:
+    def refuse(self, entry: Delivery | RejectedEntry, size_bytes: int) -> bool:
         """Hold an entry only until it is buried; False: it is held already."""
-        if entry_id in self._refused:
+        if entry.lane:
+            self._has_lanes = True
+        if entry.key in self._refused:
             return False
-        self._refused[entry_id] = size_bytes
+        self._refused[entry.key] = size_bytes
         return True
+
+    def keys_of(self, entries: Sequence[_Entry]) -> list[bytes]:
+        """Their keys; while all are of the queue's own stream, these are the entry ids."""
+        if self._has_lanes:
+            return [one.key for one in entries]
+        return [one.entry_id for one in entries]
 
     def take_all(self) -> list[Delivery]:
         """Everything that has not started, to be handed back."""
@@ -100,31 +124,31 @@ class InFlight:
         self.waiting.clear()
         return leftovers
 
-    def release(self, entry_ids: Collection[bytes]) -> None:
-        """Forget entries that have gone through the door, or are somebody else's now."""
+    def release(self, keys: Collection[bytes]) -> None:
+        """Forget entries that are settled, or are somebody else's now."""
         held, held_count = self._held, len(self._held)
-        for entry_id in entry_ids:
-            held.pop(entry_id, None)
+        for key in keys:
+            held.pop(key, None)
         self._finished += held_count - len(held)
         if self._refused:
-            for entry_id in entry_ids:
-                self._refused.pop(entry_id, None)
-        self.suspects.settled(entry_ids)
+            for key in keys:
+                self._refused.pop(key, None)
+        self.suspects.settled(keys)
         self._has_room.set()
 
-    def get(self, entry_id: bytes) -> Delivery | None:
-        return self._held.get(entry_id)
+    def get(self, key: bytes) -> Delivery | None:
+        return self._held.get(key)
 
-    def has(self, entry_id: bytes) -> bool:
+    def has(self, key: bytes) -> bool:
         """Whether it is held here, to be run or to be buried."""
-        return entry_id in self._held or entry_id in self._refused
+        return key in self._held or key in self._refused
 
     def deliveries(self) -> list[Delivery]:
         """A copy of all that is held to be run, or was run and is not confirmed."""
         return list(self._held.values())
 
-    def ids(self) -> list[bytes]:
-        """A copy of every held id; safe to call from the lease thread."""
+    def keys(self) -> list[bytes]:
+        """A copy of every held key; safe to call from the lease thread."""
         return list(self._held) + list(self._refused)
 
     def ran_through(self, since_ns: int) -> list[Delivery]:

@@ -1,26 +1,198 @@
-"""Takes over what the dead left, on servers whose reads cannot claim."""
+"""Reads jobs while there is room, takes over what the dead left, and refuses what may not start."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from chasquimq.model.retry import Burying, RetryPolicy, judge_start
 from chasquimq.store.consumer.decode import EMPTY
 
 if TYPE_CHECKING:
-    from chasquimq.engine.delivery_count import DeliveryCounts
-    from chasquimq.engine.failure_log import FailureLog
+    from chasquimq.engine.delivery_count import DeliveryCounts, Requeue
     from chasquimq.engine.in_flight import InFlight
     from chasquimq.engine.lease import StallDetector
     from chasquimq.engine.listeners import Listener
+    from chasquimq.engine.runner import Runners
+    from chasquimq.engine.settlement import Settlement
+    from chasquimq.engine.upkeep import UpkeepLoops
     from chasquimq.model.delivery import Delivery
     from chasquimq.store.consumer.decode import ReadBatch
     from chasquimq.store.consumer.store import ConsumerStore
+    from chasquimq.store.net.clock import ServerClock
 
 _LOOK_MS_MAX = 500
 _QUIET_MS_MAX = 10_000
+BUSY_BLOCK_MS_MAX = 500
+# Suspects that wait are soon gone, and then the next of them may be claimed.
+_SUSPECTS_BLOCK_MS = 20
+
+
+class Reader:
+    """Keeps one read on the wire while there is room."""
+
+    name = "reader"
+
+    def __init__(
+        self,
+        store: ConsumerStore,
+        in_flight: InFlight,
+        intake: Intake,
+        claimer: Claimer,
+        stall_detector: StallDetector,
+        *,
+        requeue: Requeue,
+        upkeep: UpkeepLoops,
+        settlement: Settlement,
+        block_ms: int,
+    ) -> None:
+        self._store = store
+        self._in_flight = in_flight
+        self._intake = intake
+        self._claimer = claimer
+        self._stall_detector = stall_detector
+        self._requeue = requeue
+        self._upkeep = upkeep
+        self._settlement = settlement
+        self._block_ms = block_ms
+        self._was_empty = True
+        self._is_stopping = False
+        self._is_idle = False
+        self.last_read_s = time.monotonic()
+
+    @property
+    def can_be_woken(self) -> bool:
+        """Whether it has nothing to do, and others can end its read."""
+        return self._is_idle and self._store.can_be_woken
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._in_flight.wake()
+
+    async def run(self) -> None:
+        while not self._is_stopping:
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """One read, if there is room for it."""
+        room = self._in_flight.room()
+        if room <= 0:
+            await self._in_flight.wait_for_room()
+            return
+        if self._store.has_gap:
+            await self._requeue.give_unseen()
+        asked_ns = time.monotonic_ns()
+        batch = await self._ask(room)
+        self._is_idle = not batch.size
+        self.last_read_s = time.monotonic()
+        if batch.size:
+            self._date(batch, asked_ns)
+            if batch.taken_over:
+                await self._take_over(batch)
+            else:
+                self._intake.take(batch)
+        if self._settlement.listener is not None:
+            self._tell(self._settlement.listener, batch)
+        if self._store.was_woken:
+            await self._answer_call()
+
+    async def _take_over(self, batch: ReadBatch) -> None:
+        # What is held here already was our own: we stood still for a lease.
+        others = [one for one in batch.taken_over if not self._in_flight.has(one.key)]
+        self._intake.take(batch)
+        others = [one for one in others if one.owner != self._store.consumer]
+        if others:
+            are_named = all(one.owner for one in others)
+            silent = [] if are_named else await self._store.silent_workers()
+            self._settlement.failure_log.taken_over(others, silent)
+
+    async def _read(self, room: int) -> ReadBatch:
+        is_idle = self.can_be_woken
+        # A hand-back ends no read of a busy worker, so that none of them is long.
+        wanted_ms = self._block_ms if is_idle else min(self._block_ms, BUSY_BLOCK_MS_MAX)
+        block_ms = self._claimer.block_ms(wanted_ms, is_idle=is_idle)
+        return await self._store.read(room, block_ms, is_idle=is_idle)
+
+    async def _answer_call(self) -> None:
+        """Somebody wants an idle worker: to take jobs that were handed back, or to lead."""
+        self._store.was_woken = False
+        self._upkeep.nudge()
+        if self._in_flight.room() > 0 and self._in_flight.suspects.may_claim:
+            self._claimer.hurry()
+        else:
+            await self._store.wake_another()
+
+    async def _ask(self, room: int) -> ReadBatch:
+        """Claim, then read; what the dead left stays for others while suspects wait here."""
+        if not self._in_flight.suspects.may_claim:
+            block_ms = min(self._block_ms, _SUSPECTS_BLOCK_MS)
+            return await self._store.read(room, block_ms, claims=False)
+        batch = await self._claimer.claim(room, is_idle=self.can_be_woken)
+        return batch if batch.size else await self._read(room)
+
+    def _date(self, batch: ReadBatch, asked_ns: int) -> None:
+        """What may have waited for us while we stood still is no older than the question."""
+        if self._stall_detector.has_slept_since(asked_ns):
+            for delivery in batch.deliveries:
+                delivery.held_since_ns = asked_ns
+
+    def _tell(self, listener: Listener, batch: ReadBatch) -> None:
+        if batch.size:
+            reclaimed = 0 if batch.is_plain else sum([one.earlier > 0 for one in batch.deliveries])
+            listener.read(batch.size, reclaimed)
+        elif not self._was_empty:
+            listener.drained()
+        self._was_empty = not batch.size
+
+
+class Intake:
+    """What happens to a batch on arrival, whether it was read or claimed."""
+
+    def __init__(
+        self,
+        settlement: Settlement,
+        runners: Runners,
+        policy: RetryPolicy,
+        clock: ServerClock,
+        delivery_counts: DeliveryCounts,
+    ) -> None:
+        self._in_flight = settlement.in_flight
+        self._settlement = settlement
+        self._runners = runners
+        self._policy = policy
+        self._clock = clock
+        self._delivery_counts = delivery_counts
+
+    def take(self, batch: ReadBatch) -> None:
+        """Let deliveries in, send the others to the DLQ."""
+        for entry in batch.rejected:
+            self._refuse(Burying(entry, entry.reason, 0))
+        welcome = batch.deliveries if batch.is_plain else self._welcome(batch.deliveries)
+        known = self._in_flight.admit(welcome, are_plain=batch.is_plain)
+        if known:
+            self._delivery_counts.correct(known)
+        if welcome is not batch.deliveries:
+            self._delivery_counts.suspect(
+                [one for one in welcome if one.earlier and one not in known]
+            )
+        self._runners.wake()
+
+    def _welcome(self, deliveries: list[Delivery]) -> list[Delivery]:
+        now_ms = self._clock.now_ms()
+        return [one for one in deliveries if self._may_start(one, now_ms)]
+
+    def _may_start(self, delivery: Delivery, now_ms: float) -> bool:
+        if self._in_flight.get(delivery.key) is not None:
+            return True  # it runs or waits here already: in_flight admit it once
+        verdict = judge_start(delivery, self._policy, now_ms)
+        if verdict is None:
+            return True
+        self._refuse(Burying(delivery, verdict.reason, delivery.run_number - 1))
+        return False
+
+    def _refuse(self, move: Burying) -> None:
+        if self._in_flight.refuse(move.entry, move.size_bytes):
+            self._settlement.burier.put(move)
 
 
 class Claimer:
@@ -65,178 +237,3 @@ class Claimer:
             return 0
         pause_ms = max(self._look_ms, self._wait_ms) if is_idle else self._look_ms
         return pause_ms - (time.monotonic() - self._looked_s) * 1000
-
-
-BUSY_BLOCK_MS_MAX = 500
-# Suspects that wait are soon gone, and then the next of them may be claimed.
-_SUSPECTS_BLOCK_MS = 20
-
-
-class Intake:
-    """What happens to a batch on arrival, whether it was read or claimed."""
-
-    def __init__(
-        self,
-        in_flight: InFlight,
-        policy: RetryPolicy,
-        bury: Callable[[Burying], None],
-        wake_runners: Callable[[], None],
-        now_ms: Callable[[], float],
-        delivery_counts: DeliveryCounts,
-    ) -> None:
-        self._in_flight = in_flight
-        self._policy = policy
-        self._bury = bury
-        self._wake_runners = wake_runners
-        self._now_ms = now_ms
-        self._delivery_counts = delivery_counts
-
-    def take(self, batch: ReadBatch) -> None:
-        """Let deliveries in, send the others to the DLQ."""
-        for arrival in batch.arrivals:
-            self._refuse(Burying(arrival, arrival.reason, 0))
-        welcome = batch.deliveries if batch.is_plain else self._welcome(batch.deliveries)
-        known = self._in_flight.admit(welcome, are_plain=batch.is_plain)
-        if known:
-            self._delivery_counts.correct(known)
-        if welcome is not batch.deliveries:
-            self._delivery_counts.suspect(
-                [one for one in welcome if one.earlier and one not in known]
-            )
-        self._wake_runners()
-
-    def _welcome(self, deliveries: list[Delivery]) -> list[Delivery]:
-        now_ms = self._now_ms()
-        return [one for one in deliveries if self._may_start(one, now_ms)]
-
-    def _may_start(self, delivery: Delivery, now_ms: float) -> bool:
-        if self._in_flight.get(delivery.entry_id) is not None:
-            return True  # it runs or waits here already: in_flight admit it once
-        verdict = judge_start(delivery, self._policy, now_ms)
-        if verdict is None:
-            return True
-        self._refuse(Burying(delivery, verdict.reason, delivery.run_number - 1))
-        return False
-
-    def _refuse(self, move: Burying) -> None:
-        if self._in_flight.refuse(move.entry_id, move.size_bytes):
-            self._bury(move)
-
-
-class Reader:
-    """Keeps one read on the wire while there is room."""
-
-    name = "reader"
-
-    def __init__(
-        self,
-        store: ConsumerStore,
-        in_flight: InFlight,
-        intake: Intake,
-        claimer: Claimer,
-        stall_detector: StallDetector,
-        *,
-        requeue_unseen: Callable[[], Awaitable[None]],
-        on_woken: Callable[[], None],
-        failure_log: FailureLog,
-        block_ms: int,
-        listener: Listener | None = None,
-    ) -> None:
-        self._store = store
-        self._in_flight = in_flight
-        self._intake = intake
-        self._claimer = claimer
-        self._stall_detector = stall_detector
-        self._requeue_unseen = requeue_unseen
-        self._on_woken = on_woken
-        self._failure_log = failure_log
-        self._block_ms = block_ms
-        self._listener = listener
-        self._was_empty = True
-        self._is_stopping = False
-        self._is_idle = False
-        self.last_read_s = time.monotonic()
-
-    @property
-    def can_be_woken(self) -> bool:
-        """Whether it has nothing to do, and others can end its read."""
-        return self._is_idle and self._store.can_be_woken
-
-    def stop(self) -> None:
-        self._is_stopping = True
-        self._in_flight.wake()
-
-    async def run(self) -> None:
-        while not self._is_stopping:
-            await self.run_once()
-
-    async def run_once(self) -> None:
-        """One read, if there is room for it."""
-        room = self._in_flight.room()
-        if room <= 0:
-            await self._in_flight.wait_for_room()
-            return
-        if self._store.has_gap:
-            await self._requeue_unseen()
-        asked_ns = time.monotonic_ns()
-        batch = await self._ask(room)
-        self._is_idle = not batch.size
-        self.last_read_s = time.monotonic()
-        if batch.size:
-            self._date(batch, asked_ns)
-            if batch.taken_over:
-                await self._take_over(batch)
-            else:
-                self._intake.take(batch)
-        if self._listener is not None:
-            self._tell(self._listener, batch)
-        if self._store.was_woken:
-            await self._heed_call()
-
-    async def _take_over(self, batch: ReadBatch) -> None:
-        # What is held here already was our own: we stood still for a lease.
-        others = [one for one in batch.taken_over if not self._in_flight.has(one.entry_id)]
-        self._intake.take(batch)
-        others = [one for one in others if one.owner != self._store.consumer]
-        if others:
-            are_named = all(one.owner for one in others)
-            silent = [] if are_named else await self._store.silent_workers()
-            self._failure_log.taken_over(others, silent)
-
-    async def _read(self, room: int) -> ReadBatch:
-        is_idle = self.can_be_woken
-        # A hand-back ends no read of a busy worker, so that none of them is long.
-        wanted_ms = self._block_ms if is_idle else min(self._block_ms, BUSY_BLOCK_MS_MAX)
-        block_ms = self._claimer.block_ms(wanted_ms, is_idle=is_idle)
-        return await self._store.read(room, block_ms, is_idle=is_idle)
-
-    async def _heed_call(self) -> None:
-        """Somebody wants an idle worker: to take jobs that were handed back, or to lead."""
-        self._store.was_woken = False
-        self._on_woken()
-        if self._in_flight.room() > 0 and self._in_flight.suspects.may_claim:
-            self._claimer.hurry()
-        else:
-            await self._store.wake_another()
-
-    async def _ask(self, room: int) -> ReadBatch:
-        """Claim, then read; what the dead left stays for others while suspects wait here."""
-        if not self._in_flight.suspects.may_claim:
-            block_ms = min(self._block_ms, _SUSPECTS_BLOCK_MS)
-            return await self._store.read(room, block_ms, claims=False)
-        batch = await self._claimer.claim(room, is_idle=self.can_be_woken)
-        return batch if batch.size else await self._read(room)
-
-    def _date(self, batch: ReadBatch, asked_ns: int) -> None:
-        """What may have waited for us while we stood still is no older than the question."""
-        if self._stall_detector.has_slept_since(asked_ns):
-            for delivery in batch.deliveries:
-                delivery.held_since_ns = asked_ns
-
-    def _tell(self, listener: Listener, batch: ReadBatch) -> None:
-        if batch.size:
-            reclaimed = 0 if batch.is_plain else sum([one.earlier > 0 for one in batch.deliveries])
-            listener.read(batch.size, reclaimed)
-        elif not self._was_empty:
-            listener.drained()
-        self._was_empty = not batch.size

@@ -14,20 +14,23 @@ import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import JobTimeout
 from chasquimq.model.log import get_logger
 from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
+    from chasquimq.engine.delivery_count import DeliveryCounts
     from chasquimq.engine.in_flight import InFlight
+    from chasquimq.engine.settlement import Settlement
+    from chasquimq.engine.supervisor import Supervisor
     from chasquimq.model.delivery import Delivery
+    from chasquimq.model.retry import RetryPolicy
 
 # Makes the job's coroutine and its first step: the coroutine, and what it waits for.
 # A handler that never waits ends in StopIteration, with its value.
 Begin = Callable[["Delivery"], tuple[Coroutine[Any, Any, Any], Any]]
-Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 logger = get_logger(__name__)
 _SLICE_NS = 5_000_000
 # The reason for good; leases that cannot be trusted are one that passes.
@@ -38,23 +41,6 @@ _TRIAL = "trial"
 _FRESH_NS = 200_000_000
 
 
-class Finish(Protocol):
-    """Who is told when an attempt began to wait, and where it goes when it ended."""
-
-    def started(self, delivery: Delivery) -> None: ...
-
-    @property
-    def complete(self) -> Callable[[Delivery, Any], None]: ...
-
-    def failed(self, delivery: Delivery, error: BaseException) -> None: ...
-
-    def interrupted(self, delivery: Delivery) -> None: ...
-
-    def dropped(self, delivery: Delivery) -> None: ...
-
-    def unsettled(self, delivery: Delivery, error: BaseException) -> None: ...
-
-
 class Runners:
     """At most `in_flight.running_max` handlers at once."""
 
@@ -62,20 +48,20 @@ class Runners:
         self,
         in_flight: InFlight,
         begin: Begin,
-        finish: Finish,
-        spawn: Spawn,
+        settlement: Settlement,
+        supervisor: Supervisor,
         *,
-        timeout_ms_of: Callable[[Delivery], int | None],
-        charge: Callable[[Delivery], Awaitable[bool]],
+        policy: RetryPolicy,
+        delivery_counts: DeliveryCounts,
         stall_after_ms: int,
     ) -> None:
         self._in_flight = in_flight
         in_flight.suspects.on_turn = lambda: self.let_go(_TRIAL)
         self._begin = begin
-        self._finish = finish
-        self._spawn = spawn
-        self._timeout_ms_of = timeout_ms_of
-        self._charge = charge
+        self._settlement = settlement
+        self._supervisor = supervisor
+        self._policy = policy
+        self._delivery_counts = delivery_counts
         self._stall_after_ms = stall_after_ms
         self._is_draining = False
         # The task that drains the queue; it may end before its first step, by a cancel.
@@ -144,11 +130,13 @@ class Runners:
         self._is_draining = True
         self._runner_count = number = self._runner_count + 1
         try:
-            task = self._spawn(runner, "chasqui-runner")
+            task = self._supervisor.spawn(runner, "chasqui-runner")
         except Exception:  # a task factory may be the user's; the next beat tries again
             runner.close()
             self._is_draining = False
-            logger.exception("a runner could not be started and is tried again")
+            logger.exception(
+                "a runner of %s could not be started and is tried again", self._supervisor.subject
+            )
         else:
             # An eager task may have handed the queue on already.
             if number == self._runner_count:
@@ -159,11 +147,12 @@ class Runners:
             self.is_stalled = is_stalled
             if is_stalled:
                 logger.error(
-                    "%d jobs wait and room is free, but nothing has started for %.1f s",
-                    len(self._in_flight.waiting), self.stalled_ms / 1000,
+                    "%s: %d jobs wait and room is free, but nothing has started for %.1f s",
+                    self._supervisor.subject, len(self._in_flight.waiting),
+                    self.stalled_ms / 1000,
                 )  # fmt: skip
             else:
-                logger.warning("the worker starts jobs again")
+                logger.warning("%s starts jobs again", self._supervisor.subject)
 
     def _start_suspect(self) -> None:
         """Start a suspect whose turn has come; a drain ends first, so that no place is used twice.
@@ -195,8 +184,8 @@ class Runners:
     async def _drain(self) -> None:  # noqa: C901, PLR0915 - a frame less per job is the point
         task = asyncio.current_task()
         assert task is not None, "runners are tasks"
-        waiting, finish, begin = self._in_flight.waiting, self._finish, self._begin
-        copy_context, complete, now_ns = self._base.copy, finish.complete, time.monotonic_ns
+        waiting, settlement, begin = self._in_flight.waiting, self._settlement, self._begin
+        copy_context, complete, now_ns = self._base.copy, settlement.complete, time.monotonic_ns
         references, has_cancel = sys.getrefcount(task), _has_cancel
         slice_ends_ns = now_ns() + _SLICE_NS
         delivery: Delivery | None = None
@@ -221,7 +210,7 @@ class Runners:
                     raise
                 except BaseException as error:  # noqa: BLE001 - a user's handler may raise anything
                     ended_ns = _note_end(delivery)
-                    finish.failed(delivery, error)
+                    settlement.fail(delivery, error)
                 else:
                     rest = _rest(context, coroutine, awaited)
                     await self._own(task, delivery, self._wait(task, delivery, rest))
@@ -248,9 +237,12 @@ class Runners:
         if isinstance(error, KeyboardInterrupt):
             return
         if STOPPING not in self._held_back_by:
-            logger.error("a runner ended early and is replaced: %s", describe(error).error_type)
+            logger.error(
+                "a runner of %s ended early and is replaced: %s",
+                self._supervisor.subject, describe(error).error_type,
+            )  # fmt: skip
         if delivery is not None:
-            self._finish.unsettled(delivery, error)
+            self._settlement.bury_unsettled(delivery, error)
 
     async def _own(
         self, task: asyncio.Task[None], delivery: Delivery, handler: Awaitable[Any]
@@ -271,7 +263,7 @@ class Runners:
         else:
             _note_end(delivery)
             if value is not _NOT_STARTED:
-                self._finish.complete(delivery, value)
+                self._settlement.complete(delivery, value)
         finally:
             self._disown(task)
 
@@ -279,7 +271,7 @@ class Runners:
         self, task: asyncio.Task[None], delivery: Delivery, rest: Awaitable[Any]
     ) -> Any:
         """The handler began and waits for something; from here on its time is counted."""
-        self._finish.started(delivery)
+        self._settlement.started(delivery)
         timer = self._arm(task, delivery)
         try:
             return await rest
@@ -297,8 +289,8 @@ class Runners:
 
     async def _charged(self, task: asyncio.Task[None], delivery: Delivery) -> Any:
         """Start a delivery that waited long: its charge is confirmed first."""
-        if not await self._charge(delivery):
-            self._finish.dropped(delivery)
+        if not await self._delivery_counts.charge(delivery):
+            self._settlement.dropped(delivery)
             return _NOT_STARTED
         if STOPPING in self._held_back_by:
             # The stop came first; what is held without having started goes back uncharged.
@@ -316,16 +308,16 @@ class Runners:
     def _fail(self, task: asyncio.Task[None], delivery: Delivery, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
             if task in self._interrupted:
-                self._finish.interrupted(delivery)
+                self._settlement.interrupted(delivery)
                 return
             if task in self._timed_out:
                 # Where it was when its time was over.
                 where = error.__traceback__
-                error = JobTimeout(self._timeout_ms_of(delivery) or 0).with_traceback(where)
-        self._finish.failed(delivery, error)
+                error = JobTimeout(self._policy.timeout_ms_of(delivery) or 0).with_traceback(where)
+        self._settlement.fail(delivery, error)
 
     def _arm(self, task: asyncio.Task[None], delivery: Delivery) -> asyncio.TimerHandle | None:
-        timeout_ms = self._timeout_ms_of(delivery)
+        timeout_ms = self._policy.timeout_ms_of(delivery)
         if timeout_ms is None or delivery.is_unstoppable or delivery.has_own_timer:
             return None
         loop = asyncio.get_running_loop()

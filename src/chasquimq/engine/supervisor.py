@@ -1,4 +1,7 @@
-"""What a loop is: something that runs until stopped, one bounded step at a time."""
+"""Keeps the loops of a worker running: each in a task of its own, started again after an error.
+
+A loop runs until it is stopped, one bounded step at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import asyncio
 import random
 import time
 from collections import defaultdict
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import ConnectionLost, StoreError
 from chasquimq.model.log import LogThrottle, get_logger
@@ -76,9 +81,14 @@ class _Trouble:
 
 
 class Supervisor:
-    """Runs each loop until it ends by itself."""
+    """Runs each loop until it ends by itself; owns all tasks of a pipeline."""
 
-    def __init__(self) -> None:
+    def __init__(self, subject: str = "this process") -> None:
+        """`subject` is whose loops these are, as the log says it."""
+        self.subject = subject
+        self.tasks: set[asyncio.Task[None]] = set()
+        # None: all of them are started again when other code cancels their tasks.
+        self._kept_names: set[str] | None = None
         self._troubles: dict[str, _Trouble] = {}
         # One for each loop and kind of bug; the kind is empty for what the server answered.
         self._paces: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
@@ -89,6 +99,42 @@ class Supervisor:
         now_s = time.monotonic()
         troubles = self._troubles.items()
         return {name: one.error for name, one in troubles if now_s - one.since_s > _DOWN_S}
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """The one place where tasks are born."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def start(self, loop: Loop) -> None:
+        """Keep the loop in a task of its own."""
+        task = self.spawn(self.keep(loop), f"chasqui-{loop.name}")
+        task.add_done_callback(partial(self._start_again, loop))
+
+    def keep_only(self, names: set[str]) -> None:
+        """Start no other loops again, for the worker is about to end."""
+        self._kept_names = names
+
+    async def ended(self, *names: str) -> None:
+        """Wait until the loops of these names have ended."""
+        while waiting := self.running(*names):
+            await asyncio.wait(waiting)
+
+    def running(self, *names: str) -> list[asyncio.Task[None]]:
+        """The tasks of the loops of these names."""
+        task_names = {f"chasqui-{name}" for name in names}
+        return [task for task in self.tasks if task.get_name() in task_names]
+
+    def _start_again(self, loop: Loop, task: asyncio.Task[None]) -> None:
+        """A handler can cancel any task; without this loop its worker would stand still."""
+        is_kept = self._kept_names is None or loop.name in self._kept_names
+        if is_kept and task.cancelled() and not task.get_loop().is_closed():
+            logger.error(
+                "loop %s of %s was cancelled by other code and is started again",
+                loop.name, self.subject,
+            )  # fmt: skip
+            self.start(loop)
 
     async def keep(self, loop: Loop) -> None:
         """Run the loop; after an error wait a little longer each time, then run it again."""

@@ -1,7 +1,7 @@
 """Runs redelivered jobs one at a time, because a run of one of them may have killed its process.
 
 A suspect is a job with earlier charged deliveries: a run of it began, and nobody heard of its end.
-Suspects wait in a lane of their own, beside the jobs that nobody suspects:
+Suspects wait in a line of their own, beside the jobs that nobody suspects:
 
 - At most one of them is on trial in a worker. The next one starts when the server has confirmed
   the end of the first, or when the first has run for `PROVED_S`. An end that the server does not
@@ -18,13 +18,13 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from chasquimq.engine.supervisor import Ticker
 
 if TYPE_CHECKING:
-    from chasquimq.engine.pipeline import Requeue
+    from chasquimq.engine.delivery_count import Requeue
     from chasquimq.model.delivery import Delivery
 
 # What kills its process mostly does it early; a run of this length counts as harmless.
@@ -41,7 +41,7 @@ _LOOK_MS = 250
 
 
 class Suspects:
-    """The lane of one worker; `on_turn` asks its runners to look here again."""
+    """The suspects of one worker; `on_turn` asks its runners to look here again."""
 
     def __init__(self, max_attempts_of: Callable[[Delivery], int]) -> None:
         self.waiting: deque[Delivery] = deque()
@@ -64,9 +64,9 @@ class Suspects:
         A claim counts as a delivery until the worker has taken it back, so nothing is claimed
         while a suspect may end the process.
         """
-        if self.waiting or self._on_trial is not None:
-            return False
-        return time.monotonic() >= self._offers_until_s
+        return not (
+            self.waiting or self._on_trial is not None or time.monotonic() < self._offers_until_s
+        )
 
     @property
     def has_turn(self) -> bool:
@@ -93,16 +93,16 @@ class Suspects:
         self._look_in(self._needed_s)
         return suspect
 
-    def settled(self, entry_ids: Collection[bytes]) -> None:
+    def settled(self, keys: Collection[bytes]) -> None:
         """The next one may start: a crash can no longer charge the one before."""
         suspect = self._on_trial
-        if suspect is not None and suspect.entry_id in entry_ids:
+        if suspect is not None and suspect.key in keys:
             if suspect.duration_us > _PROVED_S_MIN * 1e6:
                 self._hurry_next()
             self._end_trial()
 
     def take_all(self) -> list[Delivery]:
-        """Empty the lane."""
+        """Take all of them out."""
         taken = list(self.waiting)
         self.waiting.clear()
         return taken
@@ -180,9 +180,9 @@ class SuspectRequeuer:
 
     name = "suspects"
 
-    def __init__(self, suspects: Suspects, hand_back: Requeue) -> None:
+    def __init__(self, suspects: Suspects, requeue: Requeue) -> None:
         self._suspects = suspects
-        self._requeue = hand_back
+        self._requeue = requeue
         self._ticker = Ticker()
 
     def stop(self) -> None:
@@ -199,15 +199,10 @@ class SuspectRequeuer:
             return
         overdue = self._suspects.take_overdue()
         try:
-            await self._requeue.give(uncharged(overdue))
+            await self._requeue.give_unstarted(overdue)
         except BaseException:
             self._suspects.waiting.extendleft(reversed(overdue))
             raise
-
-
-def uncharged(deliveries: Sequence[Delivery]) -> list[tuple[bytes, int]]:
-    """Entry ids, and the deliveries that they are charged with while they have not started."""
-    return [(delivery.entry_id, delivery.earlier) for delivery in deliveries]
 
 
 def _left_s(delivery: Delivery, now_ns: int, needed_s: float) -> float:

@@ -25,6 +25,22 @@ class DlqReason(StrEnum):
     EXPIRED = "expired"
 
 
+# What stands before the entry ids of a lane, so that ids of two streams are told apart: an id begins
+# with a digit. The queue's own stream is lane 0.
+LANE_MARKS = (b"", b"h", b"x", b"l")
+
+
+def entry_key(lane: int, entry_id: bytes) -> bytes:
+    """What tells an entry from all others of its queue; two streams may hold the same id."""
+    return LANE_MARKS[lane] + entry_id
+
+
+def lane_and_id(key: bytes) -> tuple[int, bytes]:
+    """Take apart what `entry_key` made."""
+    mark = key[:1]
+    return (0, key) if mark.isdigit() else (LANE_MARKS.index(mark), key[1:])
+
+
 class Delivery(msgspec.Struct, gc=False, eq=False):
     """One delivery; the fields above the line come from the server, the others change here.
 
@@ -46,7 +62,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     # ---
     is_charged: bool = True
     is_lease_lost: bool = False
-    # Its handler ended; only the door's answer is missing.
+    # Its handler ended; only the server's confirmation is missing.
     is_finished: bool = False
     held_since_ns: int = 0
     started_ns: int = 0
@@ -57,6 +73,13 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     is_announced: bool = False
     # Its process pool ends it at the timeout, after a warning.
     has_own_timer: bool = False
+    # Which stream of the queue it was read from.
+    lane: int = 0
+
+    @property
+    def key(self) -> bytes:
+        """What tells it from all other entries of its queue."""
+        return entry_key(self.lane, self.entry_id)
 
     @property
     def run_number(self) -> int:
@@ -95,6 +118,11 @@ class TakenOver(msgspec.Struct, frozen=True, gc=False):
     entry_id: bytes
     silent_ms: int
     owner: str
+    lane: int = 0
+
+    @property
+    def key(self) -> bytes:
+        return entry_key(self.lane, self.entry_id)
 
 
 class RejectedEntry(msgspec.Struct, frozen=True, gc=False):
@@ -105,3 +133,8 @@ class RejectedEntry(msgspec.Struct, frozen=True, gc=False):
     detail: str
     name: str
     body: bytes
+    lane: int = 0
+
+    @property
+    def key(self) -> bytes:
+        return entry_key(self.lane, self.entry_id)

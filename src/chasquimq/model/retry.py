@@ -291,6 +291,14 @@ class Completing(msgspec.Struct, frozen=True, gc=False):
     def entry_id(self) -> bytes:
         return self.delivery.entry_id
 
+    @property
+    def key(self) -> bytes:
+        return self.delivery.key
+
+    @property
+    def lane(self) -> int:
+        return self.delivery.lane
+
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
     """A delivery on its way to another run; `spent` goes into its new envelope.
@@ -313,6 +321,14 @@ class Retrying(msgspec.Struct, frozen=True, gc=False):
     @property
     def entry_id(self) -> bytes:
         return self.delivery.entry_id
+
+    @property
+    def key(self) -> bytes:
+        return self.delivery.key
+
+    @property
+    def lane(self) -> int:
+        return self.delivery.lane
 
     @property
     def was_run(self) -> bool:
@@ -341,6 +357,14 @@ class Burying(msgspec.Struct, frozen=True, gc=False):
     @property
     def entry_id(self) -> bytes:
         return self.entry.entry_id
+
+    @property
+    def key(self) -> bytes:
+        return self.entry.key
+
+    @property
+    def lane(self) -> int:
+        return self.entry.lane
 
     @property
     def was_run(self) -> bool:

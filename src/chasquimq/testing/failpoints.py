@@ -49,7 +49,7 @@ ACTS: dict[str, tuple[type, str]] = {
     "complete": (ConsumerStore, "complete"),
     "retry": (ConsumerStore, "retry"),
     "bury": (ConsumerStore, "bury"),
-    "hand_back": (ConsumerStore, "hand_back"),
+    "hand_back": (ConsumerStore, "requeue"),
     "renew": (LeaseStore, "renew"),
     "lock": (UpkeepStore, "lead"),
     "promote": (UpkeepStore, "promote"),
@@ -131,7 +131,7 @@ def install(text: str) -> None:
     # Both hand bytes to the socket at once, so that from here on the server may have them.
     for owner, method in ((Connection, "send"), (BlockingConnection, "_receive")):
         setattr(owner, method, _sending(getattr(owner, method), trap, owner is Connection))
-    for method in ("put", "put_first"):
+    for method in ("put",):
         setattr(SettleLoop, method, _ending(getattr(SettleLoop, method), trap))
 
 

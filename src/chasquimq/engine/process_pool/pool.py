@@ -1,20 +1,45 @@
-"""Processes in which sync handlers run: they can be stopped, and a crash costs one job."""
+"""Runs handlers in child processes: they can be stopped, and a crash costs one job."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
+
 from chasquimq.engine.process_pool.child import ANY_NAME, addresses_of
-from chasquimq.engine.process_pool.frames import HandlerCall, JobValues, encode_frame, exception_of
-from chasquimq.engine.process_pool.process import KILL_AFTER_S, Child, hello_frame
+from chasquimq.engine.process_pool.frames import (
+    STOP_FRAME,
+    CallResult,
+    ChildDied,
+    HandlerAddress,
+    HandlerCall,
+    Hello,
+    JobValues,
+    decode_answer,
+    encode_frame,
+    exception_of,
+    import_refusal,
+    take_frame,
+)
 from chasquimq.engine.thread_pool import check_usable, checked_size
-from chasquimq.errors import SettingsError
+from chasquimq.errors import JobTimeout, SettingsError
 from chasquimq.store.consumer import decode as payloads
 
+KILL_AFTER_S = 0.2
+START_S_MAX = 60.0
+READ_BYTES_MAX = 256 * 1024
+
+Outcome = CallResult | Exception
 REAP_S_MAX = 1.0
 
 Handler: TypeAlias = Callable[[Any], Any]
@@ -121,3 +146,229 @@ class ProcessPool:
         exits = [child.exited for child in self._children if not child.exited.done()]
         if exits:
             await asyncio.wait(exits, timeout=timeout_s)
+
+
+class Child:
+    """A running child program; it serves one call at a time and is never used after a kill."""
+
+    def __init__(self, hello: bytes) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self._ready: asyncio.Future[Outcome] = self._loop.create_future()
+        self._answer: asyncio.Future[Outcome] | None = None
+        self._verdict: Exception | None = None
+        self._is_stopping = False
+        self._is_doomed = False
+        self._buffer = bytearray()
+        self._program, self._socket = start_child(hello)
+        self._loop.add_reader(self._socket, self._on_readable)
+        self._start_timer = self._loop.call_later(START_S_MAX, self._on_slow_start)
+        threading.Thread(target=self._watch, name=f"chasqui-child-{self.pid}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._program.pid
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._is_doomed and not self.exited.done()
+
+    async def until_ready(self) -> None:
+        """Wait for the child's imports; raises what they raised, or ChildDied."""
+        answer = _answer_in(await self._ready)
+        if answer.error is not None:
+            raise import_refusal(answer.error)
+
+    async def call(self, frame: bytes, timeout_ms: int | None) -> CallResult:
+        """Hand a call over and wait for its answer; to leave without one kills the child."""
+        try:
+            await self.until_ready()
+            return await self._ask(frame, timeout_ms)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Ask an idle child to leave the way a program ends."""
+        self._is_stopping = True
+        with suppress(OSError):
+            self._socket.send(STOP_FRAME)
+
+    def terminate(self) -> None:
+        """Ask the child to leave now."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the child now."""
+        self._signal(signal.SIGKILL)
+
+    async def _ask(self, frame: bytes, timeout_ms: int | None) -> CallResult:
+        self._answer = answer = self._loop.create_future()
+        deadline = self._deadline(timeout_ms)
+        try:
+            await self._send(frame)
+            return _answer_in(await answer)
+        finally:
+            self._answer = None
+            if deadline is not None:
+                deadline.cancel()
+            self._close_if_exited()
+
+    def _deadline(self, timeout_ms: int | None) -> asyncio.TimerHandle | None:
+        if timeout_ms is None:
+            return None
+        return self._loop.call_later(timeout_ms / 1000, self._condemn, JobTimeout(timeout_ms))
+
+    async def _send(self, frame: bytes) -> None:
+        # A broken pipe says nothing about why: the child's exit settles the answer.
+        with suppress(OSError):
+            sent_bytes = _send_now(self._socket, frame)
+            if sent_bytes < len(frame):
+                await self._loop.sock_sendall(self._socket, frame[sent_bytes:])
+
+    def _on_slow_start(self) -> None:
+        self._condemn(
+            SettingsError("handlers", "imports that still run", f"imported within {START_S_MAX} s")
+        )
+
+    def _condemn(self, verdict: Exception) -> None:
+        """Give the child its SIGTERM, and a moment; the verdict stands whatever it answers."""
+        self._verdict = verdict
+        self.terminate()
+        self._loop.call_later(KILL_AFTER_S, self._on_grace_over, verdict)
+
+    def _on_grace_over(self, verdict: Exception) -> None:
+        self.kill()
+        # After SIGKILL no handler code runs, so nobody waits for a process stuck in the kernel.
+        self._settle(verdict)
+
+    def _on_readable(self) -> None:
+        chunk = self._receive()
+        if chunk is None:
+            return
+        if not chunk or not self._take_in(chunk):
+            self._loop.remove_reader(self._socket)
+            self._kill_unless_stopping()
+
+    def _receive(self) -> bytes | None:
+        """What has come; empty when the other end is gone, None when there is nothing now."""
+        try:
+            return self._socket.recv(READ_BYTES_MAX)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return b""
+
+    def _take_in(self, chunk: bytes) -> bool:
+        """Settle what a whole frame answers; False when the bytes are no frames of ours."""
+        self._buffer += chunk
+        try:
+            while (frame := take_frame(self._buffer)) is not None:
+                self._settle(decode_answer(frame))
+        except (ValueError, msgspec.MsgspecError):
+            return False
+        return True
+
+    def _settle(self, outcome: Outcome) -> None:
+        waiting = self._answer if self._ready.done() else self._ready
+        if waiting is None or waiting.done():
+            return
+        self._start_timer.cancel()
+        waiting.set_result(self._verdict or outcome)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the child and the programs its handler started; they share a process group."""
+        self._is_doomed = True
+        if self.exited.done():
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def _kill_unless_stopping(self) -> None:
+        """A child that broke off takes along the programs its handler started."""
+        if self._is_doomed or not self._is_stopping:
+            self.kill()
+
+    def _watch(self) -> None:
+        """Runs in a thread: a pipe held open by a grandchild would hide the child's death."""
+        wait_unreaped(self._program)
+        try:
+            self._loop.call_soon_threadsafe(self._on_exit)
+        except RuntimeError:
+            # The loop is closed: nobody is left to tell.
+            self._program.wait()
+
+    def _on_exit(self) -> None:
+        # An answer given just before death still counts.
+        while chunk := self._receive():
+            self._take_in(chunk)
+        self._loop.remove_reader(self._socket)
+        self._kill_unless_stopping()
+        exit_code = self._program.wait()
+        self.exited.set_result(exit_code)
+        self._settle(ChildDied(exit_code))
+        self._close_if_exited()
+
+    def _close_if_exited(self) -> None:
+        if not self.exited.done():
+            return
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        # A send in flight still watches the descriptor; it ends first and closes here itself.
+        if self._answer is None:
+            self._socket.close()
+
+
+def _send_now(sock: socket.socket, frame: bytes) -> int:
+    try:
+        return sock.send(frame)
+    except BlockingIOError:
+        return 0
+
+
+def _answer_in(outcome: Outcome) -> CallResult:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def hello_frame(addresses: dict[str, HandlerAddress]) -> bytes:
+    """What every child of a pool is told first: our imports, and where the handlers are."""
+    sys_path = [str(entry) for entry in sys.path]
+    return encode_frame(Hello(addresses, sys_path, sys.argv, os.environ.get("PYTHONPATH")))
+
+
+def start_child(hello: bytes) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A child that was told its first words, and our end of the line to it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        fd = theirs.fileno()
+        try:
+            program = subprocess.Popen(
+                [sys.executable, "-P", "-m", "chasquimq.engine.process_pool.child", str(fd)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(fd,),
+                process_group=0,
+                env={**os.environ, "PYTHONPATH": _python_path()},
+            )
+        except BaseException:
+            ours.close()
+            raise
+    with suppress(OSError):
+        ours.sendall(hello)
+    ours.setblocking(False)
+    return program, ours
+
+
+def wait_unreaped(program: subprocess.Popen[bytes]) -> None:
+    """Wait for the exit and leave the pid taken, so that no signal of ours can hit a stranger."""
+    with suppress(ChildProcessError):
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+            return
+    program.wait()
+
+
+def _python_path() -> str:
+    """Our own import path: the child must find this package the way we found it."""
+    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

@@ -1,4 +1,7 @@
-"""The payload codec as the engine's child program sees it, which may not read the wire itself."""
+"""Decodes the entries of a stream; what cannot be decoded keeps its bytes and the reason.
+
+It also carries the payload codec for the engine, which may not read the wire itself.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ __all__ = ["decode", "encode", "encode_result"]
 
 
 def encode_result(value: Any) -> bytes:
-    """Spell what a handler returned; an error speaks of the result."""
+    """Encode what a handler returned; an error names the result."""
     return encode(value, root="result")
 
 
@@ -28,27 +31,27 @@ _NAMES_MAX = 1_024
 
 
 class ReadBatch(msgspec.Struct, frozen=True):
-    """What one read brought.
+    """What one read of one lane brought.
 
     `is_plain`: every delivery is a first one that nothing forbids to start. `taken_over` are those
     that another consumer had stopped renewing, and did not hand back.
     """
 
     deliveries: list[Delivery]
-    arrivals: list[RejectedEntry]
+    rejected: list[RejectedEntry]
     is_plain: bool = True
     taken_over: Sequence[TakenOver] = ()
 
     @property
     def size(self) -> int:
-        return len(self.deliveries) + len(self.arrivals)
+        return len(self.deliveries) + len(self.rejected)
 
 
 EMPTY = ReadBatch([], [])
 
 
 class EntryDecoder:
-    """Decodes the entries of one stream."""
+    """Decodes the entries that one consumer reads."""
 
     def __init__(self, payload_bytes_max: int) -> None:
         self._payload_bytes_max = payload_bytes_max
@@ -57,16 +60,16 @@ class EntryDecoder:
         self._raw_due = b""
         self._due_ms: int | None = None
 
-    def read(self, entries: list[list[Any]], held_since_ns: int) -> ReadBatch:
+    def read(self, entries: list[list[Any]], held_since_ns: int, lane: int = 0) -> ReadBatch:
         """Sort entries of `[id, fields]` or `[id, fields, idle_ms, earlier]`, perhaps with an owner."""
         deliveries: list[Delivery] = []
-        arrivals: list[RejectedEntry] = []
+        rejected: list[RejectedEntry] = []
         is_plain = True
         for entry in entries:
             try:
                 delivery = self._deliver(entry, held_since_ns)
-            except _Broken as broken:
-                arrivals.append(broken.arrival)
+            except _Undecodable as error:
+                rejected.append(error.entry)
                 continue
             deliveries.append(delivery)
             retry = delivery.retry
@@ -75,9 +78,10 @@ class EntryDecoder:
                 is_plain = False
         # A read brings what it claims before what is new.
         has_claimed = bool(entries) and len(entries[0]) > 3 and entries[0][2] > 0
-        return ReadBatch(
-            deliveries, arrivals, is_plain, _taken_over(entries) if has_claimed else ()
+        batch = ReadBatch(
+            deliveries, rejected, is_plain, _taken_over(entries) if has_claimed else ()
         )
+        return batch if lane == 0 else _in_lane(lane, batch)
 
     def _deliver(self, entry: list[Any], held_since_ns: int) -> Delivery:
         fields: list[bytes] = entry[1] or []
@@ -98,12 +102,14 @@ class EntryDecoder:
             body, name, due_ms = self._other_fields(entry[0], fields)
         if len(body) > self._payload_bytes_max:
             detail = f"{len(body)} bytes, at most {self._payload_bytes_max} are allowed"
-            raise _Broken(RejectedEntry(entry[0], DlqReason.OVERSIZE_PAYLOAD, detail, name, body))
+            raise _Undecodable(
+                RejectedEntry(entry[0], DlqReason.OVERSIZE_PAYLOAD, detail, name, body)
+            )
         try:
             envelope, extras = split_envelope(body)
         except DecodeError as error:
-            arrival = RejectedEntry(entry[0], DlqReason.DECODE_FAILED, str(error), name, body)
-            raise _Broken(arrival) from error
+            refused = RejectedEntry(entry[0], DlqReason.DECODE_FAILED, str(error), name, body)
+            raise _Undecodable(refused) from error
         return Delivery(
             entry[0],
             envelope.id,
@@ -126,7 +132,9 @@ class EntryDecoder:
         found = read_fields(fields)
         if found.payload is None:
             detail = "the entry has no field `d`"
-            raise _Broken(RejectedEntry(entry_id, DlqReason.MALFORMED, detail, found.name, b""))
+            raise _Undecodable(
+                RejectedEntry(entry_id, DlqReason.MALFORMED, detail, found.name, b"")
+            )
         return found.payload, found.name, found.due_ms
 
     def _learn_due(self, raw: bytes) -> int | None:
@@ -148,10 +156,21 @@ def _taken_over(entries: Sequence[list[Any]]) -> list[TakenOver]:
     ]
 
 
-class _Broken(Exception):
-    def __init__(self, arrival: RejectedEntry) -> None:
-        super().__init__(arrival.detail)
-        self.arrival = arrival
+def _in_lane(lane: int, batch: ReadBatch) -> ReadBatch:
+    """The same batch, read from another lane than the queue's own stream."""
+    for delivery in batch.deliveries:
+        delivery.lane = lane
+    return msgspec.structs.replace(
+        batch,
+        rejected=[msgspec.structs.replace(one, lane=lane) for one in batch.rejected],
+        taken_over=[msgspec.structs.replace(one, lane=lane) for one in batch.taken_over],
+    )
+
+
+class _Undecodable(Exception):
+    def __init__(self, entry: RejectedEntry) -> None:
+        super().__init__(entry.detail)
+        self.entry = entry
 
 
 def _is_utf8(raw: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Renews leases on a socket of its own, for the thread that does nothing else."""
+"""Renews leases, and the record of the worker, over a blocking connection of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.log import get_logger
+from chasquimq.store.consumer.lanes import Lanes
 from chasquimq.store.net.blocking import BlockingConnection
 from chasquimq.store.net.connection import pack
 from chasquimq.store.net.script import is_forgotten, script
@@ -18,6 +19,7 @@ from chasquimq.wire.outcome import encode_worker_record
 if TYPE_CHECKING:
     from chasquimq.model.snapshot import WorkerRecord
     from chasquimq.settings import ConnectionSettings
+    from chasquimq.store.consumer.lanes import Lane
     from chasquimq.store.net.connection import Part, Reply
 
 logger = get_logger(__name__)
@@ -37,11 +39,12 @@ class LeaseStore:
         timeout_ms: int,
         record: Callable[[], WorkerRecord] | None = None,
         record_ms: int = 0,
+        lanes: Sequence[Lane] = (),
     ) -> None:
         """`record` is what the worker says of itself, every `record_ms`; asked for when it is sent."""
         keys = QueueKeys(queue)
         self._head = (group, consumer)
-        self._keys = [keys.stream]
+        self._lanes = Lanes(keys, lanes)
         self._record = record and _PublishedRecord(keys, consumer, record, record_ms)
         # A renewal that takes longer than the pause between two is of no use.
         hasty = replace(
@@ -52,18 +55,22 @@ class LeaseStore:
         self._connection = BlockingConnection(hasty, name="chasqui-lease")
 
     def pending(self) -> list[bytes]:
-        """Whatever the server thinks this consumer holds."""
+        """The keys of whatever the server thinks this consumer holds."""
         group, consumer = self._head
-        rows = self._connection.call(
-            "XPENDING", self._keys[0], group, "-", "+", _PENDING_MAX, consumer
-        )
-        return [row[0] for row in rows]
+        held: list[bytes] = []
+        for lane in self._lanes:
+            rows = self._connection.call(
+                "XPENDING", lane.stream, group, "-", "+", _PENDING_MAX, consumer
+            )
+            held += [lane.key(row[0]) for row in rows]
+        return held
 
-    def renew(self, entry_ids: Collection[bytes]) -> list[bytes]:
-        """Renew what is still ours, and the worker's record; answers the ids that are not ours."""
+    def renew(self, keys: Collection[bytes]) -> list[bytes]:
+        """Renew what is still ours, and the worker's record; answers the keys that are not ours."""
         lost: list[bytes] = []
-        for chunk in _chunks(sorted(entry_ids, key=_id_order)):
-            lost += self._renew(chunk)
+        for lane, entry_ids in self._lanes.ids(keys):
+            for chunk in _chunks(sorted(entry_ids, key=_id_order)):
+                lost += map(lane.key, self._renew(lane, chunk))
         self.publish()
         return lost
 
@@ -87,19 +94,19 @@ class LeaseStore:
     def close(self) -> None:
         self._connection.close()
 
-    def _renew(self, entry_ids: Sequence[bytes]) -> list[bytes]:
+    def _renew(self, lane: Lane, entry_ids: Sequence[bytes]) -> list[bytes]:
         """One call of the script; a record that is due goes along in the same write."""
-        args = (*self._head, *entry_ids)
+        keys, args = [lane.stream], (*self._head, *entry_ids)
         record = self._record
         renewal = record.renewal() if record is not None and record.is_due else b""
         if record is None or not renewal:
-            return self._connection.run("renew", self._keys, *args)
+            return self._connection.run("renew", keys, *args)
         act = script("renew")
-        request = renewal + act.by_hash(self._keys, args)
+        request = renewal + act.by_hash(keys, args)
         published, renewed = self._connection.send(request, 2)
         record.heard(published)
         if is_forgotten(renewed):
-            return self._connection.run("renew", self._keys, *args)
+            return self._connection.run("renew", keys, *args)
         if isinstance(renewed, StoreError):
             raise renewed
         return renewed

@@ -1,4 +1,4 @@
-"""Moves spelled as script calls: what a call names, and how much goes into one."""
+"""Ends or moves delivered jobs: writes a batch as script calls, sends them, reads the answers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from chasquimq.wire.stream_entry import encode_dlq, encode_member
 
 if TYPE_CHECKING:
     from chasquimq.settings import ResultSettings
+    from chasquimq.store.consumer.lanes import Lane, Lanes
     from chasquimq.store.net.connection import Part, Reply
     from chasquimq.store.net.reconnect import Link
     from chasquimq.wire.keys import QueueKeys
@@ -24,10 +25,18 @@ _MOVE_BYTES_PER_CALL_MAX = 1024 * 1024
 
 
 class SettleCalls:
-    """Spells the moves of one consumer."""
+    """Writes the moves of one consumer as calls of scripts, each for one lane."""
 
-    def __init__(self, keys: QueueKeys, group: str, consumer: str, results: ResultSettings) -> None:
+    def __init__(
+        self,
+        keys: QueueKeys,
+        lanes: Lanes,
+        group: str,
+        consumer: str,
+        results: ResultSettings,
+    ) -> None:
         self._keys = keys
+        self._lanes = lanes
         self._group = group
         self._consumer = consumer
         self._results = results
@@ -42,27 +51,38 @@ class SettleCalls:
     ) -> list[Call]:
         ttls_s = (self._results.ttl_s, self._results.outcome_ttl_s)
         head = (self._group, *ttls_s, int(has_ack_delete), int(has_many_set))
-        return [self._complete_call(head, chunk, finished_ms) for chunk in _result_chunks(moves)]
+        return [
+            self._complete_call(lane, head, chunk, finished_ms)
+            for lane, run in self._lanes.runs(moves)
+            for chunk in _result_chunks(run)
+        ]
 
     def retries(self, moves: Sequence[Retrying]) -> list[Call]:
-        keys = (self._keys.stream, self._keys.delayed, self._keys.dix)
-        spelled = [_spell_retry(move) for move in moves]
-        # The last part is the job; the others are small.
-        sizes = [_size_bytes(row[-1]) for row in spelled]
-        head, bell = (self._group, self._consumer), self._keys.bell
-        parts = _by_bytes(spelled, sizes)
-        return [Call(keys, [*head, *flat(rows), bell], len(rows)) for rows in parts]
+        return [call for lane, run in self._lanes.runs(moves) for call in self._retries(lane, run)]
 
     def burials(self, moves: Sequence[Burying]) -> list[Call]:
         if self._results.is_stored:
             return [self._bury_call(move) for move in moves]
-        keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer, 0)
-        spelled = [_spell_bury(move, b"") for move in moves]
-        sizes = [sum(map(_size_bytes, row)) for row in spelled]
-        return [Call(keys, [*head, *flat(rows)], len(rows)) for rows in _by_bytes(spelled, sizes)]
+        return [call for lane, run in self._lanes.runs(moves) for call in self._burials(lane, run)]
+
+    def _retries(self, lane: Lane, moves: Sequence[Retrying]) -> Iterator[Call]:
+        keys = (lane.stream, lane.delayed, lane.dix)
+        rows = [_retry_row(move) for move in moves]
+        # The last part is the job; the others are small.
+        sizes = [_size_bytes(row[-1]) for row in rows]
+        head, bell = (self._group, self._consumer), self._keys.bell
+        for part in _by_bytes(rows, sizes):
+            yield Call(keys, [*head, *flat(part), bell], len(part))
+
+    def _burials(self, lane: Lane, moves: Sequence[Burying]) -> Iterator[Call]:
+        keys, head = (lane.stream, self._keys.dlq), (self._group, self._consumer, 0)
+        rows = [_bury_row(move, b"") for move in moves]
+        sizes = [sum(map(_size_bytes, row)) for row in rows]
+        for part in _by_bytes(rows, sizes):
+            yield Call(keys, [*head, *flat(part)], len(part))
 
     def _complete_call(
-        self, head: Sequence[Part], moves: Sequence[Completing], finished_ms: int
+        self, lane: Lane, head: Sequence[Part], moves: Sequence[Completing], finished_ms: int
     ) -> Call:
         deliveries = [move.delivery for move in moves]
         results = [move.result for move in moves]
@@ -72,18 +92,19 @@ class SettleCalls:
         outcomes = _completed(deliveries, results, finished_ms)
         keys = self._keys
         return Call(
-            [keys.stream, *map(keys.result, job_ids), *map(keys.outcome, job_ids)],
+            [lane.stream, *map(keys.result, job_ids), *map(keys.outcome, job_ids)],
             [*head, *entry_ids, *kept, *outcomes],
             len(moves),
         )
 
     def _bury_call(self, move: Burying) -> Call:
-        keys, head = (self._keys.stream, self._keys.dlq), (self._group, self._consumer)
+        keys = (self._lanes[move.lane].stream, self._keys.dlq)
+        head = (self._group, self._consumer)
         if isinstance(move.entry, RejectedEntry):
-            return Call(keys, [*head, 0, *_spell_bury(move, b"")], 1)
+            return Call(keys, [*head, 0, *_bury_row(move, b"")], 1)
         error = move.failure.text if move.failure else ""
         outcome = encode_dead(move.reason, error, move.entry.name, move.attempt)
-        args = [*head, self._results.outcome_ttl_s, *_spell_bury(move, outcome)]
+        args = [*head, self._results.outcome_ttl_s, *_bury_row(move, outcome)]
         return Call((*keys, self._keys.outcome(move.entry.job_id)), args, 1)
 
 
@@ -95,7 +116,7 @@ def flat(rows: Sequence[Sequence[Part]]) -> list[Part]:
 def _completed(
     deliveries: Sequence[Delivery], results: Sequence[bytes | None], finished_ms: int
 ) -> list[bytes]:
-    """The outcomes of jobs that end together; alike ones are spelled once, and mostly all are."""
+    """The outcomes of jobs that end together; alike ones are encoded once, and mostly all are."""
     names = {one.name for one in deliveries}
     spent = {one.spent + one.earlier for one in deliveries}
     nothing = {result is None for result in results}
@@ -105,15 +126,15 @@ def _completed(
         (one.name, one.spent + one.earlier, result is None)
         for one, result in zip(deliveries, results, strict=True)
     ]
-    spelled = {kind: _completed_as(*kind, finished_ms) for kind in set(kinds)}
-    return [spelled[kind] for kind in kinds]
+    encoded = {kind: _completed_as(*kind, finished_ms) for kind in set(kinds)}
+    return [encoded[kind] for kind in kinds]
 
 
 def _completed_as(name: str, spent: int, is_none: bool, finished_ms: int) -> bytes:
     return encode_completed(name, spent + 1, finished_ms, has_result=not is_none)
 
 
-def _spell_retry(move: Retrying) -> list[Part]:
+def _retry_row(move: Retrying) -> list[Part]:
     delivery = move.delivery
     envelope = encode_envelope(
         delivery.job_id,
@@ -131,7 +152,7 @@ def _spell_retry(move: Retrying) -> list[Part]:
     return [delivery.entry_id, move.after_ms, delivery.job_id, member]
 
 
-def _spell_bury(move: Burying, outcome: bytes) -> list[Part]:
+def _bury_row(move: Burying, outcome: bytes) -> list[Part]:
     entry = move.entry
     is_broken = isinstance(entry, RejectedEntry)
     fields: list[Any] = encode_dlq(
@@ -176,7 +197,7 @@ def _by_bytes(rows: list[list[Part]], sizes_bytes: list[int]) -> Iterator[list[l
 
 
 # A look-up takes a tenth of the time of the enum's own call.
-_DOORS = {door.value: door for door in SettleResult}
+_RESULTS = {result.value: result for result in SettleResult}
 
 
 class Call(NamedTuple):
@@ -188,18 +209,18 @@ class Call(NamedTuple):
 
 
 class PartlySettled(StoreError):
-    """Some calls of a write met an error: their moves, without a door here, are to be sent again.
+    """Some calls of a write met an error: their moves, without a result here, are to be sent again.
 
     The others are answered for good; sent again they would only be found gone.
     """
 
-    def __init__(self, trouble: StoreError, doors: Sequence[SettleResult | None]) -> None:
-        super().__init__(str(trouble))
-        self.doors = doors
+    def __init__(self, error: StoreError, results: Sequence[SettleResult | None]) -> None:
+        super().__init__(str(error))
+        self.results = results
 
 
 async def settle(link: Link, name: str, calls: Sequence[Call]) -> list[SettleResult]:
-    """How the door answered each move.
+    """Call the script of this name in one write; answers what became of each move.
 
     Raises:
         PartlySettled: some calls were answered, and some met an error.
@@ -207,18 +228,23 @@ async def settle(link: Link, name: str, calls: Sequence[Call]) -> list[SettleRes
     """
     connection = await link.connection()
     replies = await script.run_many(connection, name, [(call.keys, call.args) for call in calls])
-    troubles = [reply for reply in replies if isinstance(reply, StoreError)]
-    if not troubles:
-        return [_DOORS[mark] for marks in replies for mark in marks]
-    link.heed(troubles[0])
-    if len(troubles) == len(calls):
-        raise troubles[0]
-    raise PartlySettled(troubles[0], _known(calls, replies)) from troubles[0]
+    return results_of(link, replies, [call.move_count for call in calls])
 
 
-def _known(calls: Sequence[Call], replies: Sequence[Reply]) -> list[SettleResult | None]:
-    doors: list[SettleResult | None] = []
-    for call, reply in zip(calls, replies, strict=True):
+def results_of(link: Link, replies: Sequence[Reply], counts: Sequence[int]) -> list[SettleResult]:
+    """What the replies to calls for so many moves say of each move; raises what `settle` raises."""
+    errors = [reply for reply in replies if isinstance(reply, StoreError)]
+    if not errors:
+        return [_RESULTS[mark] for marks in replies for mark in marks]
+    link.heed(errors[0])
+    if len(errors) == len(replies):
+        raise errors[0]
+    raise PartlySettled(errors[0], _known(replies, counts)) from errors[0]
+
+
+def _known(replies: Sequence[Reply], counts: Sequence[int]) -> list[SettleResult | None]:
+    results: list[SettleResult | None] = []
+    for reply, count in zip(replies, counts, strict=True):
         is_answered = not isinstance(reply, StoreError)
-        doors += [_DOORS[mark] for mark in reply] if is_answered else [None] * call.move_count
-    return doors
+        results += [_RESULTS[mark] for mark in reply] if is_answered else [None] * count
+    return results

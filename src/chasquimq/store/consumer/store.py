@@ -1,4 +1,4 @@
-"""The consuming side of one queue: read, complete, fail, give back."""
+"""Reads, settles and requeues the jobs of one consumer; each call names the lane it is for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from chasquimq.model.log import get_logger
 from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
 from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, group_conflict
 from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, EntryDecoder, ReadBatch
-from chasquimq.store.consumer.settle import SettleCalls, flat, settle
+from chasquimq.store.consumer.lanes import Lane, Lanes
+from chasquimq.store.consumer.settle import SettleCalls, flat, results_of, settle
 from chasquimq.store.net import script
 from chasquimq.store.net.abilities import Abilities, has_many_set, many_set_question, probe
 from chasquimq.store.net.clock import ServerClock
@@ -25,6 +26,7 @@ from chasquimq.wire.stream_entry import read_text
 
 if TYPE_CHECKING:
     from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
+    from chasquimq.store.consumer.lanes import Count
     from chasquimq.store.net.connection import Connection, Part, Reply
 
 logger = get_logger(__name__)
@@ -51,11 +53,14 @@ class ConsumerStore:
         *,
         beside: Sequence[Role] = (),
         wished: Sequence[Role] = (),
+        lanes: Sequence[Lane] = (),
     ) -> None:
+        """`lanes` are read beside the queue's own stream."""
         # Upkeep, events and history use the connection for writes and need rights as well.
         self._roles = (WORKER, *((RESULTS,) if results.is_stored else ()), *beside)
         self._wished = wished
         self.keys = QueueKeys(queue)
+        self.lanes = Lanes(self.keys, lanes)
         self.group = check_group_name(group)
         self.consumer = consumer
         self.clock = ServerClock()
@@ -64,8 +69,8 @@ class ConsumerStore:
         self._has_many_set = False
         self._wanted = abilities
         self._lease_ms = lease_ms
-        self._spell = SettleCalls(self.keys, self.group, consumer, results)
-        self._arrivals = EntryDecoder(read.max_payload_bytes)
+        self._calls = SettleCalls(self.keys, self.lanes, self.group, consumer, results)
+        self._decoder = EntryDecoder(read.max_payload_bytes)
         self._reads = Link(
             connection, name="chasqui-reader", prepare=self._prepare_reads, waits_for_login=True
         )
@@ -110,7 +115,13 @@ class ConsumerStore:
         await self._writes.close()
 
     async def read(
-        self, count: int, block_ms: int, *, is_idle: bool = False, claims: bool = True
+        self,
+        count: int,
+        block_ms: int,
+        *,
+        is_idle: bool = False,
+        claims: bool = True,
+        lane: int = 0,
     ) -> ReadBatch:
         """Up to `count` entries: new ones and, where the server can, what the dead left.
 
@@ -118,13 +129,16 @@ class ConsumerStore:
         """
         if is_idle:
             return await self._read_idle(count, block_ms)
+        streams = (self.lanes[lane].stream, ">")
         try:
-            reply = await self._read((self.keys.stream, ">"), count, block_ms, claims=claims)
+            reply = await self._read(streams, count, block_ms, claims=claims)
         except ServerRefused as error:
             return await self._regroup(error)
-        return self._arrivals.read(reply[0][1], time.monotonic_ns()) if reply else EMPTY
+        return self._decoder.read(reply[0][1], time.monotonic_ns(), lane) if reply else EMPTY
 
-    async def claim(self, count: int, look_ms: int = 0, quiet_ms: int = 0) -> tuple[ReadBatch, int]:
+    async def claim(
+        self, count: int, look_ms: int = 0, quiet_ms: int = 0, *, lane: int = 0
+    ) -> tuple[ReadBatch, int]:
         """Take over what has been silent for a lease, where reading cannot do it.
 
         Also answers in how many ms the next look is due, from `look_ms` to `quiet_ms`. Another
@@ -135,11 +149,11 @@ class ConsumerStore:
         head = (self.group, self.consumer, self._lease_ms, count)
         try:
             entries, wait_ms = await self._run(
-                "claim", *head, look_ms, quiet_ms, *self._calling_keys
+                self.lanes[lane].stream, "claim", *head, look_ms, quiet_ms, *self._calling_keys
             )
         except ServerRefused as error:
             return await self._regroup(error), look_ms
-        batch = self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
+        batch = self._decoder.read(entries, time.monotonic_ns(), lane) if entries else EMPTY
         return batch, wait_ms
 
     async def silent_workers(self) -> list[str]:
@@ -147,12 +161,14 @@ class ConsumerStore:
 
         A read that takes jobs over does not say from whom.
         """
+        silent: list[str] = []
         with suppress(StoreError):
-            rows = await self._writes.call("XINFO", "CONSUMERS", self.keys.stream, self.group)
-            facts = [dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
-            silent = [read_text(one[b"name"]) for one in facts if one[b"idle"] >= self._lease_ms]
-            return [name for name in silent if name not in (PARKING, self.consumer)]
-        return []
+            for lane in self.lanes:
+                rows = await self._writes.call("XINFO", "CONSUMERS", lane.stream, self.group)
+                facts = [dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
+                late = [one for one in facts if one[b"idle"] >= self._lease_ms]
+                silent += [read_text(one[b"name"]) for one in late]
+        return [name for name in dict.fromkeys(silent) if name not in (PARKING, self.consumer)]
 
     async def wake_another(self) -> None:
         """Pass a call on that this worker has no room for."""
@@ -169,22 +185,41 @@ class ConsumerStore:
         connection = await self._writes.connection()
         await self._join_group(connection)
 
-    async def ack(self, entry_ids: Sequence[bytes]) -> list[SettleResult]:
+    async def ack(self, keys: Sequence[bytes]) -> list[SettleResult]:
         """Complete entries: at most a thousand, whoever owns them."""
-        assert len(entry_ids) <= _IDS_PER_CALL_MAX, "the acker keeps to the ceiling"
+        assert len(keys) <= _IDS_PER_CALL_MAX, "the acker keeps to the ceiling"
+        if not self.lanes.is_single:
+            return await self._ack_lanes(keys)
         if not self.abilities.ack_delete:
-            marks = await self._run("ack", self.group, *entry_ids)
+            marks = await self._run(self.lanes.main.stream, "ack", self.group, *keys)
         else:
-            marks = await self._writes.call(
-                "XACKDEL", self.keys.stream, self.group, "IDS", len(entry_ids), *entry_ids
-            )
+            marks = await self._writes.call(*self._ack_delete(self.lanes.main, keys))
         if marks.count(1) == len(marks):
             return [SettleResult.DONE] * len(marks)
-        return [SettleResult.DONE if mark >= 1 else SettleResult.GONE for mark in marks]
+        return [_acked(mark) for mark in marks]
+
+    async def _ack_lanes(self, keys: Sequence[bytes]) -> list[SettleResult]:
+        """The same for entries of several lanes, in one write."""
+        runs = list(self.lanes.runs_of_ids(keys))
+        connection = await self._writes.connection()
+        if self.abilities.ack_delete:
+            commands = [pack(self._ack_delete(lane, entry_ids)) for lane, entry_ids in runs]
+            replies = await connection.send(b"".join(commands), len(runs))
+        else:
+            calls = [([lane.stream], [self.group, *entry_ids]) for lane, entry_ids in runs]
+            replies = await script.run_many(connection, "ack", calls)
+        marks = [
+            reply if isinstance(reply, StoreError) else [_acked(mark) for mark in reply]
+            for reply in replies
+        ]
+        return results_of(self._writes, marks, [len(entry_ids) for _, entry_ids in runs])
+
+    def _ack_delete(self, lane: Lane, entry_ids: Sequence[bytes]) -> tuple[Part, ...]:
+        return ("XACKDEL", lane.stream, self.group, "IDS", len(entry_ids), *entry_ids)
 
     async def complete(self, moves: Sequence[Completing]) -> list[SettleResult]:
         """Complete entries and keep what their handlers returned, in one step."""
-        calls = self._spell.completions(
+        calls = self._calls.completions(
             moves,
             int(self.clock.now_ms()),
             has_ack_delete=self.abilities.ack_delete,
@@ -194,37 +229,50 @@ class ConsumerStore:
 
     async def retry(self, moves: Sequence[Retrying]) -> list[SettleResult]:
         """Move failed deliveries to where they wait for their next run, as their owner."""
-        return await settle(self._writes, "retry", self._spell.retries(moves))
+        return await settle(self._writes, "retry", self._calls.retries(moves))
 
     async def bury(self, moves: Sequence[Burying]) -> list[SettleResult]:
         """Move entries to the DLQ, as their owner; who waits for their results is told."""
-        return await settle(self._writes, "bury", self._spell.burials(moves))
+        return await settle(self._writes, "bury", self._calls.burials(moves))
 
-    async def charge(self, counts: Sequence[tuple[bytes, int]]) -> list[bytes]:
-        """Set delivery counts of held entries; answers the ids that are ours no more."""
+    async def charge(self, counts: Sequence[Count]) -> list[bytes]:
+        """Set delivery counts of held entries; answers the keys of those that are ours no more."""
         lost: list[bytes] = []
-        for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
+        for lane, chunk in self._chunks(counts):
             try:
-                lost += await self._run("charge", self.group, self.consumer, *flat(chunk))
+                gone = await self._run(
+                    lane.stream, "charge", self.group, self.consumer, *flat(chunk)
+                )
             except ServerRefused as error:
                 await self._regroup(error)
-                lost += [entry_id for entry_id, _ in chunk]
+                gone = [entry_id for entry_id, _ in chunk]
+            lost += map(lane.key, gone)
         return lost
 
-    async def hand_back(self, counts: Sequence[tuple[bytes, int]]) -> int:
+    async def requeue(self, counts: Sequence[Count]) -> int:
         """Park entries that did not start: claimable at once, charged with the given counts."""
         done = 0
         head = (self.group, self.consumer, PARKING, PARKED_IDLE_MS, *self._calling_keys)
-        for chunk in _chunks(counts, _IDS_PER_CALL_MAX // 2):
-            done += await self._run("hand_back", *head, *flat(chunk))
+        for lane, chunk in self._chunks(counts):
+            done += await self._run(lane.stream, "hand_back", *head, *flat(chunk))
         return done
 
-    async def pending(self) -> list[tuple[bytes, int]]:
-        """What the server thinks this consumer holds: entry ids and delivery counts."""
-        rows = await self._writes.call(
-            "XPENDING", self.keys.stream, self.group, "-", "+", 10_000, self.consumer
-        )
-        return [(row[0], row[3]) for row in rows]
+    def _chunks(self, counts: Sequence[Count]) -> Iterator[tuple[Lane, Sequence[Count]]]:
+        """The counts of each lane, as many as go into one call."""
+        size = _IDS_PER_CALL_MAX // 2
+        for lane, found in self.lanes.counts(counts):
+            for at in range(0, len(found), size):
+                yield lane, found[at : at + size]
+
+    async def pending(self) -> list[Count]:
+        """What the server thinks this consumer holds: keys and delivery counts."""
+        found: list[Count] = []
+        for lane in self.lanes:
+            rows = await self._writes.call(
+                "XPENDING", lane.stream, self.group, "-", "+", 10_000, self.consumer
+            )
+            found += [(lane.key(row[0]), row[3]) for row in rows]
+        return found
 
     async def unblock_reader(self) -> None:
         """End a blocking read early; its reply still arrives."""
@@ -234,8 +282,12 @@ class ConsumerStore:
     async def remove_consumer(self) -> bool:
         """Remove this consumer unless it still holds something."""
         with suppress(ServerRefused):  # whoever may not use the key was never there
-            await self._run_on(self.keys.wake, "reap_consumer", self.group, self.consumer, 0)
-        return await self._run("reap_consumer", self.group, self.consumer, 0) != 0
+            await self._run(self.keys.wake, "reap_consumer", self.group, self.consumer, 0)
+        answers = [
+            await self._run(lane.stream, "reap_consumer", self.group, self.consumer, 0)
+            for lane in self.lanes
+        ]
+        return 0 not in answers
 
     async def remove_record(self) -> None:
         """Remove what this worker said of itself."""
@@ -263,7 +315,8 @@ class ConsumerStore:
         return self.keys.claim_gate(self.group), self.keys.wake
 
     async def _read_idle(self, count: int, block_ms: int) -> ReadBatch:
-        streams = (self.keys.stream, self.keys.wake, ">", ">")
+        stream = self.lanes.main.stream
+        streams = (stream, self.keys.wake, ">", ">")
         try:
             reply = await self._read(streams, count, block_ms)
         except ServerRefused as error:
@@ -275,14 +328,14 @@ class ConsumerStore:
         found = {name.decode(): rows for name, rows in reply or ()}
         if calls := found.get(self.keys.wake):
             await self._answer([call[0] for call in calls])
-        entries = found.get(self.keys.stream)
-        return self._arrivals.read(entries, time.monotonic_ns()) if entries else EMPTY
+        entries = found.get(stream)
+        return self._decoder.read(entries, time.monotonic_ns()) if entries else EMPTY
 
     async def _answer(self, call_ids: Sequence[bytes]) -> None:
         self.was_woken = True
         # Jobs may have come along, and a call that stays unanswered does no harm.
         with suppress(StoreError):
-            await self._run_on(self.keys.wake, "ack", self.group, *call_ids)
+            await self._run(self.keys.wake, "ack", self.group, *call_ids)
 
     async def _read(
         self, streams: Sequence[str], count: int, block_ms: int, *, claims: bool = True
@@ -299,10 +352,7 @@ class ConsumerStore:
             await self._reads.hang_up()
             raise
 
-    async def _run(self, name: str, *args: Part) -> Reply:
-        return await self._run_on(self.keys.stream, name, *args)
-
-    async def _run_on(self, stream: str, name: str, *args: Part) -> Reply:
+    async def _run(self, stream: str, name: str, *args: Part) -> Reply:
         connection = await self._writes.connection()
         try:
             return await script.run(connection, name, [stream], *args)
@@ -326,9 +376,10 @@ class ConsumerStore:
 
     async def _join_group(self, connection: Connection) -> None:
         args = (self.group, self.consumer, PARKING, SILENT_MS_MAX)
-        others = await script.run(connection, "join_group", [self.keys.stream], *args)
-        if others:
-            raise group_conflict(self.keys.queue, self.group, _uses(others))
+        for lane in self.lanes:
+            others = await script.run(connection, "join_group", [lane.stream], *args)
+            if others:
+                raise group_conflict(self.keys.queue, self.group, _uses(others))
         create = ("XGROUP", "CREATE", self.keys.wake, self.group, "0", "MKSTREAM")
         (reply,) = await connection.send(pack(create))
         # Without it a worker reads as often as a busy one, and keeps all promises.
@@ -341,6 +392,5 @@ def _uses(others: Sequence[Reply]) -> list[GroupUse]:
     return [GroupUse(read_text(name), workers, pending) for name, workers, pending in rows]
 
 
-def _chunks(rows: Sequence[tuple[bytes, int]], size: int) -> Iterator[Sequence[tuple[bytes, int]]]:
-    for at in range(0, len(rows), size):
-        yield rows[at : at + size]
+def _acked(mark: int) -> SettleResult:
+    return SettleResult.DONE if mark >= 1 else SettleResult.GONE

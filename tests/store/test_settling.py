@@ -1,4 +1,4 @@
-"""Moves through the door in several calls: an error of one call hides no answer of another."""
+"""Moves settled in several calls: an error of one call hides no answer of another."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ async def test_every_move_has_its_answer(me, retries):
 
 
 @pytest.mark.parametrize(
-    ("bad", "doors"),
+    ("bad", "results"),
     [
         (7, [None] * CALL_MAX + [DONE] * 50),
         (CALL_MAX, [DONE] * CALL_MAX + [None] * 50),
     ],
     ids=["first call", "last call"],
 )
-async def test_an_error_of_one_call_hides_no_answer_of_another(me, retries, raw, bad, doors):
+async def test_an_error_of_one_call_hides_no_answer_of_another(me, retries, raw, bad, results):
     moves = await retries(bad)
 
     with pytest.raises(PartlySettled, match="delay_ms must be a time") as caught:
         await me.retry(moves)
 
-    assert caught.value.doors == doors
+    assert caught.value.results == results
     assert isinstance(caught.value.__cause__, ServerRefused)
-    assert await raw("ZCARD", raw.keys.delayed) == doors.count(DONE)
+    assert await raw("ZCARD", raw.keys.delayed) == results.count(DONE)
 
 
 async def test_where_every_call_failed_the_error_is_the_servers_own(me, retries):
