@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "build/site"
 # Every file that a page may link to.
 PAGES = ("*.md", "LICENSE", "docs/**/*.md", "benchmarks/**/*.md", "benchmarks/**/*.png")
+WORKER = "tools/iframe-worker.js"
 CONTENTS = "docs/README.md"
 RUNBOOKS = "docs/runbooks/README.md"
 LINK = re.compile(r"^- \[([^\]]+)\]\(([^)\s#]+\.md)\)", re.MULTILINE)
@@ -26,6 +27,14 @@ SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 GROUP = re.compile(r"^([A-Z][\w ]+):$", re.MULTILINE)
 
 Entry = dict[str, Any]
+# Made of the docstrings of what users import: title, file, and where such names live.
+SIGNATURES = "docs/reference/signatures"
+KINDS = (
+    ("Queues, workers and jobs", "main", r"(?!chasquimq\.(settings|errors|telemetry)\b)"),
+    ("Settings", "settings", r"chasquimq\.settings\b"),
+    ("Errors", "errors", r"chasquimq\.errors\b"),
+    ("Metrics and traces", "telemetry", r"chasquimq\.telemetry\b"),
+)
 PROJECT: Entry = {
     "Project": [
         CONTENTS,
@@ -55,6 +64,9 @@ def build(root: Path, site: Path) -> list[str]:
 
     pages = site.with_name(f"{site.name}-pages")
     copy_pages(root, pages)
+    write_signatures(root, pages)
+    (pages / "assets").mkdir()
+    shutil.copy(root / WORKER, pages / "assets")
     heard = _Warnings()
     logging.getLogger("mkdocs").addHandler(heard)
     try:
@@ -90,10 +102,36 @@ def copy_pages(root: Path, target: Path) -> None:
         shutil.copyfile(page, copy)
 
 
+def write_signatures(root: Path, target: Path) -> None:
+    """Write the pages that mkdocstrings fills with signatures and docstrings."""
+    folder = target / SIGNATURES
+    folder.mkdir(parents=True)
+    homes = public_names(root)
+    for title, stem, pattern in KINDS:
+        names = [name for name, home in homes.items() if re.match(pattern, home)]
+        wanted = "\n".join(f"::: chasquimq.{name}\n" for name in names)
+        page = f"# {title}\n\n`from chasquimq import …`\n\n{wanted}"
+        (folder / f"{stem}.md").write_text(page, encoding="utf-8")
+
+
+def public_names(root: Path) -> dict[str, str]:
+    """Find the names that users import and where each lives, without importing anything."""
+    # It has no stubs of its own exports.
+    griffe: Any = import_module("griffe")
+    package = griffe.load("chasquimq", search_paths=[root / "src"], resolve_aliases=False)
+    found: dict[str, str] = {}
+    for name in package.exports:
+        member = package[name]
+        found[name] = member.target_path if member.is_alias else member.path
+    return found
+
+
 def navigation(root: Path) -> list[Entry]:
     """Make a tab of each section in the list of pages, and add the runbooks and other pages."""
     contents = (root / CONTENTS).read_text(encoding="utf-8")
     tabs = [{title: _entries(text)} for title, text in _parts(SECTION, contents)]
+    signatures: list[Entry] = [{title: f"{SIGNATURES}/{stem}.md"} for title, stem, _ in KINDS]
+    next(tab["Reference"] for tab in tabs if "Reference" in tab).append({"Signatures": signatures})
     runbooks = _links((root / RUNBOOKS).read_text(encoding="utf-8"), RUNBOOKS)
     return [{"Home": "README.md"}, *tabs, {"Runbooks": [RUNBOOKS, *runbooks]}, PROJECT]
 

@@ -6,9 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
+
+import chasquimq
+
+# Seconds of pure computing, many times as long where other tests compute, too.
+pytestmark = pytest.mark.timeout(420)
 
 ROOT = Path(__file__).parents[2]
 TOOL = "tools/build_site.py"
@@ -23,6 +29,18 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 LOADED = re.compile(
     r"""(?:\bsrc=|<link[^>]*\bhref=|url\(|@import )["']?((?:https?:)?//[^"')> ]+)"""
 )
+# The place of a name on a page of signatures.
+DOCUMENTED = re.compile(r'<h\d id="chasquimq\.([\w.]+)"')
+SMALL_PACKAGE = '''
+"""A package of which one name is public."""
+
+__all__ = ["version"]
+
+
+def version() -> str:
+    """The version of this package."""
+    return ""
+'''
 ANCHORED = re.compile(r'<h\d id="([^"]+)"')
 
 
@@ -31,7 +49,7 @@ def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", WITHOUT_NETWORK, str(root / TOOL), str(site)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=400,
         check=False,
     )
 
@@ -47,12 +65,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the project's pages, to be broken."""
+    """A copy of the project's pages, with a small package, to be broken."""
     root = tmp_path / "copy"
     shutil.copytree(ROOT / "docs", root / "docs")
     shutil.copytree(ROOT / "benchmarks", root / "benchmarks")
     (root / "tools").mkdir()
-    for path in (TOOL, "mkdocs.yml", "LICENSE", *(page.name for page in ROOT.glob("*.md"))):
+    (root / "src/chasquimq").mkdir(parents=True)
+    (root / "src/chasquimq/__init__.py").write_text(SMALL_PACKAGE)
+    for path in (
+        TOOL,
+        "tools/iframe-worker.js",
+        "mkdocs.yml",
+        "LICENSE",
+        *(page.name for page in ROOT.glob("*.md")),
+    ):
         shutil.copyfile(ROOT / path, root / path)
     return root
 
@@ -83,6 +109,41 @@ def test_the_search_finds_every_page(site: Path):
 
     assert '"docs/how-to/install.html"' in index
     assert '"docs/explanation/guarantees.html"' in index
+
+
+def test_the_search_works_on_pages_from_a_disk(site: Path):
+    page = (site / "docs/how-to/install.html").read_text()
+
+    assert '<script src="../../assets/iframe-worker.js">' in page
+    assert (site / "assets/iframe-worker.js").is_file()
+    assert (site / "search/search_index.js").read_text().startswith("var __index = {")
+
+
+def test_pages_are_light_or_dark_as_the_system_says_until_a_reader_chooses(site: Path):
+    schemes = re.findall(r'data-md-color-media="([^"]*)"', (site / "index.html").read_text())
+
+    assert schemes == [
+        "(prefers-color-scheme)", "(prefers-color-scheme: light)", "(prefers-color-scheme: dark)",
+    ]  # fmt: skip
+
+
+def test_every_public_name_has_its_place_on_one_page_of_signatures(site: Path):
+    pages = sorted((site / "docs/reference/signatures").glob("*.html"))
+    documented = [name for page in pages for name in DOCUMENTED.findall(page.read_text())]
+
+    assert [name for name in chasquimq.__all__ if documented.count(name) != 1] == []
+
+
+@pytest.mark.parametrize("noun", [chasquimq.Queue, chasquimq.Worker, chasquimq.Job])
+def test_a_class_is_documented_with_every_member_and_the_arguments_of_its_making(site, noun: type):
+    text = (site / "docs/reference/signatures/main.html").read_text()
+    documented = set(DOCUMENTED.findall(text))
+    wanted = {name for name in dir(noun) if not name.startswith("_")}
+
+    assert {name for name in wanted if f"{noun.__name__}.{name}" not in documented} == set()
+    described = text.partition(f'id="chasquimq.{noun.__name__}"')[2][:60_000]
+    words = set(re.findall(r"\w+", re.sub(r"<[^>]+>", " ", described)))
+    assert {name for name in signature(noun).parameters if name not in words} == set()
 
 
 @pytest.mark.parametrize(
