@@ -200,7 +200,7 @@ _HOMES = {
     "WorkerSettings": "settings",
     "WriteFailed": "errors",
 }
-# Callers of the original reach these through the package, without an import of their own.
+# Programs written for ChasquiMQ (Rust) reach these through the package, without an import of their own.
 _MODULES = {"_native", "blocking", "errors", "job", "queue", "queue_events", "repeat", "worker"}
 # OtelSink and PrometheusSink are left out: they need extras, and a star takes all it finds here.
 __all__ = [  # noqa: RUF022 - sorted without regard to case

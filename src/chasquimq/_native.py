@@ -1,4 +1,4 @@
-"""The handles under the name the original gives them, and its switch for log lines on stderr."""
+"""Offers the handles under the module name of ChasquiMQ (Rust), and its switch for log lines."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@
     │  ├─ DecodeError(ValueError)       bytes are not what the wire says
     │  └─ PayloadTooLarge(ValueError)   a payload is over its cap
     ├─ StoreError(RuntimeError)         the server could not do what was asked
-    │  ├─ ConnectionLost                the link broke; `outcome` says whether the act may be done
+    │  ├─ ConnectionLost                the connection broke; `outcome` says whether it may be done
     │  ├─ ServerUnreachable             no connection could be opened
     │  ├─ ServerOutOfMemory             the server refuses writes until memory is freed
     │  ├─ QueueFull                     `max_stream_len` is reached
@@ -105,7 +105,7 @@ class EncodeError(WireError, TypeError):
 
 
 class DecodeError(WireError, ValueError):
-    """Look at who wrote these bytes: they are not the ChasquiMQ wire."""
+    """Find the program that wrote these bytes: they are not the ChasquiMQ wire."""
 
 
 class EditRefused(ChasquiError):
@@ -224,7 +224,7 @@ class ScriptFailed(StoreError):
 class EntriesLost(StoreError):
     """Read more often or keep more of the stream; or accept the loss, as the message says.
 
-    `lost` is how many entries of the stream are gone, None where nobody knows.
+    `lost` is how many entries of the stream are gone, None where it is not known.
     """
 
     def __init__(self, message: str, *, queue: str, lost: int | None) -> None:

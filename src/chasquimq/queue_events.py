@@ -1,4 +1,4 @@
-"""QueueEvents: async iteration over what happens on one queue or on several."""
+"""Follows the events of one queue or several, as an async iterator or with callbacks."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class QueueEvents:
 
 
 def _listed(queue_name: str | Sequence[str]) -> list[str]:
-    # Callers lie.
+    # Arguments of users may be of any type.
     is_many = isinstance(queue_name, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_many or isinstance(queue_name, bytes):
         raise KindRefused("queue_name", queue_name, "one name or several")
@@ -173,12 +173,12 @@ def _event(entry: TailedEntry) -> QueueEvent:
 
 
 def _number(text: str) -> int | str:
-    # A foreign writer's words are passed on as they are.
+    # Text of another writer is passed on as it is.
     return int(text) if text.isascii() and text.isdigit() else text
 
 
 def _checked_id(text: str) -> str:
-    # Callers lie.
+    # Arguments of users may be of any type.
     is_text = isinstance(text, str)  # pyright: ignore[reportUnnecessaryIsInstance]
     ms, _, seq = text.partition("-") if is_text else ("", "", "")
     is_id = ms.isascii() and ms.isdigit() and (not seq or (seq.isascii() and seq.isdigit()))

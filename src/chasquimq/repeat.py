@@ -49,14 +49,14 @@ class RepeatPattern(ToDict):
 
 @dataclass(frozen=True)
 class MissedFiresPolicy(ToDict):
-    """What becomes of the windows that passed while no scheduler was running."""
+    """What to do about fires that were due while no scheduler was running."""
 
     kind: str
     max_catchup: int | None = None
 
     @classmethod
     def skip(cls) -> MissedFiresPolicy:
-        """They are let go, but for the newest, which comes late; the default."""
+        """They are skipped, except for the newest, which comes late; the default."""
         return cls("skip")
 
     @classmethod
@@ -67,7 +67,7 @@ class MissedFiresPolicy(ToDict):
     @classmethod
     def fire_all(cls, max_catchup: int) -> MissedFiresPolicy:
         """Each and the newest become a job, oldest first, at most `max_catchup` in all."""
-        # Callers lie.
+        # Arguments of users may be of any type.
         is_number = isinstance(max_catchup, int)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not is_number or isinstance(max_catchup, bool):
             raise KindRefused("max_catchup", max_catchup, "an int")
@@ -110,7 +110,7 @@ class RepeatableMeta(ToDict):
 
 @dataclass(frozen=True)
 class QuarantinedRepeatable(ToDict):
-    """A spec that could not fire and was put aside; `spec` is what was stored, byte for byte."""
+    """A spec that could not fire and was quarantined; `spec` holds its stored bytes."""
 
     key: str
     reason: str

@@ -274,7 +274,7 @@ class ProducerSettings:
     # The most time an add may take, resends and all; 0: a server that is away is not waited for.
     # Servers forget an idempotent id after 100 s, so a resend must come well before that.
     add_timeout_ms: int = 5_000
-    # Tell of delayed adds; the original never does.
+    # Write events for delayed adds; ChasquiMQ (Rust) never does.
     events_enabled: bool = False
     events_max_stream_len: int = 100_000
 

@@ -222,7 +222,7 @@ async def test_ids_of_cancelled_jobs_are_free_again(waiting):
 
 
 async def test_without_a_filter_nothing_is_cancelled(waiting):
-    with pytest.raises(SettingsError, match=r"told what to cancel.*or call drain\(\)"):
+    with pytest.raises(SettingsError, match=r"given a filter.*or call drain\(\)"):
         await waiting.cancel_delayed_where(limit=5)
     with pytest.raises(KindRefused, match="due_before must be a datetime"):
         await waiting.cancel_delayed_where(due_before=5)

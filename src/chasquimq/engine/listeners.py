@@ -94,7 +94,7 @@ class CompositeListener(Listener):
         pace = self._paces[name, describe(error).error_type]
         if pace.allows():
             logger.error(
-                "the listener %s raised, and has not heard of some jobs%s",
+                "the listener %s raised and missed some jobs%s",
                 name, pace.held_back_text(), exc_info=error, extra={"listener": name},
             )  # fmt: skip
 

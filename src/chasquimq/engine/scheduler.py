@@ -102,7 +102,7 @@ class RepeatableScheduler:
             bad += found_bad
         if self.missed_count > missed_before:
             logger.warning(
-                "%d fires of repeatable jobs were missed while no scheduler ran, and are let go",
+                "%d fires of repeatable jobs were missed while no scheduler ran, and are skipped",
                 self.missed_count - missed_before,
                 extra={"missed": self.missed_count - missed_before},
             )
@@ -132,7 +132,7 @@ class RepeatableScheduler:
             return
         self.quarantined_count += 1
         logger.error(
-            "the repeatable job %s cannot fire and was put aside: %s",
+            "the repeatable job %s cannot fire and was quarantined: %s",
             bad.shown_key, bad.reason,
             extra={"spec_key": bad.shown_key, "reason": bad.reason},
         )  # fmt: skip

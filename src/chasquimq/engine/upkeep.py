@@ -49,7 +49,9 @@ class Janitor:
         if ghosts:
             self.ghost_count += ghosts
             logger.warning(
-                "%d pending jobs had been deleted by somebody", ghosts, extra={"count": ghosts}
+                "%d pending jobs had been deleted from the stream by another program",
+                ghosts,
+                extra={"count": ghosts},
             )
         self.reaped_count += await self._store.reap_consumers(_IDLE_MS_MIN)
         await self._store.sweep_index()

@@ -303,8 +303,8 @@ class JobState(ToDict):
     nothing is kept of it, as is one that never was. `source` is where the state is known from.
 
     `attempt` counts runs already spent, of a job that ended all its runs. `entry_id` is the place
-    in the stream or the DLQ. `worker` runs the job or ran it last; `since_ms` is when the server
-    last heard that it holds the job. `created_at_ms` is of the producer's clock, other times are of
+    in the stream or the DLQ. `worker` runs the job or ran it last; `since_ms` is when the worker
+    last confirmed that it holds the job. `created_at_ms` is of the producer's clock, other times are of
     the server's; `started_at_ms` and `duration_us` are those of the last run. `data` is what the
     job carries, where `is_decoded`; `payload_bytes` is its size. `has_result` says that a result is
     kept. `waits_for` says why a `delayed` job that is due again and again does not run: no worker

@@ -35,7 +35,7 @@ async def cancel_where(
         whole_number("limit", limit, 0)
     if query.is_open:
         hint = "give name, id_prefix, due_after or due_before, or call drain()"
-        raise SettingsError("cancel_delayed_where", "no filter", "told what to cancel", hint=hint)
+        raise SettingsError("cancel_delayed_where", "no filter", "given a filter", hint=hint)
     return await DrainStore(store, ReadStore(store.link)).cancel(query, limit, is_dry=dry_run)
 
 

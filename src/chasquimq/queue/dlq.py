@@ -200,7 +200,7 @@ def _checked_rate(max_rate: Any) -> float:
 def _check_purge(*, all: bool, has_filter: bool) -> None:
     if not all and not has_filter:
         hint = "give a filter, or all=True to delete every entry"
-        raise SettingsError("purge_dlq", "no filter", "told what to delete", hint=hint)
+        raise SettingsError("purge_dlq", "no filter", "given a filter", hint=hint)
     if all and has_filter:
         hint = "leave one of them out"
         raise SettingsError("all", all, "given without filters", hint=hint)

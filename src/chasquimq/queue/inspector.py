@@ -95,9 +95,9 @@ class Inspector:
     async def queues(
         self, advance: Advance | None = None, *, on_missed: OnMissed | None = None
     ) -> list[str]:
-        """The names of all queues; `advance` hears how many keys were seen, and of how many.
+        """The names of all queues; `advance` gets the number of keys seen, and of all keys.
 
-        A master of a cluster that does not answer is raised, or told to `on_missed`.
+        A master of a cluster that does not answer is raised, or passed to `on_missed`.
         """
         if not self._links.is_cluster:
             return await KeyScan(_reads(await self._links.of(""))).queue_names(advance)
@@ -214,7 +214,7 @@ class Inspector:
     async def diagnose_queue(
         self, queue: str, group: str = DEFAULT_GROUP, lease_ms: int = LEASE_MS
     ) -> list[Diagnosis]:
-        """Whether somebody works on the queue, and whether anything is stuck or lost in it."""
+        """Check whether a worker works on the queue, and whether anything in it is stuck or lost."""
         keys, store = QueueKeys(queue), await self._facts(queue)
         lacking = await store.lacking_rights(keys)
         try:

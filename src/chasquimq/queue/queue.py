@@ -135,7 +135,7 @@ class Queue:
     async def close(self) -> None:
         """Close the connections of all event loops.
 
-        A closed queue refuses every further call, and whoever waits for a result.
+        A closed queue refuses every further call, and calls that wait for a result fail.
         """
         await self._connections.close()
 
@@ -175,7 +175,7 @@ class Queue:
             SettingsError, EncodeError, PayloadTooLarge: refused before anything was written.
             IdConflict: the id is taken by another job and `on_conflict` is "raise".
             QueueFull, ServerOutOfMemory, ServerUnreachable: the server could not take it.
-            ConnectionLost: it was not confirmed in time; `outcome` tells whether it may be added.
+            ConnectionLost: it was not confirmed in time; `outcome` says whether it may be added.
             DurabilityNotMet: it is written, but not as safely as `durability` asks.
         """
         asked = (

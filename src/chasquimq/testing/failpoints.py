@@ -112,9 +112,7 @@ class _Trap:
         self._fail()
 
     def _fail(self) -> NoReturn:
-        raise ConnectionLost(
-            f"the failpoint {self._failpoint.name} was told to lose the connection"
-        )
+        raise ConnectionLost(f"the failpoint {self._failpoint.name} loses the connection")
 
 
 def install(text: str) -> None:

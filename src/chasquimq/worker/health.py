@@ -70,7 +70,7 @@ class Health(ToDict):
 
     @property
     def record(self) -> WorkerHealth:
-        """What a sink is told of it."""
+        """The record of it for metrics sinks."""
         return WorkerHealth(
             is_consuming=self.is_consuming,
             has_trusted_leases=self.has_trusted_leases,

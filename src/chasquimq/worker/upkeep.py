@@ -32,7 +32,7 @@ class Upkeep:
     """Promotes delayed jobs, fires repeatables and sweeps, without running any job.
 
     Workers do the same on the side; run one of these where workers come and go, or where
-    the original's workers run with `delayed_enabled=False`. Any number may run: one leads.
+    workers of ChasquiMQ (Rust) run with `delayed_enabled=False`. Any number may run: one leads.
     """
 
     def __init__(

@@ -174,7 +174,7 @@ def consumer_id_of(given_id: str | None) -> str:
 
 
 def one_for_zero(name: str, number: int | None) -> int | None:
-    """What the original makes of a 0."""
+    """What ChasquiMQ (Rust) makes of a 0."""
     return 1 if optional_whole(name, number) == 0 else number
 
 
@@ -338,7 +338,7 @@ class Worker:
     ) -> None:
         """Take what belongs to the process around it; to be said before `run`.
 
-        The sink is told of everything beside the worker's own. A worker that opens spans already
+        The sink gets every record, like the worker's own. A worker that opens spans already
         keeps its tracer. The deadline replaces its own.
 
         Raises:
@@ -394,7 +394,7 @@ class Worker:
         return await wait_for_server(self._connection, patience_ms, self._stopping.wait())
 
     async def close(self) -> None:
-        """Stop: read nothing more, hand back what has not started, wait for what has.
+        """Stop: read nothing more, give back jobs that have not started, wait for those that have.
 
         Returns when `run()` has ended, at the latest one second after the deadline;
         at once when called by a handler or a hook of this worker.

@@ -92,7 +92,7 @@ def run_(queue: str, key: str, redis_url: str | None, as_json: bool) -> None:
 @redis_url_option
 @json_option
 def quarantined(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
-    """List plans of QUEUE that can never fire and were put aside; plan anew or remove them."""
+    """List plans of QUEUE that can never fire and were quarantined; add them again or remove them."""
     url = running_server(redis_url)
     plans = ask(queue, url, lambda seen: seen.queue.quarantined_repeatables(limit))
     row = partial(_bad_row, queue=queue)

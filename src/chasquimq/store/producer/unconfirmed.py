@@ -221,7 +221,7 @@ def _answers(write: AddWrite, error: BaseException) -> Iterator[AddMark | BaseEx
 
 
 def _unwanted() -> ConnectionLost:
-    return ConnectionLost("nobody waits for this write any more", outcome="not_done")
+    return ConnectionLost("no caller waits for this write any more", outcome="not_done")
 
 
 class UnconfirmedJobs:
