@@ -14,7 +14,12 @@ from typing import Any, Self
 from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
 from chasquimq.model.json_value import ToDict
 from chasquimq.settings import CredentialProvider, at_least
-from chasquimq.store.event_reader import EventTail, ManyTails, TailedEntry, open_tail
+from chasquimq.store.event_reader import (
+    CombinedEventReader,
+    EventEntry,
+    EventReader,
+    open_event_reader,
+)
 from chasquimq.store.net.address import connection_settings
 from chasquimq.wire.events import EventKind
 from chasquimq.wire.keys import check_queue_name
@@ -84,7 +89,7 @@ class QueueEvents:
         queues = _listed(queue_name)
         self.name = queues[0]
         self._open_tail = partial(
-            open_tail,
+            open_event_reader,
             queues,
             connection_settings(
                 redis_url, tls=tls, insecure_tls=insecure_tls,
@@ -119,7 +124,7 @@ class QueueEvents:
         return self._tail.last_ids
 
     @cached_property
-    def _tail(self) -> EventTail | ManyTails:
+    def _tail(self) -> EventReader | CombinedEventReader:
         # Not before it is needed: one server or a cluster is known when the server was looked up.
         return self._open_tail()
 
@@ -163,7 +168,7 @@ def _listed(queue_name: str | Sequence[str]) -> list[str]:
     return list(map(check_queue_name, queues))
 
 
-def _event(entry: TailedEntry) -> QueueEvent:
+def _event(entry: EventEntry) -> QueueEvent:
     fields: dict[str, Any] = dict(entry.fields)
     name, job_id = fields.pop("e", ""), fields.pop("id", "")
     job_name = fields.pop("n", "")

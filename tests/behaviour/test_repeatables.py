@@ -21,7 +21,7 @@ from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.model.schedule import Plan
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.inspect.queue import server_ms
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.repeatables import FiringStore
 from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.new_job import ulid_ms
@@ -40,7 +40,7 @@ SKIP, ONCE = MissedFiresPolicy.skip(), MissedFiresPolicy.fire_once()
 
 @pytest.fixture
 async def firing(url, queue_name):
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     yield FiringStore(queue_name, link)
     await link.close()
 

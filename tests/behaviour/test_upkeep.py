@@ -11,7 +11,7 @@ from chasquimq.engine.upkeep import Janitor
 from chasquimq.errors import ServerUnreachable
 from chasquimq.repeat import RepeatPattern
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.upkeep import JanitorStore
 from chasquimq.worker.upkeep import Upkeep
 from support.waiting import eventually
@@ -35,7 +35,7 @@ async def group(raw):
 
 @pytest.fixture
 async def janitor(url, queue_name, group):
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     yield Janitor(JanitorStore(queue_name, "default", link), 1)
     await link.close()
 
@@ -105,7 +105,7 @@ async def test_a_consumer_that_left_nothing_behind_is_forgotten(raw, queue, url,
     await raw("XREADGROUP", "GROUP", "default", "busy", "STREAMS", raw.keys.stream, ">")
     for name in ("gone", "returned"):
         await raw("XGROUP", "CREATECONSUMER", raw.keys.stream, "default", name)
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
 
     assert await JanitorStore(queue_name, "default", link).reap_consumers(0) == 1
 

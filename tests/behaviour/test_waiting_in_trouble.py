@@ -11,7 +11,7 @@ from chasquimq import Queue
 from chasquimq.errors import ServerUnreachable
 from chasquimq.queue.results import ResultWatch
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.event_reader import EndTail
+from chasquimq.store.event_reader import EndReader
 from chasquimq.store.results import ResultStore
 from store.fake_server import OLD, FakeServer
 from support.faultproxy import FaultProxy
@@ -130,7 +130,7 @@ async def test_events_that_cannot_be_reached_are_not_dialled_without_end(
     async with NoServer() as nobody:
         settings = ConnectionSettings(url=nobody.url)
         store = ResultStore(queue_name, far_queue._store().link)
-        watch = ResultWatch(store, lambda: EndTail(queue_name, settings))
+        watch = ResultWatch(store, lambda: EndReader(queue_name, settings))
         waits(watch.wait("j", 0.1))
 
         await eventually(lambda: nobody.dial_count)
@@ -146,7 +146,7 @@ async def test_a_tail_that_ended_by_a_bug_is_told_and_listens_again(
 ):
     failed = []
 
-    class FailsOnce(EndTail):
+    class FailsOnce(EndReader):
         async def read_ended(self):
             if not failed:
                 failed.append(self)
@@ -172,7 +172,7 @@ async def test_a_tail_that_ended_by_a_bug_is_told_and_listens_again(
 async def test_a_tail_that_does_not_find_its_place_causes_no_looks(
     far_queue, queue_name, asked, waits
 ):
-    class NeverSettles(EndTail):
+    class NeverSettles(EndReader):
         async def settle(self):
             await asyncio.sleep(0.02)
 

@@ -14,12 +14,12 @@ import time
 from chasquimq.engine.scheduler import RepeatableScheduler
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.repeatables import FiringStore
 
 
 async def main(options: dict) -> None:
-    link = Link(ConnectionSettings(url=options["url"]))
+    link = ReconnectingConnection(ConnectionSettings(url=options["url"]))
     upkeep = UpkeepSettings(scheduler_tick_ms=options["tick_ms"], lock_ttl_s=options["ttl_s"])
     store = FiringStore(options["queue"], link)
     scheduler = RepeatableScheduler(store, upkeep, holder=options["holder"])

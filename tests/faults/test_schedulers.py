@@ -19,7 +19,7 @@ from chasquimq.engine.scheduler import RepeatableScheduler
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.inspect.queue import server_ms
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.script import script
 from chasquimq.store.repeatables import FiringStore
 from support.clock_skew import DAY_S, skewed_environment
@@ -229,7 +229,7 @@ async def own_queue(own_url, queue_name):
 @pytest.fixture
 async def supervised(own_url, queue_name):
     """A scheduler that is started again whatever ends it."""
-    link = Link(ConnectionSettings(url=own_url))
+    link = ReconnectingConnection(ConnectionSettings(url=own_url))
     scheduler = RepeatableScheduler(
         FiringStore(queue_name, link), UpkeepSettings(scheduler_tick_ms=100)
     )
@@ -357,7 +357,7 @@ async def test_an_upsert_whose_reply_was_lost_still_says_that_it_wrote(shaky_que
 
 async def test_a_fire_whose_reply_was_lost_is_not_repeated(proxy, queue, queue_name, raw):
     await plan(queue, 1, 100, missed_fires=CATCH_UP)
-    link = Link(ConnectionSettings(url=proxy.url))
+    link = ReconnectingConnection(ConnectionSettings(url=proxy.url))
     scheduler = RepeatableScheduler(
         FiringStore(queue_name, link), UpkeepSettings(scheduler_tick_ms=100)
     )

@@ -555,8 +555,8 @@ MUTANTS = (
     ),
     Mutant(
         "a dead job whose outcome was left behind is dead for ever", "src/chasquimq/store/inspect/find_job.py",
-        "        return self._sighting.in_dlq(entries[0]) if entries else None\n",
-        "        return self._sighting.in_outcome(outcome)\n",
+        "        return self._matcher.in_dlq(entries[0]) if entries else None\n",
+        "        return self._matcher.in_outcome(outcome)\n",
         "tests/behaviour/test_ended_jobs.py::"
         "test_a_job_that_the_other_implementation_sent_back_is_dead_no_more[valkey]",
     ),

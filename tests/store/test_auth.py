@@ -13,7 +13,7 @@ from chasquimq import Queue, Worker
 from chasquimq.errors import CredentialsRefused, ServerRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.blocking import BlockingConnection
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from support.adding import adding
 from support.raw import Raw
 from support.waiting import eventually
@@ -396,7 +396,7 @@ async def test_a_link_that_was_open_and_lacks_a_right_now_dials_ever_more_slowly
             return False
         return True
 
-    link = Link(ConnectionSettings(url=url), prepare=prepare)
+    link = ReconnectingConnection(ConnectionSettings(url=url), prepare=prepare)
     (await link.connection()).abort("cut off")
     refusals.append(ServerRefused("this user must be allowed to run XPENDING", code="NOPERM"))
     dialled, until_s = link.dial_count, time.monotonic() + 2

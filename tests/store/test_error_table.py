@@ -9,7 +9,7 @@ import pytest
 from chasquimq import Queue
 from chasquimq.errors import ServerOutOfMemory, ServerRefused
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.upkeep import UpkeepStore
 from store.fake_server import ENTRY_ID, NEW, OK, OLD, FakeServer
 
@@ -172,7 +172,7 @@ async def test_an_answer_that_nobody_understands_ends_its_own_add_only(queue_nam
 async def test_a_promoter_whose_bell_is_on_the_wrong_server_dials_anew(queue_name, text):
     rung = b"*2\r\n$4\r\nbell\r\n$1\r\n1\r\n"
     async with FakeServer({"CLIENT": OK, "BLPOP": (error(text), rung)}) as server:
-        bell = Link(ConnectionSettings(url=server.url))
+        bell = ReconnectingConnection(ConnectionSettings(url=server.url))
         store = UpkeepStore(queue_name, bell, bell=bell)
         with pytest.raises(ServerRefused):
             await (await store.listen(1_000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.events import EventStore
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from support.faultproxy import FaultProxy
 from support.waiting import eventually
 
@@ -20,7 +20,7 @@ def deliveries(count):
 
 
 async def test_a_busy_writer_keeps_the_stream_short(url, queue_name, raw):
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     await link.connection()
     store = EventStore(queue_name, "w", CAP, link)
     lengths = []
@@ -37,7 +37,7 @@ async def test_a_busy_writer_keeps_the_stream_short(url, queue_name, raw):
 
 async def test_events_whose_reply_was_lost_are_unproven_and_not_dropped(url, queue_name, raw):
     async with FaultProxy(url) as proxy:
-        link = Link(ConnectionSettings(url=proxy.url))
+        link = ReconnectingConnection(ConnectionSettings(url=proxy.url))
         await link.connection()
         store = EventStore(queue_name, "w", CAP, link)
         proxy.drop_replies()
@@ -55,7 +55,7 @@ async def test_events_whose_reply_was_lost_are_unproven_and_not_dropped(url, que
 
 
 async def test_events_that_were_never_sent_are_dropped_and_not_unproven(url, queue_name):
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     await link.connection()
     store = EventStore(queue_name, "w", CAP, link)
     await link.close()
@@ -68,7 +68,7 @@ async def test_events_that_were_never_sent_are_dropped_and_not_unproven(url, que
 async def test_a_stream_that_was_left_too_long_is_cut_by_the_first_event(url, queue_name, raw):
     for _ in range(3):
         await raw("XADD", raw.keys.events, "*", "e", "active", "id", "x")
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     await link.connection()
     store = EventStore(queue_name, "w", 1, link)
     for _ in range(300):

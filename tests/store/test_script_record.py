@@ -9,7 +9,7 @@ from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.history import HistoryStore
 from chasquimq.store.net.clock import ServerClock
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.script import script
 from chasquimq.wire.history import decode_history
 from support.faultproxy import LosesOneReply
@@ -26,7 +26,7 @@ def record(run, raw):
 
 @pytest.fixture
 async def history(url, queue_name):
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     yield HistoryStore(queue_name, "w", 1_000_000, link, ServerClock())
     await link.close()
 
@@ -77,7 +77,7 @@ async def test_what_cannot_be_written_leaves_no_marker(record, raw):
 
 async def test_a_lost_reply_doubles_no_entry(url, queue_name, raw):
     async with LosesOneReply(url) as proxy:
-        link = Link(ConnectionSettings(url=proxy.url))
+        link = ReconnectingConnection(ConnectionSettings(url=proxy.url))
         store = HistoryStore(queue_name, "w", 1_000_000, link, ServerClock())
         store.completed([delivery("a")])
         await store.flush()

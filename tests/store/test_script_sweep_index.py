@@ -6,7 +6,7 @@ import pytest
 
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.inspect.queue import server_ms
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.upkeep import JanitorStore
 from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member
@@ -26,7 +26,7 @@ def sweep(run, raw):
 
 @pytest.fixture
 async def janitor(url, queue_name):
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     yield JanitorStore(queue_name, "default", link)
     await link.close()
 

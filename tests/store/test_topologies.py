@@ -15,7 +15,7 @@ from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.pipeline.sampler import ServerSampler
 from chasquimq.store.inspect.ranges import RangeStore
 from chasquimq.store.net.blocking import BlockingConnection
-from chasquimq.store.net.cluster import Links
+from chasquimq.store.net.cluster import ClusterConnections
 from chasquimq.wire.keys import QueueKeys
 from support.topologies import MASTER, Cluster, Watched, port_of
 from support.waiting import eventually
@@ -176,7 +176,7 @@ async def test_events_of_queues_on_different_nodes_come_through_one_tail(cluster
 
 
 async def test_many_links_of_an_inspector_make_room_for_each_other(cluster, queue_name):
-    links = Links(ConnectionSettings(url=cluster.url), name="test")
+    links = ClusterConnections(ConnectionSettings(url=cluster.url), name="test")
     names = [f"{queue_name}-{at}" for at in range(20)]
     opened = [await links.of(name) for name in names]
     for name in names:

@@ -12,7 +12,7 @@ from chasquimq.errors import ServerRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.blocking import BlockingConnection
 from chasquimq.store.net.connection import pack
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from store.certificates import Authority
 from store.fake_server import NEW, OK, FakeServer
 from support.faultproxy import FaultProxy
@@ -29,8 +29,8 @@ NODE = {"CLIENT": OK, "AUTH": OK, "PING": PONG, "ROLE": LEADS}
 async def link_to():
     links = []
 
-    def make(url, **settings) -> Link:
-        links.append(Link(ConnectionSettings(url=url, **settings)))
+    def make(url, **settings) -> ReconnectingConnection:
+        links.append(ReconnectingConnection(ConnectionSettings(url=url, **settings)))
         return links[-1]
 
     yield make

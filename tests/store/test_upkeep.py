@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.upkeep import UpkeepStore
 from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member
@@ -13,7 +13,7 @@ from chasquimq.wire.stream_entry import encode_member
 
 @pytest.fixture
 async def upkeep(url, queue_name):
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     yield UpkeepStore(queue_name, link)
     await link.close()
 
@@ -66,7 +66,7 @@ async def test_a_full_page_says_that_more_may_be_due(upkeep, raw, page_max, is_f
 async def test_waiting_events_that_are_refused_are_counted_and_keep_no_job_back(
     url, queue_name, raw, name
 ):
-    link = Link(ConnectionSettings(url=url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     upkeep = UpkeepStore(queue_name, link, waiting_events_max=100)
     await raw("SET", raw.keys.events, "no stream")
     for job_id in "abc":

@@ -215,7 +215,7 @@ def test_where_a_slot_has_moved_is_dialled_next_without_a_question(text, url):
     route = Route(ConnectionSettings(url="redis+cluster://h1:1", queue="q"))
     found(route.search(), SLOTS)
 
-    route.heed(error_from_reply(text))
+    route.on_error(error_from_reply(text))
 
     asked, where = found(route.search())
     assert (asked, where.url) == ([], url)
@@ -223,7 +223,7 @@ def test_where_a_slot_has_moved_is_dialled_next_without_a_question(text, url):
 
 def test_a_move_is_believed_once():
     route = Route(ConnectionSettings(url="redis+cluster://h1:1", queue="q"))
-    route.heed(error_from_reply("MOVED 3825 10.0.0.5:7005"))
+    route.on_error(error_from_reply("MOVED 3825 10.0.0.5:7005"))
     found(route.search())
 
     assert found(route.search(), SLOTS)[1].url == "redis://10.0.0.1:7000"

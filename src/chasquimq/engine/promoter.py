@@ -165,7 +165,7 @@ class UnreadableLog:
         self._count = 0
         self._limit = first_of_minute(self._log_sum)
 
-    def heed(self, count_so_far: int) -> None:
+    def on_error(self, count_so_far: int) -> None:
         """Log what came since the last look."""
         count, self._count = count_so_far - self._count, count_so_far
         if count and self._limit.allows("malformed_delayed", count):
@@ -255,7 +255,7 @@ class Promoter:
             return await self._store.promote(self._settings.promote_max)
         finally:
             # What was buried is logged, too, where a later step of the promotion failed.
-            self._unreadable.heed(self._store.unreadable_count)
+            self._unreadable.on_error(self._store.unreadable_count)
 
     async def release(self) -> None:
         """Let another lead at once."""

@@ -20,7 +20,7 @@ from chasquimq.settings import (
     ProducerSettings,
     check_add_timeout,
 )
-from chasquimq.store.event_reader import EndTail
+from chasquimq.store.event_reader import EndReader
 from chasquimq.store.net.address import own_lookup
 from chasquimq.store.net.errors import about
 from chasquimq.store.net.per_loop import PerLoop
@@ -95,7 +95,7 @@ class Connections:
         """Who waits for results in this loop."""
         parts = self.parts()
         if parts.watch is None:
-            tail = partial(EndTail, self._name, parts.connection)
+            tail = partial(EndReader, self._name, parts.connection)
             parts.watch = ResultWatch(ResultStore(self._name, self.store().link), tail)
         return parts.watch
 

@@ -35,9 +35,9 @@ from chasquimq.store.inspect.queue import (
     snapshot_questions,
 )
 from chasquimq.store.net.address import check_found, connection_settings, own_lookup
-from chasquimq.store.net.cluster import Answers, Links, Master
+from chasquimq.store.net.cluster import Answers, ClusterConnections, Master
 from chasquimq.store.net.per_loop import PerLoop
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.upkeep import JanitorStore
 from chasquimq.wire.keys import QueueKeys, check_group_name, check_many, check_queue_name
 from chasquimq.wire.outcome import Contents, open_envelope
@@ -77,7 +77,9 @@ class Inspector:
             credential_provider=credential_provider,
             command_timeout_ms=optional_ms("command_timeout_ms", command_timeout_ms),
         )
-        self._loops = PerLoop(lambda: Links(own_lookup(connection), name="chasqui-inspector"))
+        self._loops = PerLoop(
+            lambda: ClusterConnections(own_lookup(connection), name="chasqui-inspector")
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -89,7 +91,7 @@ class Inspector:
         await self._loops.close()
 
     @property
-    def _links(self) -> Links:
+    def _links(self) -> ClusterConnections:
         return self._loops.here()
 
     async def queues(
@@ -263,5 +265,5 @@ async def _diagnose(master: Master) -> list[Diagnosis]:
     ]
 
 
-def _reads(link: Link) -> ReadStore:
+def _reads(link: ReconnectingConnection) -> ReadStore:
     return ReadStore(link)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from chasquimq.errors import JobFailed, ResultExpired, ServerRefused, SettingsError, StoreError
 from chasquimq.model.backoff import dial_delay_ms
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.store.event_reader import EndTail
+from chasquimq.store.event_reader import EndReader
 from chasquimq.store.results import Leftovers, ResultStore
 from chasquimq.wire.keys import check_job_id
 from chasquimq.wire.outcome import COMPLETED, DEAD
@@ -80,7 +80,7 @@ class _Wait(NamedTuple):
 class ResultWatch:
     """Looks for the ends of jobs while somebody waits for them."""
 
-    def __init__(self, store: ResultStore, new_tail: Callable[[], EndTail]) -> None:
+    def __init__(self, store: ResultStore, new_tail: Callable[[], EndReader]) -> None:
         self._store = store
         self._waiting: dict[str, set[_Wait]] = {}
         self._due: set[str] = set()
@@ -229,7 +229,7 @@ class EndListener:
 
     def __init__(
         self,
-        new_tail: Callable[[], EndTail],
+        new_tail: Callable[[], EndReader],
         ended: Callable[[Iterable[str]], None],
         settled: Callable[[], None],
     ) -> None:
@@ -283,7 +283,7 @@ class EndListener:
         finally:
             await tail.close()
 
-    async def _hear(self, tail: EndTail) -> None:
+    async def _hear(self, tail: EndReader) -> None:
         try:
             if tail.is_settled:
                 self._ended(await tail.read_ended())

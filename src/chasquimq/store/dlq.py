@@ -1,4 +1,4 @@
-"""One replay on its way: dead jobs become their own next generation, in chunks, at a pace."""
+"""Reads, replays, purges and imports dead jobs, in chunks and at a limited rate."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ class DeadLetterStore:
         keys = [self._dlq, self._new_token(), *(self._marker(one) for one in entries)]
         args: list[bytes | str | int] = []
         for entry in entries:
-            _, payload, *more = spelled(entry)
+            _, payload, *more = encoded_fields(entry)
             args += (entry.entry_id, payload, len(more), *more)
         head = (REQUEST_TTL_S, IMPORT_MEMORY_S)
         return sum(await self._producer.request("import_dead", keys, *head, *args))
@@ -409,8 +409,8 @@ class DeadLetterStore:
         return await self._producer.request("purge", keys, REQUEST_TTL_S, *entry_ids)
 
 
-def spelled(entry: DlqEntry) -> list[bytes]:
-    """The fields of an entry as its writer spelled them."""
+def encoded_fields(entry: DlqEntry) -> list[bytes]:
+    """The fields of an entry as its writer encoded them."""
     return encode_dlq(
         entry.payload, entry.source_id, entry.reason, name=entry.name, detail=entry.detail,
         attempt=entry.attempt, failed_at_ms=entry.failed_at_ms, error=entry.error,

@@ -1,4 +1,4 @@
-"""Follows events streams: nothing between two reads is missed, and a broken connection resumes."""
+"""Reads events streams: nothing between two reads is missed, and a broken connection resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
 from chasquimq.store.net.connection import pack
 from chasquimq.store.net.errors import Action, action_for
 from chasquimq.store.net.per_loop import PerLoop
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.route import Route
 from chasquimq.wire.events import ended_job_id
 from chasquimq.wire.keys import QueueKeys
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 RawRow = tuple[str, str, list[bytes]]
 
 
-class TailedEntry(msgspec.Struct, frozen=True, gc=False):
+class EventEntry(msgspec.Struct, frozen=True, gc=False):
     """One entry of an events stream, as text."""
 
     queue: str
@@ -38,7 +38,7 @@ class TailedEntry(msgspec.Struct, frozen=True, gc=False):
     fields: dict[str, str]
 
 
-class EventTail:
+class EventReader:
     """Reads the events of some queues from a place on."""
 
     def __init__(
@@ -55,11 +55,11 @@ class EventTail:
         self._after = dict.fromkeys(self._queues, after_id)
         self._block_ms = block_ms
         self._count = count
-        self._links = PerLoop(lambda: Link(connection, name=name))
+        self._links = PerLoop(lambda: ReconnectingConnection(connection, name=name))
 
     @property
     def last_ids(self) -> dict[str, str]:
-        """Where a later tail would go on, for each queue."""
+        """Where a later reader would go on, for each queue."""
         return {queue: self._after[key] for key, queue in self._queues.items()}
 
     @property
@@ -67,8 +67,8 @@ class EventTail:
         """Whether it knows its place, so that nothing from here on is missed."""
         return _NEWEST not in self._after.values()
 
-    async def read(self) -> list[TailedEntry]:
-        """The next entries; an empty list when none came while blocking, or after trouble."""
+    async def read(self) -> list[EventEntry]:
+        """The next entries; an empty list when none came while blocking, or after an error."""
         return [_entry(*row) for row in await self.read_rows()]
 
     async def read_rows(self) -> list[RawRow]:
@@ -91,16 +91,16 @@ class EventTail:
         await self._links.close()
 
     @property
-    def _link(self) -> Link:
+    def _link(self) -> ReconnectingConnection:
         """That of the running loop: the next `asyncio.run` goes on where the last one ended."""
         return self._links.here()
 
     async def _healing(self, step: Awaitable[Answer]) -> Answer | None:
-        """The answer to a step; None after trouble that may pass."""
+        """The answer to a step; None after an error that may pass."""
         try:
             return await step
         except StoreError as error:
-            self._link.heed(error)
+            self._link.on_error(error)
             if not self._may_heal(error):
                 raise
             await asyncio.sleep(_PAUSE_S)
@@ -138,75 +138,77 @@ class EventTail:
                 yield self._queues[key_text], entry_id.decode(), fields
 
 
-def _entry(queue: str, entry_id: str, fields: list[bytes]) -> TailedEntry:
+def _entry(queue: str, entry_id: str, fields: list[bytes]) -> EventEntry:
     found = first_values(fields)
     text = {read_text(name): read_text(value) for name, value in found.items()}
-    return TailedEntry(queue, entry_id, text)
+    return EventEntry(queue, entry_id, text)
 
 
-def open_tail(
+def open_event_reader(
     queues: Sequence[str],
     connection: ConnectionSettings,
     *,
     after_id: str,
     block_ms: int,
     count: int,
-) -> EventTail | ManyTails:
-    """A tail of these queues; nothing is dialled before the first read."""
+) -> EventReader | CombinedEventReader:
+    """A reader of these queues; nothing is dialled before the first read."""
 
-    def tail(some: Sequence[str]) -> EventTail:
+    def reader(some: Sequence[str]) -> EventReader:
         settings = replace(connection, queue=some[0])
-        return EventTail(some, settings, after_id=after_id, block_ms=block_ms, count=count)
+        return EventReader(some, settings, after_id=after_id, block_ms=block_ms, count=count)
 
     if len(queues) == 1 or not Route(connection).is_cluster:
-        return tail(queues)
-    return ManyTails([tail([queue]) for queue in dict.fromkeys(queues)])
+        return reader(queues)
+    return CombinedEventReader([reader([queue]) for queue in dict.fromkeys(queues)])
 
 
-class ManyTails:
-    """One tail a queue, all read at once; what one of them brings waits for nobody."""
+class CombinedEventReader:
+    """One reader a queue, all read at once; what one of them brings waits for nobody."""
 
-    def __init__(self, tails: Sequence[EventTail]) -> None:
-        self._tails = tails
-        self._reading: dict[EventTail, asyncio.Task[list[TailedEntry]]] = {}
+    def __init__(self, readers: Sequence[EventReader]) -> None:
+        self._readers = readers
+        self._reading: dict[EventReader, asyncio.Task[list[EventEntry]]] = {}
 
     @property
     def last_ids(self) -> dict[str, str]:
-        """Where a later tail would go on, for each queue."""
-        return {queue: after for tail in self._tails for queue, after in tail.last_ids.items()}
+        """Where a later reader would go on, for each queue."""
+        return {
+            queue: after for reader in self._readers for queue, after in reader.last_ids.items()
+        }
 
-    async def read(self) -> list[TailedEntry]:
+    async def read(self) -> list[EventEntry]:
         """The next entries of any queue; an empty list when none came while blocking."""
         self._drop_foreign()
-        for tail in self._tails:
-            if tail not in self._reading:
-                self._reading[tail] = asyncio.create_task(tail.read(), name="chasqui-tail")
+        for reader in self._readers:
+            if reader not in self._reading:
+                self._reading[reader] = asyncio.create_task(reader.read(), name="chasqui-tail")
         # A reader that gives up leaves the reads under way: what they bring comes next time.
         await asyncio.wait(self._reading.values(), return_when=asyncio.FIRST_COMPLETED)
-        done = [tail for tail, task in self._reading.items() if task.done()]
-        entries = [one for tail in done if self._brought(tail) for one in self._take(tail)]
+        done = [reader for reader, task in self._reading.items() if task.done()]
+        entries = [one for reader in done if self._brought(reader) for one in self._take(reader)]
         if not entries:
-            for tail in done:
-                self._reading.pop(tail).result()
+            for reader in done:
+                self._reading.pop(reader).result()
         return entries
 
     def _drop_foreign(self) -> None:
         """Leave reads to the loop that began them; they moved nothing on."""
         loop = asyncio.get_running_loop()
         self._reading = {
-            tail: task for tail, task in self._reading.items() if task.get_loop() is loop
+            reader: task for reader, task in self._reading.items() if task.get_loop() is loop
         }
 
-    def _brought(self, tail: EventTail) -> bool:
-        task = self._reading[tail]
+    def _brought(self, reader: EventReader) -> bool:
+        task = self._reading[reader]
         return not task.cancelled() and task.exception() is None and bool(task.result())
 
-    def _take(self, tail: EventTail) -> list[TailedEntry]:
-        return self._reading.pop(tail).result()
+    def _take(self, reader: EventReader) -> list[EventEntry]:
+        return self._reading.pop(reader).result()
 
     async def close(self) -> None:
-        for tail in self._tails:
-            await tail.close()
+        for reader in self._readers:
+            await reader.close()
         reading = list(self._reading.values())
         for task in reading:
             task.cancel()
@@ -221,7 +223,7 @@ _PACE_S = 0.005
 _BUSY_PAUSE_S = 0.1
 
 
-class EndTail(EventTail):
+class EndReader(EventReader):
     """Follows the events of one queue from the moment it is settled."""
 
     def __init__(self, queue: str, connection: ConnectionSettings) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chasquimq.model.job_options import Wait
     from chasquimq.model.retry import Burying, Retrying
     from chasquimq.store.net.connection import Reply
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import ReconnectingConnection
     from chasquimq.wire.new_job import NewJob
 
 # Beyond this the server is behind with events, and more of them would only delay the jobs.
@@ -35,7 +35,10 @@ class EventLines:
     """
 
     def __init__(
-        self, link: Link, trim: bytes, on_drop: Callable[[int], None] | None = None
+        self,
+        link: ReconnectingConnection,
+        trim: bytes,
+        on_drop: Callable[[int], None] | None = None,
     ) -> None:
         self._link = link
         self._trim = trim
@@ -89,9 +92,9 @@ class EventLines:
 class EventStore:
     """The events of one worker; a call never waits and never raises."""
 
-    def __init__(self, queue: str, worker: str, max_len: int, link: Link) -> None:
-        self._spell = EventEncoder(QueueKeys(queue).events, max_len, worker)
-        self._lines = EventLines(link, self._spell.trim)
+    def __init__(self, queue: str, worker: str, max_len: int, link: ReconnectingConnection) -> None:
+        self._encoder = EventEncoder(QueueKeys(queue).events, max_len, worker)
+        self._lines = EventLines(link, self._encoder.trim)
 
     @property
     def dropped_count(self) -> int:
@@ -105,36 +108,36 @@ class EventStore:
 
     def started(self, deliveries: Sequence[Delivery]) -> None:
         """Handlers that are running now."""
-        self._lines.send(self._spell.actives(deliveries, wall_offset_ns()))
+        self._lines.send(self._encoder.actives(deliveries, wall_offset_ns()))
 
     def completed(self, deliveries: Sequence[Delivery], untold: Sequence[Delivery]) -> None:
         """Jobs that are done; the start of those in `untold` was not announced yet."""
-        starts = self._spell.actives(untold, wall_offset_ns())
-        self._lines.send(starts + self._spell.completions(deliveries, wall_ms()))
+        starts = self._encoder.actives(untold, wall_offset_ns())
+        self._lines.send(starts + self._encoder.completions(deliveries, wall_ms()))
 
     def retried(self, moves: Sequence[Retrying], untold: Sequence[Delivery]) -> None:
         """Attempts that failed and will be run again, and those that only wait."""
-        now_ms, spell = wall_ms(), self._spell
-        lines = spell.actives(untold, wall_offset_ns())
+        now_ms, encoder = wall_ms(), self._encoder
+        lines = encoder.actives(untold, wall_offset_ns())
         for move in moves:
             if move.failure is not None and not move.is_snooze:
-                lines.append(spell.failed(move.delivery, move.failure, now_ms))
-            lines.append(spell.retry_scheduled(move, now_ms))
+                lines.append(encoder.failed(move.delivery, move.failure, now_ms))
+            lines.append(encoder.retry_scheduled(move, now_ms))
         self._lines.send(lines)
 
     def buried(self, moves: Sequence[Burying], untold: Sequence[Delivery]) -> None:
         """Entries that went to the DLQ, and the failures that sent them there."""
-        now_ms, spell = wall_ms(), self._spell
-        lines = spell.actives(untold, wall_offset_ns())
+        now_ms, encoder = wall_ms(), self._encoder
+        lines = encoder.actives(untold, wall_offset_ns())
         for move in moves:
             # Only deliveries are run.
             if move.was_run and move.failure is not None and isinstance(move.entry, Delivery):
-                lines.append(spell.failed(move.entry, move.failure, now_ms))
-            lines.append(spell.dlq(move, now_ms))
+                lines.append(encoder.failed(move.entry, move.failure, now_ms))
+            lines.append(encoder.dlq(move, now_ms))
         self._lines.send(lines)
 
     def drained(self) -> None:
-        self._lines.send([self._spell.drained(wall_ms())])
+        self._lines.send([self._encoder.drained(wall_ms())])
 
 
 logger = get_logger(__name__)
@@ -143,12 +146,12 @@ logger = get_logger(__name__)
 class DelayEvents:
     """The `delayed` events of one producer; those of a loop tick leave in one write."""
 
-    def __init__(self, queue: str, max_len: int, link: Link) -> None:
+    def __init__(self, queue: str, max_len: int, link: ReconnectingConnection) -> None:
         self._queue = queue
-        self._spell = EventEncoder(QueueKeys(queue).events, max_len, worker="")
-        self._lines = EventLines(link, self._spell.trim, on_drop=self._tell_drop)
+        self._encoder = EventEncoder(QueueKeys(queue).events, max_len, worker="")
+        self._lines = EventLines(link, self._encoder.trim, on_drop=self._report_drop)
         self._gathered: list[bytes] = []
-        self._pace = LogThrottle()
+        self._log_throttle = LogThrottle()
 
     @property
     def dropped_count(self) -> int:
@@ -161,8 +164,8 @@ class DelayEvents:
         return self._lines.unproven_count
 
     def added(self, jobs: Sequence[NewJob], marks: Sequence[AddMark]) -> None:
-        """A write was confirmed; jobs that were there before, or were due at once, are not told."""
-        now_ms, delayed = wall_ms(), self._spell.delayed
+        """A write was confirmed; jobs that were there before, or were due at once, have no event."""
+        now_ms, delayed = wall_ms(), self._encoder.delayed
         lines = [
             delayed(job.job_id, job.name, now_ms, *_wait(job.wait, now_ms))
             for job, mark in zip(jobs, marks, strict=True)
@@ -177,12 +180,12 @@ class DelayEvents:
         lines, self._gathered = self._gathered, []
         self._lines.send(lines)
 
-    def _tell_drop(self, count: int) -> None:
+    def _report_drop(self, count: int) -> None:
         # A producer has no sink that could show the count.
-        if self._pace.allows():
+        if self._log_throttle.allows():
             logger.warning(
                 "%d events of delayed adds to queue %s were dropped; the jobs were added%s",
-                count, self._queue, self._pace.held_back_text(),
+                count, self._queue, self._log_throttle.held_back_text(),
                 extra={"queue": self._queue, "count": count},
             )  # fmt: skip
 

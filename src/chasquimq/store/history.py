@@ -1,4 +1,4 @@
-"""Turns a budget of bytes into a length that XADD can hold a history to."""
+"""Writes the attempts of a worker to the history stream, and holds it to a budget of bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chasquimq.wire.keys import QueueKeys
 if TYPE_CHECKING:
     from chasquimq.model.retry import Burying, Retrying
     from chasquimq.store.net.clock import ServerClock
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import ReconnectingConnection
 
 _WRITES_PER_LOOK = 64
 # Under a small budget few writes are many bytes: look again after this share of it.
@@ -72,10 +72,15 @@ _FAILURES_PER_ENTRY = 200
 
 
 class HistoryStore:
-    """The attempts of one run of a worker: gathered at once, written when told to."""
+    """The attempts of one run of a worker: gathered at once, written when asked to."""
 
     def __init__(
-        self, queue: str, worker: str, max_bytes: int, link: Link, clock: ServerClock
+        self,
+        queue: str,
+        worker: str,
+        max_bytes: int,
+        link: ReconnectingConnection,
+        clock: ServerClock,
     ) -> None:
         self._keys = QueueKeys(queue)
         self._worker = worker
@@ -234,7 +239,7 @@ class HistoryStore:
         try:
             await script.run(connection, "record", keys, *args)
         except StoreError as error:
-            self._link.heed(error)
+            self._link.on_error(error)
             raise
         self._cap.wrote(sum(map(len, self._under_way)))
         self._under_way, self._under_way_rows = [], 0

@@ -1,4 +1,4 @@
-"""Members of the repeat set whose time has come, understood or found to be bad."""
+"""Stores repeating jobs: reads those that are due, fires them, and adds, lists and removes specs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from chasquimq.model.schedule import Plan
     from chasquimq.store.inspect.pages import ReadStore
     from chasquimq.store.net.connection import Part
-    from chasquimq.store.net.reconnect import Deadline, Link
+    from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection
     from chasquimq.store.producer.store import ProducerStore
     from chasquimq.wire.repeat import NewRepeat
 
@@ -40,7 +40,7 @@ SPECS_PER_READ_MAX = 16
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A member of the repeat set and its score, as the server spells them."""
+    """A member of the repeat set and its score, as the server writes them."""
 
     member: bytes
     score: bytes
@@ -98,7 +98,7 @@ class DueSpec(msgspec.Struct, frozen=True):
     def fires_left(self) -> int | None:
         """How many more jobs its limit allows; None: no limit."""
         limit = self.stored.spec.limit
-        # The original takes a limit of 0, and means none by it.
+        # ChasquiMQ (Rust) takes a limit of 0, and means none by it.
         return max(0, limit - self.stored.fired) if limit else None
 
 
@@ -146,8 +146,8 @@ MARKERS_MAX = 1_000
 _ENVELOPE_BYTES = 128
 
 
-class FireSpeller:
-    """Spells the fires of one queue."""
+class FireEncoder:
+    """Encodes the fires of one queue as script calls."""
 
     def __init__(self, keys: QueueKeys) -> None:
         self._keys = keys
@@ -210,9 +210,9 @@ def _marker_ms(plan: Plan) -> int:
 class FiringStore:
     """Reads and fires the specs of one queue, over somebody's link."""
 
-    def __init__(self, queue: str, link: Link) -> None:
+    def __init__(self, queue: str, link: ReconnectingConnection) -> None:
         self._keys = QueueKeys(queue)
-        self._speller = FireSpeller(self._keys)
+        self._encoder = FireEncoder(self._keys)
         self._link = link
 
     async def lead(self, holder: str, ttl_s: int) -> Lead:
@@ -244,7 +244,7 @@ class FiringStore:
     async def fire(self, plans: Sequence[tuple[DueSpec, Plan]], now_ms: int) -> int:
         """Turn planned windows into jobs, each due time into one; the answer is how many."""
         fired = 0
-        for calls in self._speller.writes(plans, now_ms):
+        for calls in self._encoder.writes(plans, now_ms):
             fired += sum(count for _, count in await self._run("fire", calls))
         return fired
 
@@ -269,7 +269,7 @@ class FiringStore:
     def _raise_errors(self, replies: list[Reply]) -> list[Reply]:
         for reply in replies:
             if isinstance(reply, StoreError):
-                self._link.heed(reply)
+                self._link.on_error(reply)
                 raise reply
         return replies
 

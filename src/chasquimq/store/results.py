@@ -1,4 +1,4 @@
-"""What finished jobs left behind: results and outcomes."""
+"""Reads what finished jobs left behind: results and outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chasquimq.wire.outcome import StoredOutcome, decode_outcome
 from chasquimq.wire.payload import decode_payload
 
 if TYPE_CHECKING:
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import ReconnectingConnection
 
 _IDS_PER_CALL_MAX = 500
 
@@ -34,7 +34,7 @@ class Leftovers(msgspec.Struct, frozen=True):
 class ResultStore:
     """Reads results of one queue, over somebody's link."""
 
-    def __init__(self, queue: str, link: Link) -> None:
+    def __init__(self, queue: str, link: ReconnectingConnection) -> None:
         self._keys = QueueKeys(queue)
         self._link = link
 
@@ -50,8 +50,8 @@ class ResultStore:
         return found
 
     def may_heal(self, error: StoreError) -> bool:
-        """Whether asking again can help; where no server was ever found, its lack is told."""
-        self._link.heed(error)
+        """Whether asking again can help; where no server was ever found, that is raised."""
+        self._link.on_error(error)
         action = action_for(error)
         if action is Action.REDIAL and not self.was_reached:
             return False
@@ -79,5 +79,5 @@ def _outcome(raw: bytes | None) -> StoredOutcome | None:
     try:
         return decode_outcome(raw)
     except DecodeError:
-        # Not one of ours: it tells nothing about the job.
+        # Not one of ours: it says nothing about the job.
         return None

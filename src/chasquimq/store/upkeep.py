@@ -1,4 +1,4 @@
-"""What keeps a queue moving without any job of its own: locks, promotion and its bell."""
+"""Keeps a queue moving: leader locks, promotion of delayed jobs, and what the janitor cleans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from chasquimq.store.net.connection import Connection, Part, Reply
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import ReconnectingConnection
 
 _BYTES_PER_PAGE_MAX = 1024 * 1024
 _NO_TTL_MS = 1_000
@@ -76,7 +76,12 @@ class UpkeepStore:
     """Leader locks and promotion of one queue, over somebody's link."""
 
     def __init__(
-        self, queue: str, link: Link, *, bell: Link | None = None, waiting_events_max: int = 0
+        self,
+        queue: str,
+        link: ReconnectingConnection,
+        *,
+        bell: ReconnectingConnection | None = None,
+        waiting_events_max: int = 0,
     ) -> None:
         """`waiting_events_max` caps the events stream; 0 writes no `waiting` events.
 
@@ -139,7 +144,7 @@ class UpkeepStore:
         prefix = keys.didx("").encode()
         indexes = [prefix + job_id for job_id in job_ids if job_id]
         if indexes:
-            # The original indexes delayed jobs by key; a promoted one must not be cancelled.
+            # ChasquiMQ (Rust) indexes delayed jobs by key; a promoted one must not be cancelled.
             await self._run("unindex", [keys.delayed, *indexes])
         return Promoted(moved, depth, lag_ms, bad, now_ms, _due_ms(due_ms))
 
@@ -152,15 +157,17 @@ class UpkeepStore:
         try:
             return await script.run(connection, name, keys, *args)
         except StoreError as error:
-            self._link.heed(error)
+            self._link.on_error(error)
             raise
 
 
-async def _has_rung(link: Link, connection: Connection, bell: str, block_ms: int) -> bool:
+async def _has_rung(
+    link: ReconnectingConnection, connection: Connection, bell: str, block_ms: int
+) -> bool:
     try:
         return await connection.call("BLPOP", bell, block_ms // 1000, block_ms=block_ms) is not None
     except StoreError as error:
-        link.heed(error)
+        link.on_error(error)
         raise
 
 
@@ -180,7 +187,7 @@ _TURN_SHARE = 0.9
 class JanitorStore:
     """The sweeping side of one group, over somebody's link."""
 
-    def __init__(self, queue: str, group: str, link: Link) -> None:
+    def __init__(self, queue: str, group: str, link: ReconnectingConnection) -> None:
         self._keys = QueueKeys(queue)
         self._group = group
         self._link = link

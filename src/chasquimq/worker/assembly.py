@@ -26,7 +26,7 @@ from chasquimq.store.consumer.lease import LeaseStore
 from chasquimq.store.consumer.store import ConsumerStore
 from chasquimq.store.events import EventStore
 from chasquimq.store.history import HistoryStore
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.rights import EVENTS, HISTORY, upkeep_roles
 from chasquimq.store.repeatables import FiringStore
 from chasquimq.store.upkeep import JanitorStore, UpkeepStore
@@ -61,7 +61,7 @@ class Assembly:
         events, history_recorder = self._events(store), self._history_recorder(store)
         upkeep = UpkeepStore(
             self.queue, store.writes,
-            bell=Link(self.connection, name="chasqui-bell", waits_for_login=True),
+            bell=ReconnectingConnection(self.connection, name="chasqui-bell", waits_for_login=True),
             waiting_events_max=settings.events.waiting_max,
         )  # fmt: skip
         return ConsumerPipeline(

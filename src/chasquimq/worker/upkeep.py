@@ -18,7 +18,7 @@ from chasquimq.settings import (
 )
 from chasquimq.store.net.address import connection_settings
 from chasquimq.store.net.connection import Connection
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.rights import demand, upkeep_roles
 from chasquimq.store.net.wait import wait_for_server
 from chasquimq.store.repeatables import FiringStore
@@ -53,12 +53,12 @@ class Upkeep:
             redis_url, tls=tls, insecure_tls=insecure_tls,
             credential_provider=credential_provider, queue=self.name,
         )  # fmt: skip
-        self._link = Link(
+        self._link = ReconnectingConnection(
             self._connection, name="chasqui-upkeep", prepare=self._demand_rights,
             waits_for_login=True,
         )  # fmt: skip
         self._store = UpkeepStore(
-            self.name, self._link, bell=Link(self._connection, name="chasqui-bell", waits_for_login=True),
+            self.name, self._link, bell=ReconnectingConnection(self._connection, name="chasqui-bell", waits_for_login=True),
             waiting_events_max=EventSettings().waiting_max,
         )  # fmt: skip
         self._loops = UpkeepLoops(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from chasquimq.settings import ResultSettings
     from chasquimq.store.consumer.lanes import Lane, Lanes
     from chasquimq.store.net.connection import Part, Reply
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import ReconnectingConnection
     from chasquimq.wire.keys import QueueKeys
 
 _MOVES_PER_CALL_MAX = 100
@@ -219,7 +219,9 @@ class PartlySettled(StoreError):
         self.results = results
 
 
-async def settle(link: Link, name: str, calls: Sequence[Call]) -> list[SettleResult]:
+async def settle(
+    link: ReconnectingConnection, name: str, calls: Sequence[Call]
+) -> list[SettleResult]:
     """Call the script of this name in one write; answers what became of each move.
 
     Raises:
@@ -231,12 +233,14 @@ async def settle(link: Link, name: str, calls: Sequence[Call]) -> list[SettleRes
     return results_of(link, replies, [call.move_count for call in calls])
 
 
-def results_of(link: Link, replies: Sequence[Reply], counts: Sequence[int]) -> list[SettleResult]:
+def results_of(
+    link: ReconnectingConnection, replies: Sequence[Reply], counts: Sequence[int]
+) -> list[SettleResult]:
     """What the replies to calls for so many moves say of each move; raises what `settle` raises."""
     errors = [reply for reply in replies if isinstance(reply, StoreError)]
     if not errors:
         return [_RESULTS[mark] for marks in replies for mark in marks]
-    link.heed(errors[0])
+    link.on_error(errors[0])
     if len(errors) == len(replies):
         raise errors[0]
     raise PartlySettled(errors[0], _known(replies, counts)) from errors[0]

@@ -19,7 +19,7 @@ from chasquimq.store.net import script
 from chasquimq.store.net.abilities import Abilities, has_many_set, many_set_question, probe
 from chasquimq.store.net.clock import ServerClock
 from chasquimq.store.net.connection import pack
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.rights import RESULTS, WORKER, Role, demand
 from chasquimq.wire.keys import QueueKeys, check_group_name
 from chasquimq.wire.stream_entry import read_text
@@ -71,10 +71,10 @@ class ConsumerStore:
         self._lease_ms = lease_ms
         self._calls = SettleCalls(self.keys, self.lanes, self.group, consumer, results)
         self._decoder = EntryDecoder(read.max_payload_bytes)
-        self._reads = Link(
+        self._reads = ReconnectingConnection(
             connection, name="chasqui-reader", prepare=self._prepare_reads, waits_for_login=True
         )
-        self._writes = Link(
+        self._writes = ReconnectingConnection(
             connection, name="chasqui-worker", prepare=self._prepare_writes, waits_for_login=True
         )
         self._reader_client_id = 0
@@ -87,7 +87,7 @@ class ConsumerStore:
         self.regroup_count = 0
 
     @property
-    def writes(self) -> Link:
+    def writes(self) -> ReconnectingConnection:
         return self._writes
 
     @property
@@ -357,7 +357,7 @@ class ConsumerStore:
         try:
             return await script.run(connection, name, [stream], *args)
         except StoreError as error:
-            self._writes.heed(error)
+            self._writes.on_error(error)
             raise
 
     async def _prepare_writes(self, connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Collects what a judgement of a server and its queues needs; reads, and writes nothing."""
+"""Collects the facts that a diagnosis of a server and its queues needs; writes nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from chasquimq.wire.stream_entry import (
 if TYPE_CHECKING:
     from chasquimq.store.inspect.pages import ReadStore
     from chasquimq.store.net.connection import Reply
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import ReconnectingConnection
 
 _EVENTS_MAX = 2_000
 _GHOST_PAGE = 500
@@ -68,7 +68,7 @@ _TYPES = {
 class DiagnosingStore:
     """Facts about one server, over somebody's link."""
 
-    def __init__(self, link: Link, reads: ReadStore) -> None:
+    def __init__(self, link: ReconnectingConnection, reads: ReadStore) -> None:
         self._link = link
         self._reads = reads
 

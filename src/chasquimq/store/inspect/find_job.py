@@ -15,7 +15,7 @@ import msgspec
 from chasquimq.errors import ServerRefused
 from chasquimq.model.snapshot import JobState
 from chasquimq.store.consumer.store import PARKING
-from chasquimq.store.inspect.job_matcher import Sighting, joined
+from chasquimq.store.inspect.job_matcher import JobMatcher, joined
 from chasquimq.store.inspect.pages import (
     PAGE_BYTES,
     DuePages,
@@ -74,7 +74,7 @@ class FinderStore:
 
 
 class _Glance(msgspec.Struct, frozen=True):
-    """What one round trip tells about a job, and how large a search would be."""
+    """What one round trip says about a job, and how large a search would be."""
 
     outcome: bytes | None
     has_result: int
@@ -99,7 +99,7 @@ class _Search:
         self._reads = reads
         self._group = group
         self._job_id = job_id
-        self._sighting = Sighting(job_id)
+        self._matcher = JobMatcher(job_id)
         self._bytes_left: float = _NO_LIMIT if bytes_max is None else bytes_max
         self._is_whole = True
 
@@ -138,23 +138,23 @@ class _Search:
         )
 
     async def _by_outcome(self, glance: _Glance) -> JobState | None:
-        outcome = self._sighting.outcome_in(glance.outcome)
+        outcome = self._matcher.outcome_in(glance.outcome)
         if outcome is None:
             return None
         if outcome.status == COMPLETED:
-            return self._sighting.in_outcome(outcome)
+            return self._matcher.in_outcome(outcome)
         if not is_entry_id(outcome.dlq_id):
             return None
         # Not there, it was deleted, or sent back by the other implementation, which leaves outcomes.
         dlq_id = outcome.dlq_id
         (entries,) = await self._reads.ask(("XRANGE", self._keys.dlq, dlq_id, dlq_id))
-        return self._sighting.in_dlq(entries[0]) if entries else None
+        return self._matcher.in_dlq(entries[0]) if entries else None
 
     def _by_leftovers(self, glance: _Glance) -> JobState | None:
         """How it ended, where it lies nowhere any more."""
-        outcome = self._sighting.outcome_in(glance.outcome)
+        outcome = self._matcher.outcome_in(glance.outcome)
         if outcome is not None:
-            return self._sighting.in_outcome(outcome)
+            return self._matcher.in_outcome(outcome)
         if glance.has_result:
             return JobState(job_id=self._job_id, state="completed", source="result")
         return None
@@ -170,11 +170,11 @@ class _Search:
         if count > _PAGE_MAX:
             search = DueSearch(self._reads, delayed, self._job_id)
             found = await search.run(earlier, earlier + count)
-            return None if found is None else self._sighting.in_delayed(found)
+            return None if found is None else self._matcher.in_delayed(found)
         pages = DuePages(self._reads, delayed, PageSize(), due_ms)
         # It is worth a look whatever a search may cost.
         limit, self._bytes_left = self._bytes_left, max(self._bytes_left, PAGE_BYTES)
-        found = await self._seek([pages], self._sighting.in_delayed, ENTRIES_MAX, places_left=1)
+        found = await self._seek([pages], self._matcher.in_delayed, ENTRIES_MAX, places_left=1)
         self._bytes_left = min(limit, self._bytes_left)
         return found
 
@@ -182,7 +182,7 @@ class _Search:
         if member is None:
             return None
         (score,) = await self._reads.ask(("ZSCORE", self._keys.delayed, member))
-        return None if score is None else self._sighting.in_delayed((member, score))
+        return None if score is None else self._matcher.in_delayed((member, score))
 
     async def _by_search(self, stream: int, dlq: int, delayed: int) -> JobState | None:
         # Jobs go from the stream to the other places, so the stream comes first. What it may not
@@ -197,7 +197,7 @@ class _Search:
         # A page more, for what is promoted meanwhile.
         found = await self._seek(
             self._ranges(self._keys.stream, is_newest_first=False),
-            self._sighting.in_stream,
+            self._matcher.in_stream,
             share and share + _PAGE_MAX,
             places_left=places_left,
         )
@@ -205,12 +205,12 @@ class _Search:
 
     async def _in_dlq(self, share: int, places_left: int) -> JobState | None:
         ranges = self._ranges(self._keys.dlq, is_newest_first=True)
-        return await self._seek(ranges, self._sighting.in_dlq, share, places_left=places_left)
+        return await self._seek(ranges, self._matcher.in_dlq, share, places_left=places_left)
 
     async def _in_delayed(self, share: int) -> JobState | None:
         # The other implementation's delayed jobs and retries are in no index.
         pages = MemberPages(self._reads, self._keys.delayed, self._page_size())
-        return await self._seek([pages], self._sighting.in_delayed, share, places_left=1)
+        return await self._seek([pages], self._matcher.in_delayed, share, places_left=1)
 
     async def _with_history(self, found: JobState | None) -> JobState:
         """What the history adds to the state of a job that ended; where nothing else is known of
@@ -267,14 +267,14 @@ class _Search:
     ) -> JobState | None:
         """The first attempt that says something of the job, in that many bytes at most."""
         while bytes_left > 0 and (page := await pages.next()) is not None:
-            for found in filter(None, map(self._sighting.in_history, page)):
+            for found in filter(None, map(self._matcher.in_history, page)):
                 if state in (None, found.state):
                     return found
             bytes_left -= sum(map(_bytes_of, page))
         return None
 
     def _ranges(self, key: str, *, is_newest_first: bool) -> list[StreamPages]:
-        """All of a stream; where the id tells when the job was made, what came after it first."""
+        """All of a stream; where the id says when the job was made, what came after it first."""
         made_ms, pages = ulid_ms(self._job_id), partial(StreamPages, self._reads, key)
         if made_ms is None or made_ms <= _AHEAD_MS:
             return [pages(self._page_size(), is_newest_first=is_newest_first)]

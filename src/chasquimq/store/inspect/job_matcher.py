@@ -1,4 +1,4 @@
-"""Recognises one job in whatever the server holds of it."""
+"""Recognises one job in whatever the server holds of it: outcomes, entries, members and events."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _STATES: Final[dict[int, State]] = {
 }
 
 
-class Sighting:
+class JobMatcher:
     """Turns bytes into the state of one job; None where they are not of this job."""
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
-        # Every spelling of an envelope holds the id's own bytes, so only few are decoded.
+        # Every encoding of an envelope holds the id's own bytes, so only few are decoded.
         self._needle = job_id.encode()
 
     def outcome_in(self, raw: bytes | None) -> StoredOutcome | None:
-        """The outcome that these bytes spell; None where they make no sense."""
+        """The outcome in these bytes; None where they make no sense."""
         try:
             outcome = None if raw is None else decode_outcome(raw)
         except DecodeError:
@@ -194,7 +194,7 @@ def _error_text(row: AttemptRow) -> str | None:
 
 
 def _contents(envelope: Envelope) -> dict[str, Any]:
-    """What a job carries: its data as it is told to those who ask for the job."""
+    """What a job carries: its data as those who ask for the job get it."""
     size_bytes = len(envelope.payload)
     known = {"created_at_ms": envelope.created_at_ms, "payload_bytes": size_bytes}
     if size_bytes > DECODED_BYTES_MAX:
@@ -230,11 +230,11 @@ class JobBytes:
     async def _delayed(self, state: JobState) -> bytes | None:
         if state.due_ms is None:
             return None
-        sighting = Sighting(state.job_id)
+        matcher = JobMatcher(state.job_id)
         pages = DuePages(self._reads, self._keys.delayed, PageSize(), state.due_ms)
         while (page := await pages.next()) is not None:
             for member, score in page:
-                if sighting.in_delayed((member, score)) is not None:
+                if matcher.in_delayed((member, score)) is not None:
                     return _envelope(member)
         return None
 

@@ -1,4 +1,4 @@
-"""Reads that heal: asked again until the server answers, in pages that stay small."""
+"""Reads streams and sorted sets in small pages, and asks again until the server answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chasquimq.wire.stream_entry import head_of, split_member
 
 if TYPE_CHECKING:
     from chasquimq.store.net.connection import Part, Reply
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import ReconnectingConnection
     from chasquimq.wire.keys import QueueKeys
 
 # An entry's id and its fields; a member and its score.
@@ -37,7 +37,7 @@ _LOOKS_MAX = 2_000
 class ReadStore:
     """Reading commands over somebody's link; reading twice harms nothing."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ReconnectingConnection) -> None:
         self._link = link
 
     async def ask(self, *commands: tuple[Part, ...]) -> list[Reply]:

@@ -1,4 +1,4 @@
-"""Walks the keyspace of a server: which queues there are, and how many keys of one kind."""
+"""Reads counts and snapshots of queues, and finds the queues of a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chasquimq.wire.stream_entry import read_text
 
 if TYPE_CHECKING:
     from chasquimq.store.inspect.pages import ReadStore
-    from chasquimq.store.net.reconnect import Link
+    from chasquimq.store.net.reconnect import ReconnectingConnection
 
 # How far a scan has come: keys seen so far, and about how many there are.
 Advance = Callable[[int, int], None]
@@ -141,7 +141,7 @@ class Counts(ToDict):
 class InspectorStore:
     """Counts and peeks of one queue, over somebody's link."""
 
-    def __init__(self, queue: str, link: Link, group: str = "default") -> None:
+    def __init__(self, queue: str, link: ReconnectingConnection, group: str = "default") -> None:
         self._keys = QueueKeys(queue)
         self._link = link
         self._group = group

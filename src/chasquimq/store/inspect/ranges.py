@@ -1,4 +1,4 @@
-"""Reads stretches of streams for threads that wait: what there is, how much, and the entries."""
+"""Reads ranges of streams over blocking connections: what there is, how much, and the entries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class RangeStore:
-    """Asks and reads, moves nothing, so every call may be sent again after trouble."""
+    """Asks and reads, moves nothing, so every call may be sent again after an error."""
 
     def __init__(self, settings: ConnectionSettings, *, name: str = "") -> None:
         self._connection = blocking_connection(settings, name=name)
@@ -126,13 +126,13 @@ class RangeStore:
         return self._patiently(partial(self._connection.call, *parts))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again for a while if the server was there before; a wrong URL is told at once."""
+        """Ask again for a while if the server was there before; a wrong URL is raised at once."""
         give_up_s = time.monotonic() + (_PATIENCE_S if self._was_connected else 0)
         while True:
             try:
                 answer = ask()
-            except (ConnectionLost, ServerRefused) as trouble:
-                if action_for(trouble) not in _PASSING or time.monotonic() >= give_up_s:
+            except (ConnectionLost, ServerRefused) as error:
+                if action_for(error) not in _PASSING or time.monotonic() >= give_up_s:
                     raise
                 time.sleep(_PAUSE_S)
                 continue
@@ -145,14 +145,14 @@ def _facts(reply: Reply) -> StreamFacts:
         if "no such key" in str(reply):
             return StreamFacts()
         raise reply
-    told: dict[bytes, Reply] = dict(zip(reply[::2], reply[1::2], strict=True))
-    length = told[b"length"]
-    first = told[b"first-entry"]
+    fields: dict[bytes, Reply] = dict(zip(reply[::2], reply[1::2], strict=True))
+    length = fields[b"length"]
+    first = fields[b"first-entry"]
     return StreamFacts(
         length,
         first[0].decode() if first else NO_ENTRY,
-        told[b"last-generated-id"].decode(),
-        told.get(b"entries-added"),
+        fields[b"last-generated-id"].decode(),
+        fields.get(b"entries-added"),
     )
 
 

@@ -1,4 +1,4 @@
-"""What this server can do natively: found by trying, because version texts lie."""
+"""Probes what a server can do natively: by trying, because version texts lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection for threads that wait: the same requests and replies, without an event loop."""
+"""Talks to a server from a thread that waits, without an event loop."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _LEAVING = (Action.REDIAL, Action.REDISCOVER)
 
 
 class BlockingConnection:
-    """Dials when first used; after trouble the next call dials again.
+    """Dials when first used; after an error the next call dials again.
 
-    One that was open before and meets only trouble dials ever more slowly, and so does one whose
-    login is refused; calls between two dials hear the last trouble again.
+    One that was open before and meets only errors dials ever more slowly, and so does one whose
+    login is refused; calls between two dials get the last error again.
     """
 
     def __init__(self, settings: ConnectionSettings, *, name: str = "") -> None:
         self._route = Route(settings)
         self._name = name
-        self._pace = _Pace()
+        self._pace = _DialPauses()
         self._owner: Any = None
         self._owner_pid = 0
         self._reader = hiredis.Reader(replyError=error_from_reply)
@@ -97,7 +97,7 @@ class BlockingConnection:
         """Leave a server that says it is the wrong one; the next call asks where to go."""
         for reply in replies:
             if isinstance(reply, StoreError) and action_for(reply) in _LEAVING:
-                self._route.heed(reply)
+                self._route.on_error(reply)
                 self._pace.left(reply)
                 self.close()
                 return
@@ -157,7 +157,7 @@ class BlockingConnection:
         return reply
 
 
-class _Pace:
+class _DialPauses:
     """When the next dial may be, for a connection that was open before or is refused."""
 
     def __init__(self) -> None:
@@ -165,36 +165,36 @@ class _Pace:
         self._failures = 0
         self._opened_s = 0.0
         self._not_before_s = 0.0
-        self._trouble: StoreError | None = None
+        self._error: StoreError | None = None
 
     def check(self) -> None:
-        """Raise the last trouble again while it is too early for another dial."""
-        if self._trouble is None or time.monotonic() >= self._not_before_s:
+        """Raise the last error again while it is too early for another dial."""
+        if self._error is None or time.monotonic() >= self._not_before_s:
             return
-        if is_login_refused(self._trouble):
-            raise about(self._trouble, ()) from self._trouble.__cause__
-        raise ConnectionLost(str(self._trouble), outcome="not_done") from self._trouble
+        if is_login_refused(self._error):
+            raise about(self._error, ()) from self._error.__cause__
+        raise ConnectionLost(str(self._error), outcome="not_done") from self._error
 
     def opened(self) -> None:
         self._opened_s = time.monotonic()
 
     def worked(self) -> None:
-        self._was_open, self._trouble = True, None
+        self._was_open, self._error = True, None
         if not self._is_young:
             self._failures = 0
 
-    def left(self, trouble: StoreError) -> None:
+    def left(self, error: StoreError) -> None:
         """A server that was good until now is left at once; one after the other, ever later."""
-        self._put_off(trouble, self._failures + 1 if self._is_young else 0)
+        self._put_off(error, self._failures + 1 if self._is_young else 0)
 
-    def failed(self, trouble: StoreError) -> None:
+    def failed(self, error: StoreError) -> None:
         """A dial failed."""
-        self._put_off(trouble, self._failures + 1)
+        self._put_off(error, self._failures + 1)
 
-    def _put_off(self, trouble: StoreError, failures: int) -> None:
-        if not self._was_open and not is_login_refused(trouble):
+    def _put_off(self, error: StoreError, failures: int) -> None:
+        if not self._was_open and not is_login_refused(error):
             return
-        self._trouble, self._failures = trouble, failures
+        self._error, self._failures = error, failures
         pause_ms = dial_delay_ms(failures, random.uniform)
         self._not_before_s = time.monotonic() + pause_ms / 1000
 

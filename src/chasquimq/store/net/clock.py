@@ -1,4 +1,4 @@
-"""This machine's time of day, in the milliseconds that go into entries."""
+"""Reads the time of day of this machine, and keeps the server's."""
 
 from __future__ import annotations
 

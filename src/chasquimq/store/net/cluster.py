@@ -1,4 +1,4 @@
-"""The blocking connection for questions about many queues of a cluster: each goes to its node."""
+"""Sends questions about queues of a cluster to the node of each, in threads and in event loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chasquimq.store.net.blocking import BlockingConnection, find_masters_blocki
 from chasquimq.store.net.connect import DialRefusals, find_masters
 from chasquimq.store.net.connection import Part, Reply, pack
 from chasquimq.store.net.errors import is_worth_asking_again
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.route import Range, Route, slot_of
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def blocking_connection(settings: ConnectionSettings, *, name: str = "") -> Bloc
     """A connection that answers about every queue there is."""
     if settings.queue or not Route(settings).is_cluster:
         return BlockingConnection(settings, name=name)
-    return ScatteredConnection(settings, name=name)
+    return BlockingClusterConnection(settings, name=name)
 
 
-class ScatteredConnection(BlockingConnection):
+class BlockingClusterConnection(BlockingConnection):
     """Looks at the keys of each command, and lets a connection to their queue send it."""
 
     def __init__(self, settings: ConnectionSettings, *, name: str = "") -> None:
@@ -134,7 +134,7 @@ Answers = list[Reply] | StoreError
 class Master(NamedTuple):
     """A server that holds a part of the data; `ranges` are its slots, none outside of clusters."""
 
-    link: Link
+    link: ReconnectingConnection
     address: str
     ranges: list[Range]
 
@@ -143,7 +143,7 @@ class Master(NamedTuple):
         return not self.ranges or any(first <= slot <= last for first, last, _ in self.ranges)
 
 
-class Links:
+class ClusterConnections:
     """One link where there is one server; in a cluster one for each queue that is asked about."""
 
     def __init__(self, settings: ConnectionSettings, *, name: str) -> None:
@@ -151,14 +151,14 @@ class Links:
         self._patience_s = settings.command_timeout_ms / 1000
         self._name = name
         self._login = DialRefusals()
-        self._open: OrderedDict[str, Link] = OrderedDict()
+        self._open: OrderedDict[str, ReconnectingConnection] = OrderedDict()
         self._route = Route(settings)
 
     @property
     def is_cluster(self) -> bool:
         return self._route.is_cluster
 
-    async def of(self, queue: str) -> Link:
+    async def of(self, queue: str) -> ReconnectingConnection:
         """The link to the server of a queue; the ones not used for longest make room."""
         place = queue if self.is_cluster else ""
         link = self._open.get(place)
@@ -201,7 +201,7 @@ class Links:
         for link in list(self._open.values()):
             await link.close()
 
-    async def _make_room(self, wanted: Link) -> None:
+    async def _make_room(self, wanted: ReconnectingConnection) -> None:
         """Who holds a link that is hung up dials again; one that waits for an answer is left."""
         others = [(place, link) for place, link in self._open.items() if link is not wanted]
         open_ones = [link for _, link in others if link.is_up]
@@ -231,8 +231,8 @@ class Links:
         address = str(ranges[0][2]) if ranges else ""
         return Master(self._link(settings), address, ranges)
 
-    def _link(self, settings: ConnectionSettings) -> Link:
-        return Link(settings, name=self._name, patience_s=self._patience_s)
+    def _link(self, settings: ConnectionSettings) -> ReconnectingConnection:
+        return ReconnectingConnection(settings, name=self._name, patience_s=self._patience_s)
 
     async def _ask_one_server(self, asked: Sequence[tuple[str, Questions]]) -> list[Answers]:
         link, found = await self.of(""), list[Answers]()
@@ -241,7 +241,7 @@ class Links:
         return found
 
     async def _ask_node(
-        self, link: Link, asked: Sequence[tuple[str, Questions]]
+        self, link: ReconnectingConnection, asked: Sequence[tuple[str, Questions]]
     ) -> dict[str, Answers]:
         found: dict[str, Answers] = {}
         for part in _portions(asked):
@@ -251,13 +251,13 @@ class Links:
                     replies = _sorted_out(part, await connection.send(*_spelled(part)))
             except TimeoutError:
                 return {queue: self._silence(link) for queue, _ in asked} | found
-            except StoreError as trouble:
-                return {queue: trouble for queue, _ in asked} | found
+            except StoreError as error:
+                return {queue: error for queue, _ in asked} | found
             found |= zip([queue for queue, _ in part], replies, strict=True)
         return found
 
-    def _silence(self, asked: Link | Route) -> ServerUnreachable:
-        address = asked.address if isinstance(asked, Link) else asked
+    def _silence(self, asked: ReconnectingConnection | Route) -> ServerUnreachable:
+        address = asked.address if isinstance(asked, ReconnectingConnection) else asked
         return ServerUnreachable(
             f"the server at {address} must answer within {self._patience_s:g} s and did not; "
             "is it running?"
@@ -271,8 +271,8 @@ class Links:
             return answers
         try:
             return await (await self.of(queue)).ask(*_spelled([(queue, questions)]))
-        except StoreError as trouble:
-            return trouble
+        except StoreError as error:
+            return error
 
 
 def _portions(asked: Sequence[tuple[str, Questions]]) -> list[Sequence[tuple[str, Questions]]]:
@@ -280,8 +280,8 @@ def _portions(asked: Sequence[tuple[str, Questions]]) -> list[Sequence[tuple[str
 
 
 def _spelled(asked: Sequence[tuple[str, Questions]]) -> tuple[bytes, int]:
-    spelled = [pack(question) for _, questions in asked for question in questions]
-    return b"".join(spelled), len(spelled)
+    requests = [pack(question) for _, questions in asked for question in questions]
+    return b"".join(requests), len(requests)
 
 
 def _sorted_out(

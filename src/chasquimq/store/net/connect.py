@@ -1,4 +1,4 @@
-"""Dials once, and says in our words what the client library says in its own."""
+"""Dials once, and turns the errors of the client library into ours."""
 
 from __future__ import annotations
 

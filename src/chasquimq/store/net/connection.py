@@ -1,4 +1,4 @@
-"""One open connection: requests leave in order, replies come back in order, nothing waits for ever.
+"""Sends requests in order and matches replies in order on one open connection, with deadlines.
 
 The client library dials, does TLS and AUTH; then this protocol takes the transport over, because
 parsing replies straight from the socket costs a tenth of going through the library.

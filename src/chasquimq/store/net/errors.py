@@ -1,4 +1,4 @@
-"""What an error reply of the server means, and what to do about it: one table."""
+"""Says what an error reply of the server means, and what to do about it: one table."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def _missing_right(text: str) -> str:
     command = _NO_COMMAND.search(text)
     if command is not None:
         user = command["user"]
-        spelled = command["command"].upper().replace("|", " ")
+        shown = command["command"].upper().replace("|", " ")
         return (
-            f"{f'the user {user!r}' if user else 'this user'} must be allowed to run {spelled} "
+            f"{f'the user {user!r}' if user else 'this user'} must be allowed to run {shown} "
             f"and is not ({_NO_RIGHT}); "
             f"grant it with ACL SETUSER {user or '<user>'} +{command['command']}"
         )

@@ -1,4 +1,4 @@
-"""A connection that comes back: dials one at a time, paces itself, prepares each new connection."""
+"""Keeps one connection to the server: dials again after it breaks, and prepares each new one."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Deadline(NamedTuple):
         return Deadline(now_s + self.limit_ms / 1000, self.limit_ms, self.waits)
 
 
-class Link:
-    """The way to the server for one role.
+class ReconnectingConnection:
+    """The connection of one role, which comes back after it breaks.
 
     A login that is refused is an error for callers, who hear it again until the next dial is due;
     so is, on a link that was open before, whatever makes a new connection of no use.
@@ -178,7 +178,7 @@ class Link:
         try:
             return await connection.call(*parts, block_ms=block_ms)
         except StoreError as error:
-            self.heed(error)
+            self.on_error(error)
             raise
 
     async def ask(self, request: bytes, reply_count: int = 1) -> list[Reply]:
@@ -206,18 +206,18 @@ class Link:
             except ConnectionLost as lost:
                 asking.lost = lost
                 continue
-            trouble = next(filter(is_worth_asking_again, asking.replies), None)
-            if trouble is None:
+            passing = next(filter(is_worth_asking_again, asking.replies), None)
+            if passing is None:
                 return asking.replies
-            self.heed(trouble)
-            await pause(trouble)
+            self.on_error(passing)
+            await pause(passing)
 
-    def heed(self, error: StoreError) -> None:
+    def on_error(self, error: StoreError) -> None:
         """Drop a connection that the error says is of no more use."""
         if self._connection is None or isinstance(error, ConnectionLost):
             return
         if action_for(error) in (Action.REDIAL, Action.REDISCOVER):
-            self._route.heed(error)
+            self._route.on_error(error)
             self._connection.abort(str(error))
 
     async def hang_up(self) -> None:
@@ -348,7 +348,7 @@ class Link:
 
     def _note_failure(self, error: StoreError) -> None:
         self._refusal = error
-        self._route.heed(error)
+        self._route.on_error(error)
         if not self._may_dial_on(error):
             self._login.note(error, was_open=self._was_open)
             raise error

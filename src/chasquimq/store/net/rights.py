@@ -272,9 +272,9 @@ def _commands_refused(found: dict[str, ServerRefused], purpose: str) -> ServerRe
     if len(commands) <= 1:
         return found[commands[0]] if commands else None
     user = _granted_to(found[commands[0]])
-    spelled = [name.upper().replace("|", " ") for name in commands]
+    named = [name.upper().replace("|", " ") for name in commands]
     return _refused(
-        user, f"run {_listed(spelled)}", purpose, " ".join(f"+{name}" for name in commands)
+        user, f"run {_listed(named)}", purpose, " ".join(f"+{name}" for name in commands)
     )
 
 

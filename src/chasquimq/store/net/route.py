@@ -1,6 +1,6 @@
-"""Which server to dial: the one that a URL names, the master that Sentinels know, a slot's owner.
+"""Finds the server to dial: the one a URL names, the master Sentinels know, or the owner of a slot.
 
-Nothing is sent from here: a search says what to ask whom, and is told the answers.
+Nothing is sent from here: a search says what to ask whom, and gets the answers.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Route:
         if self._lookup is not None and self._found is not None:
             self._lookup.keep(self._found)
 
-    def heed(self, error: StoreError) -> None:
+    def on_error(self, error: StoreError) -> None:
         """Remember where a node says that a slot has moved."""
         told = _MOVED.search(str(error)) if is_moved(error) and self.is_cluster else None
         if told is not None:
@@ -150,17 +150,17 @@ class Route:
         self, topology: Topology, read: Callable[[Reply, Node], FoundT | None]
     ) -> Asking[FoundT]:
         command = _command(topology)
-        trouble: StoreError | None = None
+        error: StoreError | None = None
         for seed in self._seeds(topology):
             reply = yield Question(self._at_seed(topology, seed), command)
             if isinstance(reply, StoreError):
                 # One that refuses us says more than one that is silent.
-                trouble = trouble if trouble and _is_refusal(trouble) else reply
+                error = error if error and _is_refusal(error) else reply
                 continue
             found = read(reply, seed)
             if found is not None:
                 return found
-        raise self._nobody(topology, trouble)
+        raise self._nobody(topology, error)
 
     def _wanted(self, reply: Reply, seed: Node) -> Node | None:
         if not self.is_cluster:
@@ -194,13 +194,13 @@ class Route:
             command_timeout_ms=seed_ms,
         )
 
-    def _nobody(self, topology: Topology, trouble: StoreError | None) -> StoreError:
+    def _nobody(self, topology: Topology, error: StoreError | None) -> StoreError:
         message = (
             f"one of {shown_server(self._settings)} must know {self._goal(topology)}, found none "
-            f"({_reason(trouble)}); {_HINTS[topology.kind]}"
+            f"({_reason(error)}); {_HINTS[topology.kind]}"
         )
-        if isinstance(trouble, ServerRefused) and _is_refusal(trouble):
-            return ServerRefused(message, code=trouble.code)
+        if isinstance(error, ServerRefused) and _is_refusal(error):
+            return ServerRefused(message, code=error.code)
         return ServerUnreachable(message)
 
     def _goal(self, topology: Topology) -> str:
@@ -221,16 +221,16 @@ def is_moved(error: StoreError) -> bool:
     return isinstance(error, ServerRefused) and error.code == "MOVED"
 
 
-def _is_refusal(trouble: StoreError) -> bool:
-    return isinstance(trouble, ServerRefused) and trouble.code in _RIGHTS
+def _is_refusal(error: StoreError) -> bool:
+    return isinstance(error, ServerRefused) and error.code in _RIGHTS
 
 
-def _reason(trouble: StoreError | None) -> str:
-    if trouble is None:
+def _reason(error: StoreError | None) -> str:
+    if error is None:
         return "none knows it"
     # Of a server that does not answer, all but the cause is about that one server.
-    silence = _SILENCE.search(str(trouble))
-    return silence["cause"] if silence else str(trouble).rstrip(".")
+    silence = _SILENCE.search(str(error))
+    return silence["cause"] if silence else str(error).rstrip(".")
 
 
 def _command(topology: Topology) -> tuple[Part, ...]:

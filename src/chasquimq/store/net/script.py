@@ -12,7 +12,7 @@ from importlib.resources import files
 from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
 from chasquimq.store.net.connection import Connection, Part, Reply, pack
 from chasquimq.store.net.errors import Action, action_for, is_worth_resending, may_have_left
-from chasquimq.store.net.reconnect import Deadline, Link, pause
+from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection, pause
 
 _SHARED = ("needs", "ring", "workers_of")
 
@@ -114,7 +114,7 @@ class ScriptRequest:
         self._may_be_done = False
         self._error: StoreError | None = None
 
-    async def run(self, link: Link, permit: Permit) -> Reply:
+    async def run(self, link: ReconnectingConnection, permit: Permit) -> Reply:
         """The answer; asked for again while errors pass and time is left."""
         try:
             async with asyncio.timeout_at(self._deadline.at_s):
@@ -122,7 +122,7 @@ class ScriptRequest:
         except TimeoutError:
             raise self._unanswered(link) from (self._error or link.refusal)
 
-    async def _run_until_answered(self, link: Link, permit: Permit) -> Reply:
+    async def _run_until_answered(self, link: ReconnectingConnection, permit: Permit) -> Reply:
         deadline = self._deadline
         while True:
             try:
@@ -136,7 +136,7 @@ class ScriptRequest:
                 is_over = deadline.left_s <= 0 or not deadline.waits
                 if is_over or not is_worth_resending(error) or link.is_closed:
                     raise self._ended(first) from first.__cause__
-                link.heed(error)
+                link.on_error(error)
                 await pause(error)
 
     async def _run_once(self, connection: Connection) -> Reply:
@@ -153,7 +153,7 @@ class ScriptRequest:
         outcome = "unknown" if self._may_be_done else "not_done"
         return ConnectionLost(str(error), job_ids=error.job_ids, outcome=outcome)
 
-    def _unanswered(self, link: Link) -> ConnectionLost:
+    def _unanswered(self, link: ReconnectingConnection) -> ConnectionLost:
         outcome, hint = "not_done", "nothing was done: ask again when it is back"
         if self._may_be_done:
             outcome, hint = "unknown", "it may be done or not: look before you ask again"

@@ -1,4 +1,4 @@
-"""Takes the secrets out of a URL, whatever is wrong with it."""
+"""Reads which servers a URL names, and takes the secrets out of URLs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
 from chasquimq.model.backoff import dial_delay_ms
 from chasquimq.model.log import get_logger
 from chasquimq.store.net.errors import Action, action_for
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.route import Route
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _ServerWait:
         )
 
     async def _is_there(self) -> bool:
-        link = Link(self._settings, name="chasqui-waiting")
+        link = ReconnectingConnection(self._settings, name="chasqui-waiting")
         try:
             await link.connection()
             await link.call("PING")

@@ -1,4 +1,4 @@
-"""One script call for many rows, spelled so that sending it twice adds each row once."""
+"""Writes rows as jobs: many in one script call that adds each once, however often it is sent."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ _REPORT_TTL_S = 3_600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long trouble may last before it is raised; a full queue may take longer than a cut."""
+    """How long an error may last before it is raised; a full queue may take longer than a cut."""
 
     resend_s: float = 30.0
     full_s: float = 600.0
@@ -263,8 +263,8 @@ class RowWriter:
         self._on_the_way.append(write)
         try:
             self._connection.write(write.request())
-        except StoreError as trouble:
-            self._send_all_again(trouble)
+        except StoreError as error:
+            self._send_all_again(error)
 
     def drain(self) -> None:
         """Wait until every write is answered."""
@@ -319,13 +319,13 @@ class RowWriter:
         return has_many_set(self._questions.send(many_set_question(self.keys), 2))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Questions, and notes that may be made twice: asked again for a while after trouble."""
+        """Questions, and notes that may be made twice: asked again for a while after an error."""
         give_up_s = time.monotonic() + self._patience.resend_s
         while True:
             try:
                 return ask()
-            except StoreError as trouble:
-                if time.monotonic() >= give_up_s or not is_worth_resending(trouble):
+            except StoreError as error:
+                if time.monotonic() >= give_up_s or not is_worth_resending(error):
                     raise
                 time.sleep(_PAUSE_S_MAX)
 
@@ -338,8 +338,8 @@ class RowWriter:
     def _settle_oldest(self) -> None:
         try:
             reply = self._connection.read()
-        except StoreError as trouble:
-            self._send_all_again(trouble)
+        except StoreError as error:
+            self._send_all_again(error)
             return
         write = self._on_the_way.popleft()
         if isinstance(reply, StoreError) or reply == _FULL:
@@ -353,11 +353,11 @@ class RowWriter:
             self._settle_oldest()
         self._send_until_done(write, reply)
 
-    def _send_all_again(self, trouble: StoreError) -> None:
+    def _send_all_again(self, error: StoreError) -> None:
         waiting, self._on_the_way = self._on_the_way, deque()
         self._connection.close()
         for write in waiting:
-            self._send_until_done(write, trouble)
+            self._send_until_done(write, error)
 
     def _send_until_done(self, write: RowWrite, reply: Reply) -> None:
         began_s, pause_s = time.monotonic(), _PAUSE_S_MIN
@@ -375,8 +375,8 @@ class RowWriter:
     def _exchange(self, request: bytes) -> Reply:
         try:
             return self._connection.send(request)[0]
-        except StoreError as trouble:
-            return trouble
+        except StoreError as error:
+            return error
 
     def _raise_if_over(self, write: RowWrite, reply: Reply, waited_s: float) -> None:
         if reply == _FULL:

@@ -16,7 +16,7 @@ from chasquimq.errors import (
 )
 from chasquimq.store.net.connection import Connection, End, OnEnd, Reply, replies_of
 from chasquimq.store.net.errors import about, is_worth_resending, may_have_left
-from chasquimq.store.net.reconnect import Deadline, Link, pause
+from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection, pause
 from chasquimq.store.net.script import is_forgotten
 from chasquimq.store.producer.unconfirmed import (
     AddWaiter,
@@ -55,7 +55,7 @@ _FRESH_IDS = (
 
 
 class AddSender:
-    """Sends the adds of one producer; only trouble costs a task.
+    """Sends the adds of one producer; only an error or a wait costs a task.
 
     A lone add leaves at once, and the adds of one loop tick leave in a few writes. A call whose
     deadline has passed is answered, and its jobs do not leave any more.
@@ -63,7 +63,7 @@ class AddSender:
 
     def __init__(
         self,
-        link: Link,
+        link: ReconnectingConnection,
         encoder: AddEncoder,
         confirmation: Confirmation | None,
         connect: Callable[[Deadline], Awaitable[Connection]],
@@ -87,7 +87,7 @@ class AddSender:
         self._own: dict[AddWaiter, Deadline] = {}
         self._terms = SharedTerms(limit_ms, waits, self._own, self.too_late)
         self._is_batching = confirmation is not None
-        self._in_trouble: set[asyncio.Task[list[AddMark]]] = set()
+        self._following: set[asyncio.Task[list[AddMark]]] = set()
 
     def add(
         self, job: NewJob, connection: Connection, deadline: Deadline | None = None
@@ -232,7 +232,7 @@ class AddSender:
         confirming: Coroutine[Any, Any, list[AddMark]],
     ) -> None:
         task = asyncio.get_running_loop().create_task(confirming, name="chasqui-confirm-adds")
-        self._in_trouble.add(task)
+        self._following.add(task)
         task.add_done_callback(partial(self._followed, unconfirmed))
         if isinstance(unconfirmed, BulkWrite):
             unconfirmed.waiter.add_done_callback(lambda _: self._abandon(task))
@@ -246,7 +246,7 @@ class AddSender:
             connection.after_all_sent(task.cancel)
 
     def _followed(self, unconfirmed: UnconfirmedWrite, task: asyncio.Task[list[AddMark]]) -> None:
-        self._in_trouble.discard(task)
+        self._following.discard(task)
         self._leave(unconfirmed)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
@@ -268,7 +268,7 @@ class AddSender:
             error = unconfirmed.error
             if error is not None:
                 self._raise_unless_resendable(unconfirmed, error)
-                self._link.heed(error)
+                self._link.on_error(error)
                 await pause(error)
             try:
                 connection = await self._connection(unconfirmed)

@@ -1,4 +1,4 @@
-"""Adds jobs: in one write where possible, sent again in a form that a server recognises."""
+"""Adds and cancels jobs over one connection, which it makes ready for adds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chasquimq.store.events import DelayEvents
 from chasquimq.store.net.abilities import Abilities, probe
 from chasquimq.store.net.connection import Connection, pack
 from chasquimq.store.net.errors import about
-from chasquimq.store.net.reconnect import Deadline, Link
+from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection
 from chasquimq.store.net.rights import (
     NATIVE_ADD,
     PLAIN_ADD,
@@ -57,7 +57,7 @@ _wait_of = attrgetter("wait")
 
 
 class ProducerStore:
-    """The adding side of one queue, in one event loop; a caller in another has its own."""
+    """Adds and cancels jobs of one queue, in one event loop; each loop has a store of its own."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ProducerStore:
         mark_key = self.keys.token(self.producer_id)
         self.confirmation = Confirmation(durability, mark_key) if durability.waits else None
         self._command_ms = connection.command_timeout_ms
-        self.link = Link(
+        self.link = ReconnectingConnection(
             connection, name="chasqui-producer", prepare=self._prepare,
             patience_s=self._command_ms / 1000,
         )  # fmt: skip
@@ -364,7 +364,7 @@ class ProducerStore:
             roles = (NATIVE_ADD, *PRODUCER.values())
             self._missing = await missing_rights(connection, self.keys, roles)
         except StoreError:
-            return  # the act itself meets the same trouble, and knows what to do about it
+            return  # the act itself meets the same error, and knows what to do about it
         self._asked = connection
         if self.encoder.abilities and "xgroup|create" in self._missing:
             # The memory of ids cannot be widened; a script remembers instead.
@@ -397,16 +397,16 @@ class ProducerStore:
         if not self._remembers_natively:
             return
         # The default window of 100 ids would double a resent bulk; only a stream that
-        # exists can be told, and telling it the same again changes nothing.
+        # exists can be widened, and to widen it again changes nothing.
         replies = await connection.send(
             pack(("XGROUP", "CREATE", self.keys.stream, _GROUP, "0", "MKSTREAM"))
             + pack(("XCFGSET", self.keys.stream, "IDMP-MAXSIZE", _UNCONFIRMED_MAX)),
             2,
         )
-        made, told = replies
-        if isinstance(told, StoreError):
-            # A stream that could not be made cannot be told anything; why is in the first reply.
-            raise made if isinstance(made, StoreError) and _is_no_key(told) else told
+        made, widened = replies
+        if isinstance(widened, StoreError):
+            # A stream that could not be made cannot be widened; why is in the first reply.
+            raise made if isinstance(made, StoreError) and _is_no_key(widened) else widened
 
 
 def _cut(jobs: Sequence[NewJob], size: int) -> Sequence[Chunk]:

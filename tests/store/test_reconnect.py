@@ -12,7 +12,7 @@ import pytest
 
 from chasquimq.errors import ConnectionLost, ServerRefused, ServerUnreachable, StoreError
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.net.reconnect import Link
+from chasquimq.store.net.reconnect import ReconnectingConnection
 from store.fake_server import NEW, FakeServer
 from support.waiting import eventually
 
@@ -21,8 +21,10 @@ from support.waiting import eventually
 async def link_to():
     links = []
 
-    def make(url, prepare=None, **settings) -> Link:
-        links.append(Link(ConnectionSettings(url=url, **settings), prepare=prepare))
+    def make(url, prepare=None, **settings) -> ReconnectingConnection:
+        links.append(
+            ReconnectingConnection(ConnectionSettings(url=url, **settings), prepare=prepare)
+        )
         return links[-1]
 
     yield make
@@ -31,11 +33,11 @@ async def link_to():
 
 
 @pytest.fixture
-def link(link_to, proxy) -> Link:
+def link(link_to, proxy) -> ReconnectingConnection:
     return link_to(proxy.url)
 
 
-async def broken(link: Link, proxy) -> None:
+async def broken(link: ReconnectingConnection, proxy) -> None:
     """Open the link and break it."""
     await link.call("PING")
     proxy.cut()
@@ -222,7 +224,7 @@ def test_a_link_that_is_closed_while_it_dials_leaves_no_socket_open(url, rounds,
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
 
     async def dial_and_close():
-        link = Link(ConnectionSettings(url=url))
+        link = ReconnectingConnection(ConnectionSettings(url=url))
         dialling = asyncio.ensure_future(link.connection())
         for _ in range(rounds):
             await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from chasquimq.errors import ServerUnreachable
 from chasquimq.queue.inspector import Inspector
 from chasquimq.server.probe import free_port
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.net.cluster import Links
+from chasquimq.store.net.cluster import ClusterConnections
 from chasquimq.store.net.route import SLOT_COUNT, slot_of
 from chasquimq.wire.keys import QueueKeys
 from store.fake_server import OK, FakeServer
@@ -43,7 +43,7 @@ async def half_gone(proxy):
 async def links(proxy):
     async with FakeServer({"CLIENT": OK, "CLUSTER": told_slots(port_of(proxy.url))}) as seed:
         url = seed.url.replace("redis:", "redis+cluster:")
-        links = Links(ConnectionSettings(url=url), name="test")
+        links = ClusterConnections(ConnectionSettings(url=url), name="test")
         yield links
         await links.close()
 
