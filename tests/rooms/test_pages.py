@@ -293,6 +293,18 @@ def test_every_file_that_the_page_for_contributors_names_exists():
     assert [one for one in named if not any((root / one).exists() for root in roots)] == []
 
 
+def test_every_function_and_class_that_the_page_for_contributors_names_exists():
+    named = re.findall(r"`((?:\w+/)+\w+\.py)::(\w+)`", CONTRIBUTING.read_text())
+    texts = {path: (ROOT / "src/chasquimq" / path).read_text() for path, _ in named}
+
+    assert ("model/retry.py", "judge") in named
+    assert [
+        (path, name)
+        for path, name in named
+        if not re.search(rf"^(?:def|class) {name}\b", texts[path], re.MULTILINE)
+    ] == []
+
+
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
 def test_a_decision_has_a_status_and_says_what_was_decided_why_and_at_what_cost(page):
     text = page.read_text()
