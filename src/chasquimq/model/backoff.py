@@ -9,6 +9,8 @@ from typing import Annotated, Protocol
 
 import msgspec
 
+# ── the next run of a failed job ──────────────────────────────────────────────────────────────────
+
 FIXED = "fixed"
 EXPONENTIAL = "exponential"
 
@@ -106,6 +108,8 @@ def _capped(base_ms: float, cap_ms: int) -> int:
         return cap_ms
     return math.floor(max(0, base_ms))
 
+
+# ── the next dial of a broken connection ──────────────────────────────────────────────────────────
 
 # Dense at first, so that a server restart costs under two seconds; sparse later, so that
 # an outage of a minute costs at most fifteen dials for each connection, one of them kept for a

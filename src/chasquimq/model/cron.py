@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from chasquimq.errors import ScheduleRefused
 
+# ── one field ─────────────────────────────────────────────────────────────────────────────────────
+
 YEAR_MIN = 1970
 YEAR_MAX = 5_000
 DIGITS_MAX = 4
@@ -92,6 +94,8 @@ def _read_step(field: Field, step: str) -> int:
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
+
+# ── the day fields ────────────────────────────────────────────────────────────────────────────────
 
 LAST = -1
 NTH_MAX = 5
@@ -208,6 +212,8 @@ def _matches_weekday(
         or (is_last and (weekday, LAST) in weekdays)
     )
 
+
+# ── the whole expression ──────────────────────────────────────────────────────────────────────────
 
 EXPRESSION_CHARS_MAX = 1_024
 EXPRESSIONS_REMEMBERED_MAX = 1_024

@@ -10,6 +10,8 @@ import msgspec
 
 from chasquimq.model.json_value import ToDict
 
+# ── a diagnosis ───────────────────────────────────────────────────────────────────────────────────
+
 Level = Literal["ok", "note", "warning", "error"]
 
 
@@ -55,6 +57,8 @@ def size_text(size_bytes: float) -> str:
         size_bytes /= 1024
     return f"{size_bytes:.1f} TiB"
 
+
+# ── the checks of a server ────────────────────────────────────────────────────────────────────────
 
 VERSION_MIN = (6, 2)
 CLOCK_SKEW_MS_MAX = 1_000

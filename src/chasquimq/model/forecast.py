@@ -10,6 +10,8 @@ import msgspec
 
 from chasquimq.model.snapshot import Snapshot
 
+# ── from samples, for tables and reports ──────────────────────────────────────────────────────────
+
 # Old enough to smooth over a batch, young enough to follow a change.
 WINDOW_MS = 60_000
 # Below this share of the traffic a difference between arrivals and departures is noise.
@@ -125,6 +127,8 @@ def _workers_needed(now: Sample, arrival: float, departure: float) -> int | None
         return None
     return max(1, math.ceil(arrival * now.consumers / departure - _ROUNDING))
 
+
+# ── from snapshots, for a live view ───────────────────────────────────────────────────────────────
 
 # Old enough to smooth over a batch, young enough to follow a change.
 TREND_WINDOW_MS = 10_000

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+# ── throttle ──────────────────────────────────────────────────────────────────────────────────────
+
 _QUIET_S_MIN = 60.0
 _QUIET_S_MAX = 3_600.0
 
@@ -51,6 +53,8 @@ class LogThrottle:
         held_back, self.held_back = self.held_back, 0
         return held_back
 
+
+# ── logger ────────────────────────────────────────────────────────────────────────────────────────
 
 PREFIX = "chasqui_"
 # From the logging module back to the line that logs: `_log` and the method of the level between.

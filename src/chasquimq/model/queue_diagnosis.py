@@ -22,6 +22,8 @@ from chasquimq.model.snapshot import (
     removal_command,
 )
 
+# ── the facts ─────────────────────────────────────────────────────────────────────────────────────
+
 DLQ_DEPTH_MAX = 100_000
 # A producer has to make the stream on some servers, which a group does.
 PRODUCERS_GROUP = "default"
@@ -113,6 +115,9 @@ def _name_waiting(name: str, jobs: Sequence[DelayedJob]) -> NameWaiting:
     since_ms = min(job.waits_since_ms or 0 for job in jobs)
     ends_ms = [job.waits_until_ms for job in jobs if job.waits_until_ms is not None]
     return NameWaiting(name, len(jobs), since_ms, min(ends_ms, default=None))
+
+
+# ── the checks ────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_types(wrong: Sequence[WrongType]) -> list[Diagnosis]:

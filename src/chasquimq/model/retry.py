@@ -17,6 +17,8 @@ from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
 from chasquimq.model.backoff import Backoff, BackoffDefaults, RandomSource, delay_ms
 from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
 
+# ── the fingerprint of an error ───────────────────────────────────────────────────────────────────
+
 _PLACEHOLDERS = (
     (re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"), "<uuid>"),
     # A quotation mark after a letter is an apostrophe, except in a literal such as b'…'.
@@ -45,6 +47,8 @@ def fingerprint(error_type: str, message: str) -> str:
     text = f"{error_type}\0{normalise(message)}".encode(errors="backslashreplace")
     return blake2b(text, digest_size=8).hexdigest()
 
+
+# ── retry or bury ─────────────────────────────────────────────────────────────────────────────────
 
 _DETAIL_CHARS_MAX = 512
 # Keys of the extras of a job that no handler has the name of. ChasquiMQ (Rust) knows neither.
@@ -267,6 +271,9 @@ def _is_expired(delivery: Delivery, now_ms: float) -> bool:
 def ready_ms(delivery: Delivery) -> int:
     """When the server put the job into the stream, by the server's clock."""
     return int(delivery.entry_id.partition(b"-")[0])
+
+
+# ── what is sent to settle a job ──────────────────────────────────────────────────────────────────
 
 
 class SettleResult(IntEnum):

@@ -13,6 +13,8 @@ from zoneinfo import ZoneInfo
 from chasquimq.errors import ScheduleRefused, SettingsError
 from chasquimq.model.cron import CronPattern
 
+# ── time zones ────────────────────────────────────────────────────────────────────────────────────
+
 ZONE_CHARS_MAX = 64
 ZONES_REMEMBERED_MAX = 1_024
 
@@ -63,6 +65,8 @@ def _fixed_offset(text: str) -> tzinfo:
 def _iana_names() -> frozenset[str]:
     return frozenset(resources.files("tzdata").joinpath("zones").read_text("utf-8").split())
 
+
+# ── patterns, and what fires now ──────────────────────────────────────────────────────────────────
 
 TICK_MS = 1_000
 # A window that opens right after one tick is seen by the next, and that one may run late.

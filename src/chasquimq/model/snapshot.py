@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from chasquimq.errors import GroupConflict, StoreError
 from chasquimq.model.json_value import JsonForm, ToDict
 
+# ── workers ───────────────────────────────────────────────────────────────────────────────────────
+
 WorkerState = Literal["alive", "silent", "dead", "parking"]
 # A worker renews its record at most this often, however short its lease is.
 RECORD_PAUSE_MS_MIN = 1_000
@@ -85,6 +87,9 @@ def leases_of(records: Sequence[WorkerRecord]) -> list[int]:
 
 
 _RUST_NAME = re.compile("c-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+# ── queues ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +169,8 @@ class WorkerSnapshot(ToDict):
         return max(0, self.lease_ms(lease_ms) - self.silent_ms)
 
 
+# ── consumer groups ───────────────────────────────────────────────────────────────────────────────
+
 # A live worker asks for jobs at least every 5 s. One that has been silent for longer than this
 # is dead, and keeps its group in use only by the jobs that it holds.
 SILENT_MS_MAX = 60_000
@@ -229,6 +236,9 @@ def _holds(others: Sequence[GroupUse]) -> bool:
     return any(one.pending for one in others)
 
 
+# ── delayed jobs ──────────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedJob(ToDict):
     """A member of the delayed set; `job_id` and `attempt` are None where it cannot be read.
@@ -245,6 +255,9 @@ class DelayedJob(ToDict):
     waits_for: str | None = None
     waits_since_ms: int | None = None
     waits_until_ms: int | None = None
+
+
+# ── many queues ───────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +302,8 @@ class Survey(ToDict):
             "missed": [str(why) for why in self.missed],
         }
 
+
+# ── one job ───────────────────────────────────────────────────────────────────────────────────────
 
 State = Literal["ready", "running", "delayed", "dead", "completed", "unknown"]
 Source = Literal["stream", "delayed", "dlq", "outcome", "result", "history"]

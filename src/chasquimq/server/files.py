@@ -26,6 +26,9 @@ _SERVER_SUFFIXES = (".aof", ".conf", ".manifest", ".rdb")
 _HINT = "find out which program or user made it, then remove it or use another directory"
 
 
+# ── files of this user ────────────────────────────────────────────────────────────────────────────
+
+
 def own_directory(path: Path) -> None:
     """Make a directory of this user, kept out of every repository; one that is there is checked."""
     with suppress(FileExistsError):
@@ -127,6 +130,8 @@ def _shown(found: os.stat_result) -> str:
     return f"{kind}{names} of user {found.st_uid} with mode {mode:04o}"
 
 
+# ── locks ─────────────────────────────────────────────────────────────────────────────────────────
+
 POLL_S = 0.005
 
 
@@ -172,6 +177,8 @@ def _try_lock(descriptor: int) -> bool:
         return False
     return True
 
+
+# ── the path of a socket ──────────────────────────────────────────────────────────────────────────
 
 # The smallest limit among the systems we run on is 104 bytes with the closing zero.
 SOCKET_PATH_BYTES_MAX = 103

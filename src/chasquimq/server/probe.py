@@ -20,6 +20,9 @@ UNIX_SCHEME = "unix://"
 _SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
 
 
+# ── the address ───────────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """A socket path, a port (0: none), or both; the socket is preferred."""
@@ -88,6 +91,8 @@ def _peer_user(link: socket.socket) -> int | None:
         return None
 
 
+# ── the command line ──────────────────────────────────────────────────────────────────────────────
+
 # One name for every server, so that two on one directory meet the same lock.
 DATA_LOCK_NAME = "data.lock"
 
@@ -127,6 +132,8 @@ class LaunchPlan:
             return tcp
         return [*tcp, "--unixsocket", str(self.address.socket_path), "--unixsocketperm", "700"]
 
+
+# ── what a server answers ─────────────────────────────────────────────────────────────────────────
 
 ANSWER_TIMEOUT_S = 1.0
 REPLY_BYTES_MAX = 1 << 20

@@ -28,6 +28,9 @@ from chasquimq.server.probe import (
 DEATH_WAIT_S = 10.0
 
 
+# ── a server process that ends with its owner ─────────────────────────────────────────────────────
+
+
 class TiedServer:
     """A running server and the pipe whose closing kills it."""
 
@@ -72,6 +75,8 @@ def _close_pipes() -> None:
 # A forked child would keep the pipe open, and with it the server, after the owner is gone.
 os.register_at_fork(after_in_child=_close_pipes)
 
+
+# ── the server of a session ───────────────────────────────────────────────────────────────────────
 
 PORT_TRIES_MAX = 5
 SHUTDOWN_WAIT_S = 10.0

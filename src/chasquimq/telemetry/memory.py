@@ -47,7 +47,7 @@ class InMemorySink(MetricsSink):
         child._labels = frozenset(labels.items())
         return child
 
-    # ── questions ────────────────────────────────────────────────────────────────────────────
+    # ── questions ─────────────────────────────────────────────────────────────────────────────────
 
     def records(self, kind: type[R], **labels: str) -> list[R]:
         """The last records of this kind, oldest first."""
@@ -116,7 +116,7 @@ class InMemorySink(MetricsSink):
         """How often a worker found its consumer group deleted and created it again."""
         return self._total("group_recreated", labels=labels)
 
-    # ── records of the engine ───────────────────────────────────────────────────────────────
+    # ── records of the engine ─────────────────────────────────────────────────────────────────────
 
     def promoter_tick(self, tick: PromoterTick) -> None:
         self._record(tick, {"promoted": tick.promoted})

@@ -26,6 +26,9 @@ LockRole = Literal["promoter", "scheduler"]
 OutcomeKind = Literal["ok", "err", "panic", "snoozed"]
 
 
+# ── records ───────────────────────────────────────────────────────────────────────────────────────
+
+
 def saturate(number: int, ceiling: int = U64_MAX) -> int:
     """The number, moved into the range of an unsigned integer: clocks may disagree."""
     return min(max(number, 0), ceiling)
@@ -184,6 +187,9 @@ Record = (
     | GroupRecreated
     | WorkerHealth
 )
+
+
+# ── many runs at once ─────────────────────────────────────────────────────────────────────────────
 
 
 class CompletedRuns(Sequence[JobOutcome]):

@@ -60,6 +60,9 @@ __all__ = [
 ]
 
 
+# ── the interface ─────────────────────────────────────────────────────────────────────────────────
+
+
 class MetricsSink:
     """Override the methods of the records you want; the others, and those of later versions, do nothing.
 
@@ -136,6 +139,8 @@ def is_inherited(method: Any, method_name: str) -> bool:
     return getattr(method, "__func__", None) is getattr(MetricsSink, method_name)
 
 
+# ── labels ────────────────────────────────────────────────────────────────────────────────────────
+
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 # What our own metrics say about a record; a label of the same name would hide it.
 RESERVED_LABELS = frozenset({"name", "kind", "reason", "le", "quantile"})
@@ -185,6 +190,8 @@ def _check_label(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise SettingsError(f"the label {name}", value, "text")
 
+
+# ── guard and composition ─────────────────────────────────────────────────────────────────────────
 
 _WINDOW_NS = 1_000_000_000
 _SPENT_NS_MAX = 200_000_000

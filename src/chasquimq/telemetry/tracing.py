@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
+# ── how a span travels with a job ─────────────────────────────────────────────────────────────────
+
 _TRACEPARENT = "traceparent"
 _TRACESTATE = "tracestate"
 # What every system must pass on; more would crowd the envelope.
@@ -62,6 +64,8 @@ def context_of(origin: SpanContext | None) -> Context:
         return Context()
     return set_span_in_context(NonRecordingSpan(origin), Context())
 
+
+# ── spans of adds and runs ────────────────────────────────────────────────────────────────────────
 
 TRACER_NAME = "chasquimq"
 _SYSTEM = "chasquimq"

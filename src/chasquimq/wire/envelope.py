@@ -105,7 +105,7 @@ def _decode_first(raw: bytes) -> Envelope:
     return Envelope(*_read_parts(raw))
 
 
-# ── extras ────────────────────────────────────────────────────────────────────────────────────
+# ── extras ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_extras(buf: bytes) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _is_usable(key: str, value: Any) -> bool:
     return kind is None or type(value) is kind
 
 
-# ── every form of an envelope that ChasquiMQ (Rust) accepts ─────────────────────────────────────
+# ── every form of an envelope that ChasquiMQ (Rust) accepts ───────────────────────────────────────
 
 _BYTE_MAX = 255
 _U64_MAX = 2**64 - 1
@@ -367,7 +367,7 @@ def _wrong(value: object, what: str, rule: str) -> DecodeError:
     return DecodeError(f"{what} must be {rule}, got {found}")
 
 
-# ── where a MessagePack value ends ────────────────────────────────────────────────────────────
+# ── where a MessagePack value ends ────────────────────────────────────────────────────────────────
 
 # Per leading byte: how many bytes the value takes by itself, and how many values follow inside it.
 _FIXED: list[tuple[int, int]] = [(0, 0)] * 256

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
     from chasquimq.model.retry import Burying, Failure, Retrying
 
+# ── events as fields ──────────────────────────────────────────────────────────────────────────────
+
 REASON_CHARS_MAX = 512
 
 
@@ -151,6 +153,8 @@ def _take_uint(found: dict[bytes, bytes], field: bytes) -> int | None:
     return number
 
 
+# ── templates of commands ─────────────────────────────────────────────────────────────────────────
+
 # Times between 2001 and 2286 have thirteen digits, and nearly all attempts one.
 MS_MIN, MS_END = 10**12, 10**13
 DIGIT_MAX = 9
@@ -201,6 +205,8 @@ def completed_template(head: Sequence[bytes], worker: bytes) -> EventTemplate:
 def _fixed(part: bytes) -> bytes:
     return bulk(part).replace(b"%", b"%%")
 
+
+# ── events as commands ────────────────────────────────────────────────────────────────────────────
 
 # XADD, key, *
 _HEAD_PARTS = 3

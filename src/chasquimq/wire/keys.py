@@ -8,6 +8,8 @@ from typing import Any
 
 from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
 
+# ── names and ids ─────────────────────────────────────────────────────────────────────────────────
+
 QUEUE_NAME_BYTES_MAX = 128
 JOB_NAME_BYTES_MAX = 256
 JOB_ID_BYTES_MAX = 256
@@ -98,6 +100,9 @@ def _utf8(what: str, name: str) -> bytes:
         return name.encode()
     except UnicodeEncodeError as error:
         raise SettingsError(what, name, "valid Unicode without lone surrogates") from error
+
+
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class QueueKeys:

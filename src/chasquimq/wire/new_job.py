@@ -19,6 +19,8 @@ from chasquimq.wire.envelope import encode_envelope, encode_plain_envelope
 from chasquimq.wire.keys import check_job_id, check_job_name
 from chasquimq.wire.payload import encode_payload
 
+# ── ids ───────────────────────────────────────────────────────────────────────────────────────────
+
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _TIME_CHARS = 10
 _RANDOM_CHARS = 16
@@ -88,6 +90,8 @@ def _refill() -> None:
 # A forked child must not hand out the ids that its parent will.
 os.register_at_fork(after_in_child=_pool.clear)
 
+
+# ── one job ───────────────────────────────────────────────────────────────────────────────────────
 
 JobSpec = Mapping[str, Any]
 T = TypeVar("T")
@@ -258,6 +262,8 @@ def job_digest(name: str, payload: bytes) -> str:
     hashed = blake2b(encoded + b"\0" + payload, digest_size=JOB_DIGEST_BYTES, person=person)
     return hashed.hexdigest()
 
+
+# ── many rows ─────────────────────────────────────────────────────────────────────────────────────
 
 # The digest of a row of a run; its hex is the id of the job.
 ROW_DIGEST_BYTES = 16

@@ -13,6 +13,8 @@ from chasquimq.model.snapshot import WorkerRecord
 from chasquimq.wire.envelope import split_envelope
 from chasquimq.wire.payload import decode_payload
 
+# ── outcomes ──────────────────────────────────────────────────────────────────────────────────────
+
 COMPLETED = "completed"
 DEAD = "dead"
 
@@ -67,6 +69,8 @@ def decode_outcome(raw: bytes) -> StoredOutcome:
         raise DecodeError(f"an outcome must be a map with a status: {error}") from error
 
 
+# ── worker records ────────────────────────────────────────────────────────────────────────────────
+
 _decode_record = msgspec.msgpack.Decoder(WorkerRecord).decode
 encode_worker_record = msgspec.msgpack.Encoder().encode
 
@@ -77,6 +81,9 @@ def decode_worker_record(raw: bytes) -> WorkerRecord | None:
         return _decode_record(raw)
     except (ValueError, RecursionError):
         return None
+
+
+# ── what a job carries ────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

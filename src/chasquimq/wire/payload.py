@@ -94,7 +94,7 @@ def decode_payload(buf: bytes) -> Any:
         raise DecodeError(f"a payload must be one MessagePack value: {error}") from error
 
 
-# ── values of exact built-in types ────────────────────────────────────────────────────────────
+# ── values of exact built-in types ────────────────────────────────────────────────────────────────
 
 
 def is_plain(value: Any) -> bool:

@@ -13,6 +13,8 @@ from chasquimq.model.schedule import INSTANT_MS_MAX, Cron, Every, MissedFires, P
 from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.keys import check_job_name, check_spec_key
 
+# ── the spec ──────────────────────────────────────────────────────────────────────────────────────
+
 RepeatKind = Literal["every", "cron"]
 MissedFiresName = Literal["skip", "fire-once", "fire-all"]
 
@@ -169,6 +171,8 @@ def _read_missed_fires(
             raise DecodeError(f"missed fires must be Skip, FireOnce or FireAll, got {policy!r:.80}")
 
 
+# ── a stored spec ─────────────────────────────────────────────────────────────────────────────────
+
 _decode_retry = msgspec.msgpack.Decoder(RetryOverride).decode
 
 
@@ -228,6 +232,9 @@ def decode_record(raw: bytes) -> BadRecord:
         return _decode_record(raw)
     except (ValueError, RecursionError):
         return BadRecord("not written by ChasquiMQ", raw, 0)
+
+
+# ── a new spec ────────────────────────────────────────────────────────────────────────────────────
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ import msgspec
 
 from chasquimq.errors import DecodeError
 
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
+
 NAMES_CACHED_MAX = 256
 
 
@@ -91,6 +93,8 @@ def _to_bytes(part: bytes | str | int) -> bytes:
     return part.encode() if isinstance(part, str) else b"%d" % part
 
 
+# ── members of the delayed set ────────────────────────────────────────────────────────────────────
+
 _PREFIX_BYTES = 4
 
 
@@ -135,6 +139,8 @@ def read_name(raw: bytes) -> str:
     except UnicodeDecodeError:
         return ""
 
+
+# ── entries of the stream and the DLQ ─────────────────────────────────────────────────────────────
 
 # An exception may carry a whole document; the DLQ keeps its beginning.
 ERROR_CHARS_MAX = 2_048
