@@ -1,4 +1,4 @@
-"""The same Queue for code without an event loop: Flask, Django, scripts.
+"""Offers the same Queue to code without an event loop: Flask, Django, scripts.
 
     from chasquimq.blocking import Queue
 

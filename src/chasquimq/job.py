@@ -1,4 +1,4 @@
-"""A job as its producer and its handler see it."""
+"""Describes a job as its producer and its handler see it."""
 
 from __future__ import annotations
 

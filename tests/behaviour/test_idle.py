@@ -44,7 +44,7 @@ async def until_idle(*running: RunningWorker) -> None:
     """Return when each blocks in a read that it can be woken from."""
 
     def is_idle(one: RunningWorker) -> bool:
-        return one.worker._shift.pipeline.reader.can_be_woken
+        return one.worker._session.pipeline.reader.can_be_woken
 
     await eventually(lambda: all(map(is_idle, running)), what="an idle worker")
     await asyncio.sleep(0.1)
@@ -54,7 +54,7 @@ async def until_asleep(*running: RunningWorker) -> None:
     """Return when the promoter of one of them sleeps, and hears its bell."""
 
     def is_heard(one: RunningWorker) -> bool:
-        return one.worker._shift.pipeline.upkeep.promoter._bell.is_heard
+        return one.worker._session.pipeline.upkeep.promoter._bell.is_heard
 
     await eventually(lambda: any(map(is_heard, running)), what="a promoter at its bell")
     await until_idle(*running)
@@ -62,7 +62,7 @@ async def until_asleep(*running: RunningWorker) -> None:
 
 def is_polling(running: RunningWorker) -> bool:
     """Whether its promoter believes that somebody adds without ringing."""
-    return running.worker._shift.pipeline.upkeep.promoter._polls_until_s > 0
+    return running.worker._session.pipeline.upkeep.promoter._polls_until_s > 0
 
 
 async def calls_of(url: str) -> dict[str, int]:
@@ -299,7 +299,7 @@ async def test_a_worker_that_may_not_be_woken_reads_more_often_instead(
     # Not before: it would take one of the two.
     heir = RunningWorker(Worker(queue_name, takes, redis_url=fenced_url))
     await heir.until_consuming()
-    await eventually(lambda: heir.worker._shift.pipeline.reader._is_idle)
+    await eventually(lambda: heir.worker._session.pipeline.reader._is_idle)
     leaver.worker.request_stop()
     asked_s = time.monotonic()
     await eventually(lambda: taken_s)
@@ -343,4 +343,4 @@ async def test_a_stream_of_calls_that_is_none_costs_no_job(queue, raw, running_w
 
     await eventually(lambda: seen == [1, 2], within_s=2)
     await eventually(lambda: running.worker.health().is_ok)
-    assert not running.worker._shift.pipeline.reader.can_be_woken
+    assert not running.worker._session.pipeline.reader.can_be_woken

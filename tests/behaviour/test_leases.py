@@ -272,7 +272,7 @@ async def test_a_renewal_between_a_lapse_and_its_hold_lets_runners_go_on(queue, 
         done.append(job.data)
 
     running = await running_worker(handler)
-    pipeline = running.worker._shift.pipeline
+    pipeline = running.worker._session.pipeline
     renewal = threading.Thread(target=pipeline.lease._beat)
     paused = Paused(pipeline.lease, False, renewal.start)
     # As after an outage: the event loop notices it at its next beat.
@@ -293,7 +293,7 @@ async def test_a_lapse_between_a_renewal_and_its_word_holds_runners_back(running
         raise AssertionError("nothing was added")
 
     running = await running_worker(handler)
-    pipeline = running.worker._shift.pipeline
+    pipeline = running.worker._session.pipeline
     lease, loop = pipeline.lease, asyncio.get_running_loop()
     lease.is_trusted = False
     pipeline.runners.hold_back("leases")
@@ -321,7 +321,7 @@ async def test_the_thread_that_renews_leases_survives_what_its_listeners_raise(
         pass
 
     running = await running_worker(handler, claim_min_idle_ms=300)
-    lease = running.worker._shift.pipeline.lease
+    lease = running.worker._session.pipeline.lease
 
     def raises(*_):
         beats.append(lease.beat_age_ms)

@@ -152,7 +152,7 @@ async def test_history_that_cannot_be_written_is_told_as_dropped(queue, raw, run
 )
 async def test_a_sink_that_listens_to_nothing_is_bound_away(running_worker, sink):
     running = await running_worker(noop, metrics=sink, **QUIET)
-    pipeline = running.worker._shift.pipeline
+    pipeline = running.worker._session.pipeline
 
     assert (pipeline._listener, pipeline.reporter) == (None, None)
     assert (pipeline.settlement._listener, pipeline.reader._listener) == (None, None)
@@ -172,10 +172,10 @@ class OnlyHealth(MetricsSink):
 async def test_nobody_reports_to_a_sink_that_hears_only_of_jobs(running_worker):
     running = await running_worker(noop, metrics=OnlyRuns(), **QUIET)
 
-    assert running.worker._shift.pipeline.reporter is None
+    assert running.worker._session.pipeline.reporter is None
 
 
 async def test_nothing_is_made_for_jobs_when_a_sink_hears_only_of_health(running_worker):
     running = await running_worker(noop, metrics=OnlyHealth(), **QUIET)
 
-    assert running.worker._shift.pipeline._listener is None
+    assert running.worker._session.pipeline._listener is None

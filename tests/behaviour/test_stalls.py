@@ -32,7 +32,7 @@ async def noop(job):
 
 
 def runners_of(running):
-    return running.worker._shift.pipeline.runners
+    return running.worker._session.pipeline.runners
 
 
 async def test_a_worker_that_starts_nothing_of_what_it_holds_is_not_well(queue, running_worker):

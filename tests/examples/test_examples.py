@@ -126,7 +126,7 @@ PRINTED = {
         "taken by a different job: invoice-7",
         "invoice for order 7",
     ],
-    "worker/upkeep.py": ["delayed: 1", "ready: 1"],
+    "upkeep.py": ["delayed: 1", "ready: 1"],
     "worker_process.py": [
         "opened",
         "saved row 1 to the database",

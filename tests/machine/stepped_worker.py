@@ -65,7 +65,7 @@ class SteppedWorker:
         self.runs: list[Run] = []
         self._on_start = on_start
         policy = worker._handlers.policy
-        self.pipeline = worker._assembly().pipeline(self._handle, concurrency, policy)
+        self.pipeline = worker._builder().build(self._handle, concurrency, policy)
         self.store = self.pipeline.store
         self.upkeep = self.pipeline.upkeep
 

@@ -57,7 +57,7 @@ async def work(url: str, queue: Queue) -> None:
     running = asyncio.create_task(worker.run())
     await eventually(lambda: running.done() or worker.health().completed >= 10, what="the work")
     assert await queue.wait_for_result("own", timeout=10) == 2
-    await worker._shift.pipeline.upkeep.janitor.run_once()
+    await worker._session.pipeline.upkeep.janitor.run_once()
     await eventually(lambda: worker.health().lease_beat_age_ms < 200, what="a renewal")
     await worker.close()
     await running

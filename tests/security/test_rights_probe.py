@@ -223,7 +223,7 @@ async def test_the_rights_of_its_roles_are_all_that_a_worker_needs(limited, queu
     )  # fmt: skip
     running = RunningWorker(worker)
     await eventually(lambda: worker.health().completed == 8 and worker.health().buried == 1)
-    await worker._shift.pipeline.upkeep.janitor.run_once()
+    await worker._session.pipeline.upkeep.janitor.run_once()
     await running.stop()
     assert worker.health().loops_down == {}
 

@@ -99,21 +99,21 @@ async def test_idle_workers_are_woken_on_whichever_node_their_queue_is(cluster, 
             gate.set()
             await leaver.task
             await eventually(
-                lambda heir=heir: heir.worker._shift.pipeline.upkeep.promoter.is_leader
+                lambda heir=heir: heir.worker._session.pipeline.upkeep.promoter.is_leader
             )
             await eventually(lambda heir=heir: hears(heir))
             await queue.add("n", "later", delay_ms=100)
             await eventually(lambda taken=taken: "later" in taken, within_s=0.5)
-            assert heir.worker._shift.pipeline.upkeep.promoter._polls_until_s == 0
+            assert heir.worker._session.pipeline.upkeep.promoter._polls_until_s == 0
         await heir.stop()
 
 
 def is_asleep(running: RunningWorker) -> bool:
-    return running.worker._shift.pipeline.reader.can_be_woken
+    return running.worker._session.pipeline.reader.can_be_woken
 
 
 def hears(running: RunningWorker) -> bool:
-    return running.worker._shift.pipeline.upkeep.promoter._bell.is_heard
+    return running.worker._session.pipeline.upkeep.promoter._bell.is_heard
 
 
 async def test_upkeep_promotes_on_whichever_node_its_queue_is(cluster, three):

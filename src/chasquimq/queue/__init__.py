@@ -1,4 +1,4 @@
-"""Queue: add jobs, look at what became of them, and put right what went wrong."""
+"""Adds jobs, looks at what became of them, and puts right what went wrong."""
 
 from __future__ import annotations
 

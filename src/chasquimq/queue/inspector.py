@@ -1,4 +1,4 @@
-"""Inspector: snapshots for the command line and dashboards; moves no job."""
+"""Takes snapshots of queues for the command line and dashboards; moves no job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue: adds jobs, looks at what became of them, and puts right what went wrong."""
+"""Adds jobs, looks at what became of them, and puts right what went wrong: the class Queue."""
 
 from __future__ import annotations
 

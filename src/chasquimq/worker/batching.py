@@ -1,4 +1,4 @@
-"""Handlers that take many jobs at once: each job waits for its place, and has its own outcome."""
+"""Gathers jobs for handlers that take many at once; each job has an outcome of its own."""
 
 from __future__ import annotations
 

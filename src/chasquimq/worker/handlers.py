@@ -1,4 +1,4 @@
-"""Handlers of any kind become one: a coroutine function of a job."""
+"""Makes handlers of any kind one coroutine function of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health: how a worker is doing, at one moment."""
+"""Tells how a worker is doing at one moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker tells its owner: at start, at the end, and after each committed outcome."""
+"""Calls the hooks of a worker, and opens a span for each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""When a worker has to be gone: asked once it drains, asked twice it gives back what runs."""
+"""Runs a worker session, from the first connection to the last outcome, and ends it in time.
+
+Asked to stop once, a worker lets its running jobs end; asked twice, it gives them back.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,144 @@ from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import StopSignals
 from chasquimq.store.inspect.queue import InspectorStore
 from chasquimq.store.net.address import lookup_reason, shown_address
-from chasquimq.worker.assembly import Assembly
 from chasquimq.worker.handlers import HandlerSet
 from chasquimq.worker.health import Health, health_of
+from chasquimq.worker.pipeline_builder import PipelineBuilder
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
 
+logger = get_logger(__name__)
+# How many of the jobs that it leaves behind a worker names.
+_LEFT_SHOWN_MAX = 5
+_STOP_TRIES = 5
+# What hooks of the last jobs have when the deadline has passed.
+_HOOKS_S_MIN = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class WorkerSession:
+    """One run of a worker: starts its pipeline, waits until it shall stop, and ends it."""
+
+    def __init__(
+        self,
+        builder: PipelineBuilder,
+        handlers: HandlerSet,
+        stopping: Stopping,
+        *,
+        server_reason: str = "",
+    ) -> None:
+        """`server_reason` says why the worker dials this server."""
+        self._builder = builder
+        self._server_reason = server_reason
+        self._began_s = time.monotonic()
+        self._hooks = builder.hooks
+        self._handlers = handlers
+        self._stopping = stopping
+        self._last_health = Health()
+        self.pipeline: ConsumerPipeline | None = None
+
+    async def run(self, worker: object) -> None:
+        """Run until asked to stop; hooks are handed the worker."""
+        pipeline = self.pipeline = await self._begin()
+        try:
+            await self._hooks.startup(worker)
+            pipeline.read()
+            self._log_start(pipeline)
+            await self._stopping.wait()
+        finally:
+            await self._end(pipeline, worker)
+            if pipeline.is_reading:
+                self._log_end(pipeline)
+            self._last_health = replace(self.health(), is_running=False, is_consuming=False)
+            self.pipeline = None
+            if pipeline.reporter is not None:
+                pipeline.reporter.run_once()
+
+    def health(self) -> Health:
+        """How it goes now, or how it went when it ended."""
+        if self.pipeline is None:
+            return self._last_health
+        return health_of(self.pipeline, is_stopping=self._stopping.is_asked)
+
+    async def is_idle(self, delayed_within_ms: int) -> bool:
+        """Whether nothing is ready or running, and nothing delayed falls due that soon."""
+        pipeline = self.pipeline
+        if pipeline is None or pipeline.in_flight.held_count:
+            return False
+        inspector = InspectorStore(self._builder.queue, pipeline.store.writes, self._builder.group)
+        try:
+            return await _is_idle(inspector, delayed_within_ms)
+        except StoreError:
+            return False  # who cannot look cannot tell
+
+    def _log_start(self, pipeline: ConsumerPipeline) -> None:
+        builder = self._builder
+        server = shown_address(builder.connection)
+        reason = self._server_reason or lookup_reason(builder.connection)
+        why = f" ({reason})" if reason else ""
+        concurrency = pipeline.in_flight.running_max
+        logger.info(
+            "consuming queue %s of %s%s: group %s, concurrency %d, worker %s",
+            builder.queue, server, why, builder.group, concurrency, builder.consumer,
+            extra={
+                "queue": builder.queue, "server": server, "group": builder.group,
+                "concurrency": concurrency, "worker": builder.consumer,
+            },
+        )  # fmt: skip
+
+    def _log_end(self, pipeline: ConsumerPipeline) -> None:
+        """The sums of all that `run` did; what was left behind is a warning."""
+        counters, builder = pipeline.settlement.counters, self._builder
+        left = pipeline.left_behind_count
+        uptime_s = time.monotonic() - self._began_s
+        (logger.warning if left else logger.info)(
+            "worker %s of queue %s ended after %s: %d jobs completed, %d runs failed, %d jobs will "
+            "be retried, %d are dead, %d were given back, %d left behind%s%s",
+            builder.consumer, builder.queue, timedelta(seconds=round(uptime_s)),
+            counters.completed, counters.failed, counters.retried, counters.buried,
+            counters.handed_back, left, _left_text(pipeline.left_behind, left, self._lease_ms),
+            _doubt_text(counters.unproven_outcomes + counters.stale_outcomes),
+            extra={
+                "queue": builder.queue, "worker": builder.consumer,
+                **asdict(counters), "left_behind": left, "uptime_s": round(uptime_s, 3),
+            },
+        )  # fmt: skip
+
+    @property
+    def _lease_ms(self) -> int:
+        return self._builder.settings.lease.lease_ms
+
+    async def _begin(self) -> ConsumerPipeline:
+        try:
+            execute = await self._handlers.open()
+            handlers = self._handlers
+            pipeline = self._builder.build(execute, handlers.running_max, handlers.policy)
+            await pipeline.start()
+        except BaseException:
+            await self._handlers.close(0)
+            raise
+        return pipeline
+
+    async def _end(self, pipeline: ConsumerPipeline, worker: object) -> None:
+        # A cancelled run has no time to wait for handlers, but still gives back what it holds.
+        deadline_s = self._stopping.deadline()
+        self._handlers.hurry()
+        try:
+            was_cancelled = await _to_the_end(
+                lambda: pipeline.stop(deadline_s), self._stopping.hurry
+            )
+            hooks_s = time.monotonic() + _HOOKS_S_MIN
+            await self._hooks.calls.settle(lambda: max(deadline_s(), hooks_s))
+            # Only what has begun to read was started up, and needs to be shut down.
+            if pipeline.is_reading:
+                await self._hooks.shutdown(worker)
+            if was_cancelled:
+                raise asyncio.CancelledError
+        finally:
+            if self._builder.spans is not None:
+                self._builder.spans.close()
+            await self._handlers.close(0)
 
 
 class Stopping:
@@ -64,7 +197,7 @@ class Stopping:
 
 
 @contextmanager
-def signals_heard(stop: Callable[[], None]) -> Generator[None]:
+def stopped_by_signals(stop: Callable[[], None]) -> Generator[None]:
     """Let the running loop call `stop` for each signal that asks for the end, but for echoes."""
     loop, signals = asyncio.get_running_loop(), StopSignals()
 
@@ -79,140 +212,6 @@ def signals_heard(stop: Callable[[], None]) -> Generator[None]:
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
-
-
-logger = get_logger(__name__)
-# How many of the jobs that it leaves behind a worker names.
-_LEFT_SHOWN_MAX = 5
-_STOP_TRIES = 5
-# What hooks of the last jobs have when the deadline has passed.
-_HOOKS_S_MIN = 0.1
-
-
-class Shift:
-    """From the first connection to the last goodbye."""
-
-    def __init__(
-        self,
-        assembly: Assembly,
-        handlers: HandlerSet,
-        stopping: Stopping,
-        *,
-        server_reason: str = "",
-    ) -> None:
-        """`server_reason` says why the worker dials this server."""
-        self._assembly = assembly
-        self._server_reason = server_reason
-        self._began_s = time.monotonic()
-        self._hooks = assembly.hooks
-        self._handlers = handlers
-        self._stopping = stopping
-        self._last_health = Health()
-        self.pipeline: ConsumerPipeline | None = None
-
-    async def run(self, worker: object) -> None:
-        """Run until asked to stop; hooks are handed the worker."""
-        pipeline = self.pipeline = await self._begin()
-        try:
-            await self._hooks.startup(worker)
-            pipeline.read()
-            self._log_start(pipeline)
-            await self._stopping.wait()
-        finally:
-            await self._end(pipeline, worker)
-            if pipeline.is_reading:
-                self._log_end(pipeline)
-            self._last_health = replace(self.health(), is_running=False, is_consuming=False)
-            self.pipeline = None
-            if pipeline.reporter is not None:
-                pipeline.reporter.run_once()
-
-    def health(self) -> Health:
-        """How it goes now, or how it went when it ended."""
-        if self.pipeline is None:
-            return self._last_health
-        return health_of(self.pipeline, is_stopping=self._stopping.is_asked)
-
-    async def is_idle(self, delayed_within_ms: int) -> bool:
-        """Whether nothing is ready or running, and nothing delayed falls due that soon."""
-        pipeline = self.pipeline
-        if pipeline is None or pipeline.in_flight.held_count:
-            return False
-        inspector = InspectorStore(
-            self._assembly.queue, pipeline.store.writes, self._assembly.group
-        )
-        try:
-            return await _is_idle(inspector, delayed_within_ms)
-        except StoreError:
-            return False  # who cannot look cannot tell
-
-    def _log_start(self, pipeline: ConsumerPipeline) -> None:
-        assembly = self._assembly
-        server = shown_address(assembly.connection)
-        reason = self._server_reason or lookup_reason(assembly.connection)
-        why = f" ({reason})" if reason else ""
-        concurrency = pipeline.in_flight.running_max
-        logger.info(
-            "consuming queue %s of %s%s: group %s, concurrency %d, worker %s",
-            assembly.queue, server, why, assembly.group, concurrency, assembly.consumer,
-            extra={
-                "queue": assembly.queue, "server": server, "group": assembly.group,
-                "concurrency": concurrency, "worker": assembly.consumer,
-            },
-        )  # fmt: skip
-
-    def _log_end(self, pipeline: ConsumerPipeline) -> None:
-        """The sums of all that `run` did; what was left behind is a warning."""
-        counters, assembly = pipeline.settlement.counters, self._assembly
-        left = pipeline.left_behind_count
-        uptime_s = time.monotonic() - self._began_s
-        (logger.warning if left else logger.info)(
-            "worker %s of queue %s ended after %s: %d jobs completed, %d runs failed, %d jobs will "
-            "be retried, %d are dead, %d were given back, %d left behind%s%s",
-            assembly.consumer, assembly.queue, timedelta(seconds=round(uptime_s)),
-            counters.completed, counters.failed, counters.retried, counters.buried,
-            counters.handed_back, left, _left_text(pipeline.left_behind, left, self._lease_ms),
-            _doubt_text(counters.unproven_outcomes + counters.stale_outcomes),
-            extra={
-                "queue": assembly.queue, "worker": assembly.consumer,
-                **asdict(counters), "left_behind": left, "uptime_s": round(uptime_s, 3),
-            },
-        )  # fmt: skip
-
-    @property
-    def _lease_ms(self) -> int:
-        return self._assembly.settings.lease.lease_ms
-
-    async def _begin(self) -> ConsumerPipeline:
-        try:
-            execute = await self._handlers.open()
-            handlers = self._handlers
-            pipeline = self._assembly.pipeline(execute, handlers.running_max, handlers.policy)
-            await pipeline.start()
-        except BaseException:
-            await self._handlers.close(0)
-            raise
-        return pipeline
-
-    async def _end(self, pipeline: ConsumerPipeline, worker: object) -> None:
-        # A cancelled run has no time to wait for handlers, but still gives back what it holds.
-        deadline_s = self._stopping.deadline()
-        self._handlers.hurry()
-        try:
-            was_cancelled = await _to_the_end(
-                lambda: pipeline.stop(deadline_s), self._stopping.hurry
-            )
-            hooks_s = time.monotonic() + _HOOKS_S_MIN
-            await self._hooks.calls.settle(lambda: max(deadline_s(), hooks_s))
-            # Only what has begun to read was started up, and needs to be shut down.
-            if pipeline.is_reading:
-                await self._hooks.shutdown(worker)
-            if was_cancelled:
-                raise asyncio.CancelledError
-        finally:
-            if self._assembly.spans is not None:
-                self._assembly.spans.close()
-            await self._handlers.close(0)
 
 
 async def _to_the_end(

@@ -1,4 +1,4 @@
-"""Upkeep: promotion and firing where no worker runs."""
+"""Promotes delayed jobs and fires plans where no worker runs."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ from chasquimq.store.net.wait import wait_for_server
 from chasquimq.telemetry.sink import MetricsSink, both_sinks, safe_sink
 from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.keys import check_consumer_id, check_group_name, check_queue_name
-from chasquimq.worker.assembly import Assembly
 from chasquimq.worker.batching import Batch, checked_batch
 from chasquimq.worker.handlers import Handlers, HandlerSet
 from chasquimq.worker.health import Health
 from chasquimq.worker.hooks import HOOK_NAMES, HookRunner, Hooks, JobHook, RunSpans, WorkerHook
-from chasquimq.worker.session import Shift, Stopping, signals_heard
+from chasquimq.worker.pipeline_builder import PipelineBuilder
+from chasquimq.worker.session import Stopping, WorkerSession, stopped_by_signals
 
 _READ_BLOCK_MS_MAX = 5_000
 
@@ -294,13 +294,13 @@ class Worker:
         self._sink: MetricsSink | None = safe_sink(metrics)
         self._tracing = tracing_of(tracing)
         self._stopping = Stopping(self._settings.shutdown_deadline_ms)
-        self._shift: Shift | None = None
+        self._session: WorkerSession | None = None
         self._finished: asyncio.Future[None] | None = None
         self._run_task: asyncio.Task[Any] | None = None
 
     @property
     def is_running(self) -> bool:
-        return self._shift is not None and self._shift.pipeline is not None
+        return self._session is not None and self._session.pipeline is not None
 
     @property
     def is_closed(self) -> bool:
@@ -373,14 +373,14 @@ class Worker:
         self._finished = asyncio.get_running_loop().create_future()
         self._run_task = asyncio.current_task()
         try:
-            with signals_heard(self.request_stop) if handle_signals else nullcontext():
+            with stopped_by_signals(self.request_stop) if handle_signals else nullcontext():
                 if wait_for_server_ms and not await self.wait_for_server(wait_for_server_ms):
                     return
-                self._shift = Shift(
-                    self._assembly(), self._handlers, self._stopping,
+                self._session = WorkerSession(
+                    self._builder(), self._handlers, self._stopping,
                     server_reason=self._server_reason,
                 )  # fmt: skip
-                await self._shift.run(self)
+                await self._session.run(self)
         finally:
             self._finished.set_result(None)
 
@@ -422,18 +422,18 @@ class Worker:
 
     def health(self) -> Health:
         """How the worker is doing now, or how it was doing when it stopped."""
-        return Health() if self._shift is None else self._shift.health()
+        return Health() if self._session is None else self._session.health()
 
     async def _is_idle(self, delayed_within_ms: int) -> bool:
-        return self._shift is not None and await self._shift.is_idle(delayed_within_ms)
+        return self._session is not None and await self._session.is_idle(delayed_within_ms)
 
     def _run_spans(self) -> RunSpans | None:
         if self._tracing is None:
             return None
         return RunSpans(self._tracing, self.name, self.group, self.consumer_id)
 
-    def _assembly(self) -> Assembly:
-        return Assembly(
+    def _builder(self) -> PipelineBuilder:
+        return PipelineBuilder(
             queue=self.name,
             group=self.group,
             consumer=self.consumer_id,

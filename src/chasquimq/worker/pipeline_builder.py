@@ -1,4 +1,4 @@
-"""Puts the parts of a worker together: stores, loops, and who listens to them."""
+"""Builds the pipeline of a worker: its stores, its loops, and who listens to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Execute = Callable[[Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assembly:
+class PipelineBuilder:
     """Everything a pipeline is made from, but for the handler."""
 
     queue: str
@@ -54,7 +54,7 @@ class Assembly:
     # None: one handler for every name.
     handler_names: Sequence[str] | None = None
 
-    def pipeline(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> ConsumerPipeline:
+    def build(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> ConsumerPipeline:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
         settings = replace(self.settings, concurrency=concurrency)
         store = self._store()
