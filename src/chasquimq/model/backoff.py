@@ -191,3 +191,8 @@ class DialSchedule:
 
     def _put_off(self, now_s: float) -> None:
         self._not_before_s = now_s + dial_delay_ms(self._failures, self._uniform) / 1000
+
+
+def doubled_ms(failures: int, least_ms: int, most_ms: int) -> int:
+    """The pause after so many failures in a row: twice as long each time, up to `most_ms`."""
+    return min(most_ms, least_ms * 2 ** min(failures - 1, 20))

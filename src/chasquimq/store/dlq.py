@@ -12,6 +12,7 @@ import msgspec
 
 from chasquimq.errors import DecodeError, EditRefused
 from chasquimq.model.backoff import U32_MAX
+from chasquimq.model.chunks import in_chunks, in_sized_chunks
 from chasquimq.model.json_value import ToDict
 from chasquimq.model.retry import UNKNOWN_SINCE, UNKNOWN_UNTIL
 from chasquimq.store.inspect.pages import FIRST_PAGE_MAX, NamedPages, Pages, PageSize, StreamPages
@@ -328,25 +329,21 @@ class DeadLetterStore:
         if as_jobs:
             entries = await self._all_not_there(entries)
         moves = [next_generation(entry) for entry in entries] if as_jobs else []
-        added = start = size = 0
-        for at, entry in enumerate([*entries, None]):
-            more = len(entry.payload) if entry else 0
-            is_full = at - start == _IMPORTS_PER_CALL_MAX or size + more > _IMPORT_BYTES_PER_CALL
-            if at > start and (entry is None or is_full):
-                some = entries[start:at]
-                added += (
-                    await self._add_jobs(some, moves[start:at])
-                    if as_jobs
-                    else await self._import_some(some)
-                )
-                start, size = at, 0
-            size += more
+        added = at = 0
+        for some, _ in in_sized_chunks(
+            entries, _IMPORTS_PER_CALL_MAX, _IMPORT_BYTES_PER_CALL, lambda one: len(one.payload)
+        ):
+            if as_jobs:
+                added += await self._add_jobs(some, moves[at : at + len(some)])
+            else:
+                added += await self._import_some(some)
+            at += len(some)
         return Imported(added, known=count - added)
 
     async def _all_not_there(self, entries: Sequence[DlqEntry]) -> list[DlqEntry]:
         found: list[DlqEntry] = []
-        for at in range(0, len(entries), _IMPORTS_PER_CALL_MAX):
-            found += await self._not_there(entries[at : at + _IMPORTS_PER_CALL_MAX])
+        for some in in_chunks(entries, _IMPORTS_PER_CALL_MAX):
+            found += await self._not_there(some)
         return found
 
     async def _import_some(self, entries: Sequence[DlqEntry]) -> int:

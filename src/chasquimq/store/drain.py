@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from chasquimq.errors import DecodeError
+from chasquimq.model.chunks import in_sized_chunks
 from chasquimq.store.consumer.store import PARKING
 from chasquimq.store.inspect.pages import (
     FIRST_PAGE_MAX,
@@ -125,7 +126,9 @@ class DrainStore:
 
     async def _cancel_members(self, meant: Sequence[tuple[RawMember, DelayedJob]]) -> int:
         done = 0
-        for some in _slices(meant):
+        for some, _ in in_sized_chunks(
+            meant, ENTRIES_PER_CALL_MAX, _MEMBER_BYTES_PER_CALL_MAX, lambda pair: len(pair[0][0])
+        ):
             keys = [self._keys.delayed, self._keys.dix, self._new_token()]
             args: list[bytes | str] = []
             for (member, _), job in some:
@@ -173,18 +176,3 @@ def _job_id(fields: Sequence[bytes]) -> str | None:
         return None if payload is None else decode_envelope(payload).id
     except DecodeError:
         return None
-
-
-def _slices(
-    meant: Sequence[tuple[RawMember, DelayedJob]],
-) -> Iterable[Sequence[tuple[RawMember, DelayedJob]]]:
-    """As many as one call may carry."""
-    start = size = 0
-    for at, ((member, _), _job) in enumerate(meant):
-        is_full = at - start == ENTRIES_PER_CALL_MAX
-        if at > start and (is_full or size + len(member) > _MEMBER_BYTES_PER_CALL_MAX):
-            yield meant[start:at]
-            start, size = at, 0
-        size += len(member)
-    if start < len(meant):
-        yield meant[start:]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chasquimq.errors import DecodeError, ServerRefused, StoreError
+from chasquimq.model.chunks import in_chunks
 from chasquimq.model.schedule import INSTANT_MS_MAX, MissedFires, Pattern
 from chasquimq.store.net import script
 from chasquimq.store.net.connection import Reply, pack
@@ -67,8 +68,7 @@ class Agenda(msgspec.Struct, frozen=True):
 
     def pages(self) -> Iterator[list[Slot]]:
         """The due ones, as many at a time as may be read together."""
-        for at in range(0, len(self.due), SPECS_PER_READ_MAX):
-            yield self.due[at : at + SPECS_PER_READ_MAX]
+        yield from map(list, in_chunks(self.due, SPECS_PER_READ_MAX))
 
 
 class DueSpec(msgspec.Struct, frozen=True):
@@ -321,8 +321,8 @@ class RepeatStore:
         (flat,) = await self._reads.ask(("ZRANGE", self._keys.repeat, 0, limit - 1, "WITHSCORES"))
         slots = [Slot(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
         found: list[ListedSpec] = []
-        for at in range(0, len(slots), SPECS_PER_READ_MAX):
-            found += await self._read(slots[at : at + SPECS_PER_READ_MAX])
+        for some in in_chunks(slots, SPECS_PER_READ_MAX):
+            found += await self._read(some)
         return found
 
     async def stored(self, key: str) -> StoredRepeat | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from chasquimq.errors import DecodeError, StoreError
+from chasquimq.model.chunks import in_chunks
 from chasquimq.store.net.connection import Reply, pack
 from chasquimq.store.net.errors import Action, action_for
 from chasquimq.wire.keys import QueueKeys
@@ -45,8 +46,8 @@ class ResultStore:
     async def leftovers(self, job_ids: Sequence[str]) -> list[Leftovers]:
         """Outcome and result of each job, in the order of the ids."""
         found: list[Leftovers] = []
-        for at in range(0, len(job_ids), _IDS_PER_CALL_MAX):
-            found += await self._some(job_ids[at : at + _IDS_PER_CALL_MAX])
+        for some in in_chunks(job_ids, _IDS_PER_CALL_MAX):
+            found += await self._some(some)
         return found
 
     def may_heal(self, error: StoreError) -> bool:

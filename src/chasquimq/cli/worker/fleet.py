@@ -12,6 +12,7 @@ from contextlib import suppress
 from chasquimq.cli.interrupts import EXIT_INTERRUPTED
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.errors import EXIT_FAILED, EXIT_USAGE
+from chasquimq.model.backoff import doubled_ms
 from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import ECHO_S, StopSignals
 
@@ -27,7 +28,7 @@ logger = get_logger(__name__)
 
 def restart_ms(deaths: int) -> float:
     """How long to wait after that many deaths in a row, before jitter."""
-    return min(RESTART_MS_MAX, RESTART_MS_MIN * 2 ** min(deaths - 1, 20))
+    return doubled_ms(deaths, RESTART_MS_MIN, RESTART_MS_MAX)
 
 
 class WorkerFleet:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from chasquimq.errors import StoreError
+from chasquimq.model.chunks import in_chunks
 from chasquimq.model.forecast import Sample
 from chasquimq.settings import LeaseSettings
 from chasquimq.spark.lake.ledger import id_ms
@@ -42,15 +43,14 @@ class ServerSampler:
     def sample(self, queues: Sequence[str]) -> list[Sample]:
         """All queues, in few round trips."""
         samples: list[Sample] = []
-        for at in range(0, len(queues), _QUEUES_PER_CALL):
-            samples += self._sample(queues[at : at + _QUEUES_PER_CALL])
+        for some in in_chunks(queues, _QUEUES_PER_CALL):
+            samples += self._sample(some)
         return samples
 
     def alive_workers(self, queues: Sequence[str]) -> set[tuple[str, str]]:
         """Queues and names of all workers that are heard of, whatever group they are in."""
         names: set[tuple[str, str]] = set()
-        for at in range(0, len(queues), _QUEUES_PER_CALL):
-            some = queues[at : at + _QUEUES_PER_CALL]
+        for some in in_chunks(queues, _QUEUES_PER_CALL):
             groups = self._groups(some)
             asked = [_about_consumers(QueueKeys(queue), groups[queue]) for queue in some]
             for queue, replies in zip(some, self._ask(asked), strict=True):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 
 from chasquimq.errors import StoreError
+from chasquimq.model.backoff import doubled_ms
 from chasquimq.model.log import get_logger
 from chasquimq.spark.workers.board import Board, Record
 from chasquimq.spark.workers.target import new_worker
@@ -114,7 +115,7 @@ def restart_ms(deaths: int) -> float:
     """How long a task waits that died so often; Spark itself starts it again at once."""
     if deaths == 0:
         return 0
-    return min(RESTART_MS_MAX, RESTART_MS_MIN * 2 ** min(deaths - 1, 20))
+    return doubled_ms(deaths, RESTART_MS_MIN, RESTART_MS_MAX)
 
 
 def _runner() -> asyncio.Runner:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from chasquimq.errors import SparkFailed, StoreError
+from chasquimq.model.backoff import doubled_ms
 from chasquimq.model.log import get_logger
 from chasquimq.spark.failures import JVM_GONE, first_line
 from chasquimq.spark.workers.beside import JobBeside
@@ -195,7 +196,7 @@ class WorkerRun:
 
 def resubmit_ms(failures: int) -> float:
     """How long to wait after that many failed jobs in a row, before jitter."""
-    return min(RESUBMIT_MS_MAX, RESUBMIT_MS_MIN * 2 ** min(failures - 1, 20))
+    return doubled_ms(failures, RESUBMIT_MS_MIN, RESUBMIT_MS_MAX)
 
 
 def _is_gone(context: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from chasquimq.errors import ServerRefused, SettingsError, StoreError
+from chasquimq.model.chunks import in_chunks
 from chasquimq.model.json_value import ToDict
 from chasquimq.model.snapshot import Snapshot, WorkerSnapshot
 from chasquimq.store.consumer.store import PARKING
@@ -182,8 +183,8 @@ class InspectorStore:
     async def _records(self, names: Sequence[str]) -> dict[str, tuple[Reply, Reply]]:
         """The bytes of the records, and how long each is still kept."""
         replies: list[Reply] = []
-        for at in range(0, len(names), _RECORDS_PER_CALL_MAX):
-            keys = [self._keys.worker(name) for name in names[at : at + _RECORDS_PER_CALL_MAX]]
+        for some in in_chunks(names, _RECORDS_PER_CALL_MAX):
+            keys = [self._keys.worker(name) for name in some]
             request = b"".join(pack(("GET", key)) + pack(("PTTL", key)) for key in keys)
             replies += await self._link.ask(request, 2 * len(keys))
         return dict(zip(names, zip(replies[::2], replies[1::2], strict=True), strict=True))

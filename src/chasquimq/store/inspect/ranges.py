@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from chasquimq.errors import ConnectionLost, ServerRefused, SettingsError, StoreError
+from chasquimq.model.chunks import in_chunks
 from chasquimq.store.inspect.pages import PageSize, RawMember, ScoreWalk
 from chasquimq.store.inspect.queue import escaped
 from chasquimq.store.net.cluster import blocking_connection
@@ -69,8 +70,8 @@ class RangeStore:
     def facts(self, keys: Sequence[str]) -> list[StreamFacts]:
         """Length, edges and counter of each stream, asked in few round trips."""
         facts: list[StreamFacts] = []
-        for at in range(0, len(keys), _STREAMS_PER_CALL):
-            asked = [pack(("XINFO", "STREAM", key)) for key in keys[at : at + _STREAMS_PER_CALL]]
+        for some in in_chunks(keys, _STREAMS_PER_CALL):
+            asked = [pack(("XINFO", "STREAM", key)) for key in some]
             facts += self._patiently(partial(self._ask_facts, b"".join(asked), len(asked)))
         return facts
 

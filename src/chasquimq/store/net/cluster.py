@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import hiredis
 
 from chasquimq.errors import ServerUnreachable, StoreError
+from chasquimq.model.chunks import in_chunks
 from chasquimq.store.net.blocking import BlockingConnection, find_masters_blocking
 from chasquimq.store.net.connect import DialRefusals, find_masters
 from chasquimq.store.net.connection import Part, Reply, pack
@@ -237,7 +238,7 @@ class ClusterConnections:
     async def _ask_one_server(self, asked: Sequence[tuple[str, Questions]]) -> list[Answers]:
         link, found = await self.of(""), list[Answers]()
         for part in _portions(asked):
-            found += _sorted_out(part, await link.ask(*_spelled(part)))
+            found += _sorted_out(part, await link.ask(*_request(part)))
         return found
 
     async def _ask_node(
@@ -248,7 +249,7 @@ class ClusterConnections:
             try:
                 async with asyncio.timeout(self._patience_s):
                     connection = await link.connection()
-                    replies = _sorted_out(part, await connection.send(*_spelled(part)))
+                    replies = _sorted_out(part, await connection.send(*_request(part)))
             except TimeoutError:
                 return {queue: self._silence(link) for queue, _ in asked} | found
             except StoreError as error:
@@ -270,16 +271,16 @@ class ClusterConnections:
         if answers is not None and not any(map(is_worth_asking_again, answers)):
             return answers
         try:
-            return await (await self.of(queue)).ask(*_spelled([(queue, questions)]))
+            return await (await self.of(queue)).ask(*_request([(queue, questions)]))
         except StoreError as error:
             return error
 
 
 def _portions(asked: Sequence[tuple[str, Questions]]) -> list[Sequence[tuple[str, Questions]]]:
-    return [asked[at : at + _QUEUES_PER_WRITE] for at in range(0, len(asked), _QUEUES_PER_WRITE)]
+    return list(in_chunks(asked, _QUEUES_PER_WRITE))
 
 
-def _spelled(asked: Sequence[tuple[str, Questions]]) -> tuple[bytes, int]:
+def _request(asked: Sequence[tuple[str, Questions]]) -> tuple[bytes, int]:
     requests = [pack(question) for _, questions in asked for question in questions]
     return b"".join(requests), len(requests)
 

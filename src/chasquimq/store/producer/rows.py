@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import hiredis
 
 from chasquimq.errors import ConnectionLost, QueueFull, ServerOutOfMemory, StoreError
+from chasquimq.model.chunks import slices
 from chasquimq.store.net.abilities import has_many_set, many_set_question
 from chasquimq.store.net.blocking import BlockingConnection
 from chasquimq.store.net.connection import pack
@@ -100,8 +101,7 @@ def own_id_writes(
     jobs: Jobs, digests: Sequence[str], keys: QueueKeys, terms: OwnIdTerms
 ) -> Iterator[RowWrite]:
     """Jobs that are ready now and have ids of their own, in writes that suit the server."""
-    for at in range(0, len(jobs), OWN_ID_ROWS_PER_WRITE_MAX):
-        places = slice(at, at + OWN_ID_ROWS_PER_WRITE_MAX)
+    for places in slices(len(jobs), OWN_ID_ROWS_PER_WRITE_MAX):
         yield own_id_write(jobs.part(places), digests[places], keys, terms)
 
 
@@ -123,8 +123,7 @@ def own_id_delay_writes(
     jobs: Jobs, digests: Sequence[str], keys: QueueKeys, *, unique_ms: int
 ) -> Iterator[RowWrite]:
     """Jobs that are not due yet and have ids of their own, in writes that suit the server."""
-    for at in range(0, len(jobs), OWN_ID_ROWS_PER_WRITE_MAX):
-        places = slice(at, at + OWN_ID_ROWS_PER_WRITE_MAX)
+    for places in slices(len(jobs), OWN_ID_ROWS_PER_WRITE_MAX):
         yield _own_id_delay_write(jobs.part(places), digests[places], keys, unique_ms=unique_ms)
 
 
@@ -155,8 +154,7 @@ def run_writes(
 ) -> Iterator[RowWrite]:
     """Jobs that are known by their contents, in writes that suit the server."""
     count_max = ROWS_PER_WRITE_MAX if jobs.waits_ms is None else LATER_ROWS_PER_WRITE_MAX
-    for at in range(0, len(jobs), count_max):
-        places = slice(at, at + count_max)
+    for places in slices(len(jobs), count_max):
         yield run_write(
             jobs.part(places), digests[places], keys, owner,
             stream_len_max=stream_len_max, keep_ms=keep_ms,

@@ -14,6 +14,7 @@ from chasquimq.errors import (
     ServerUnreachable,
     StoreError,
 )
+from chasquimq.model.chunks import in_chunks
 from chasquimq.store.net.connection import Connection, End, OnEnd, Reply, replies_of
 from chasquimq.store.net.errors import about, is_worth_resending, may_have_left
 from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection, pause
@@ -146,7 +147,7 @@ class AddSender:
         if len(jobs) < 2 * _PART_MIN or self._confirmation is not None:
             return chunks(jobs, payload_bytes(jobs))
         count = -(-len(jobs) // (len(jobs) // _PART_MIN))
-        cut = [jobs[at : at + count] for at in range(0, len(jobs), count)]
+        cut = in_chunks(jobs, count)
         return [chunk for some in cut for chunk in chunks(some, payload_bytes(some))]
 
     def _send_shared(

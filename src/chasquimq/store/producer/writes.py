@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from chasquimq.errors import ConnectionLost, QueueFull, StoreError
+from chasquimq.model.chunks import in_chunks, in_sized_chunks
 from chasquimq.store.net.script import script
 from chasquimq.wire.new_job import NewJob
 from chasquimq.wire.stream_entry import XaddTemplate
@@ -87,8 +88,7 @@ class PlainWrite:
     def _many_pieces(self) -> Iterator[tuple[bytes, int]]:
         """Encode each when asked for it: the server works on one while the next is made."""
         size = max(_PIECE_MIN, -(-len(self.jobs) // _PIECES_MAX))
-        for at in range(0, len(self.jobs), size):
-            piece = self.jobs[at : at + size]
+        for piece in in_chunks(self.jobs, size):
             yield self._template.encode(piece), len(piece)
 
     def request_with_text(self) -> bytes:
@@ -272,16 +272,4 @@ def chunks(
     """The jobs in slices that respect both ceilings of a write; `size` is their payload bytes."""
     if size <= BYTES_PER_WRITE_MAX and len(jobs) <= count_max:
         return [(jobs, size)] if jobs else []
-    return list(_cut(jobs, count_max))
-
-
-def _cut(jobs: Sequence[NewJob], count_max: int) -> Iterator[Chunk]:
-    start = size = 0
-    for at, job in enumerate(jobs):
-        more = len(job.payload)
-        if at > start and (at - start == count_max or size + more > BYTES_PER_WRITE_MAX):
-            yield jobs[start:at], size
-            start, size = at, 0
-        size += more
-    if start < len(jobs):
-        yield jobs[start:], size
+    return list(in_sized_chunks(jobs, count_max, BYTES_PER_WRITE_MAX, lambda job: len(job.payload)))
