@@ -24,9 +24,9 @@ signal.signal(signal.SIGINT, note)
 pathlib.Path(sys.argv[1]).write_text("ready")
 signal.pause()
 """
-# Deaf to Ctrl+C, so that a test can send many; the first ends by itself.
-SHORT_LIVED = ["/bin/sh", "-c", "trap '' INT; exec sleep 0.3"]
-PATIENT = ["/bin/sh", "-c", "trap '' INT; exec sleep 60"]
+# Deaf, so that a test can send many signals; the first ends by itself, the others when they may.
+SHORT_LIVED = "trap '' TERM; exec sleep 0.3"
+PATIENT = "trap '[ ! -e {may_end} ] || exit 0' TERM; while :; do sleep 0.02; done"
 
 
 @pytest.fixture
@@ -53,7 +53,9 @@ async def test_a_child_that_has_just_ended_hides_no_signal_from_the_others(tmp_p
     """A signal in each round of the loop meets the one in which the first child is half gone."""
     loop, complaints = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-    commands = {0: SHORT_LIVED, 1: PATIENT, 2: PATIENT}
+    may_end = tmp_path / "may_end"
+    patient = PATIENT.format(may_end=may_end)
+    commands = [["/bin/sh", "-c", one] for one in (SHORT_LIVED, patient, patient)]
     fleet = WorkerFleet(3, lambda number, _lifeline: commands[number], dict(os.environ))
     running = asyncio.create_task(fleet.run())
     async with asyncio.timeout(30):
@@ -64,6 +66,7 @@ async def test_a_child_that_has_just_ended_hides_no_signal_from_the_others(tmp_p
         for _ in range(1_000):
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0)
+        may_end.touch()
         signal.raise_signal(signal.SIGTERM)
         code = await running
 
@@ -90,6 +93,25 @@ async def test_children_that_die_as_the_signal_comes_do_not_hide_it_from_the_res
     assert got.count(str(signal.SIGTERM.value)) == 3
     assert code == 1
     assert not children()
+
+
+@pytest.mark.usefixtures("heard_signals")
+async def test_an_interrupt_while_children_start_is_no_bad_end(tmp_path, waiting, caplog):
+    """An interpreter that is interrupted before it runs a program complains, and ends with 1."""
+    note = (
+        "import pathlib, time; pathlib.Path(__file__).with_name('starts').touch(); time.sleep(30)"
+    )
+    (tmp_path / "sitecustomize.py").write_text(note)
+    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    fleet = WorkerFleet(2, lambda number, _lifeline: waiting(number), environ)
+    async with asyncio.timeout(25):
+        running = asyncio.create_task(fleet.run())
+        await eventually((tmp_path / "starts").exists, within_s=20)
+        signal.raise_signal(signal.SIGINT)
+        code = await running
+
+    assert code == 130
+    assert "did not end well" not in caplog.text
 
 
 @pytest.mark.usefixtures("heard_signals")

@@ -47,8 +47,6 @@ class WorkerFleet:
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._signals = StopSignals()
-        # What children are sent, those too that are still starting.
-        self._stop_signal: int | None = None
         self._exit_code = 0
         self._lifeline, self._held = os.pipe()
 
@@ -88,8 +86,8 @@ class WorkerFleet:
             )  # fmt: skip
             return EXIT_FAILED
         self._children[number] = child
-        if self._stop_signal is not None:
-            _send(child, self._stop_signal)
+        if self._stopping.is_set():
+            _end(child)
         logger.info(
             "worker process %d started (pid %d)", number, child.pid,
             extra={"number": number, "pid": child.pid},
@@ -120,21 +118,20 @@ class WorkerFleet:
 
     def _hear(self, number: int) -> None:
         # Echoes, too: each child tells them from a second signal by itself.
-        self._forward(number)
+        self._forward()
         if self._signals.note(number) == "at_once":
             # A child that heard the first one late takes this one for its echo.
-            asyncio.get_running_loop().call_later(ECHO_S, self._forward, number)
+            asyncio.get_running_loop().call_later(ECHO_S, self._forward)
 
-    def _forward(self, number: int) -> None:
-        self._stop_signal = number
+    def _forward(self) -> None:
         self._stopping.set()
         for child in self._children.values():
-            _send(child, number)
+            _end(child)
 
     def _give_up(self, exit_code: int) -> None:
         # It said why, and would say so again for ever.
         self._exit_code = exit_code
-        self._forward(signal.SIGTERM)
+        self._forward()
 
     def _note_end(self, exit_code: int) -> None:
         # A child that was still starting knows no signals yet, and held nothing.
@@ -147,11 +144,13 @@ class WorkerFleet:
             self._exit_code = self._exit_code or EXIT_FAILED
 
 
-def _send(child: asyncio.subprocess.Process, number: int) -> None:
+def _end(child: asyncio.subprocess.Process) -> None:
     """Pass a signal on; a child that has just ended must not keep it from the next one.
 
-    Not by the child's own method: that one reaps who is dead, and the exit code is lost.
+    Always SIGTERM: an interpreter that is still starting ends at an interrupt with a traceback and
+    code 1, as if it had failed. Not by the child's own method: that one reaps who is dead, and the
+    exit code is lost.
     """
     if child.returncode is None:
         with suppress(ProcessLookupError):
-            os.kill(child.pid, number)
+            os.kill(child.pid, signal.SIGTERM)
