@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from chasquimq import BackoffSpec, Queue, RepeatPattern, Upkeep, Worker
+from chasquimq import BackoffSpec, Queue, RepeatPattern, Upkeep, Worker, store
 from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net import rights
@@ -20,7 +20,7 @@ from security.test_least_privilege import EVERYWHERE, MANY_SET, NEWER, PAGE, REM
 from support.waiting import eventually
 from support.workers import RunningWorker
 
-SCRIPTS = sorted((Path(rights.__file__).parent / "scripts").glob("*.lua"))
+SCRIPTS = sorted((Path(store.__file__).parent / "scripts").glob("*.lua"))
 ROLES = [one for one in vars(rights).values() if isinstance(one, rights.Role)]
 ROLES += rights.PRODUCER.values()
 DIALLING = ["client|setinfo", "client|setname"]
