@@ -316,7 +316,9 @@ def _leaves() -> list[tuple[str, click.Command]]:
     for name in COMMANDS.keys() - {"pipeline", "spark"}:
         command = load_command(COMMANDS[name].target)
         if isinstance(command, click.Group):
-            found += [(f"{name} {sub}", one) for sub, one in command.commands.items()]
+            ctx = click.Context(command)
+            subs = [(sub, command.get_command(ctx, sub)) for sub in command.list_commands(ctx)]
+            found += [(f"{name} {sub}", one) for sub, one in subs if one is not None]
         else:
             found.append((name, command))
     return found

@@ -26,10 +26,16 @@ def leaves() -> list[tuple[str, str, click.Command]]:
     for name in sorted(COMMANDS):
         command = load_command(COMMANDS[name].target)
         if isinstance(command, click.Group):
-            found += [(name, f"{name} {sub}", one) for sub, one in command.commands.items()]
+            found += [(name, f"{name} {sub}", one) for sub, one in commands_of(command)]
         else:
             found.append((name, name, command))
     return found
+
+
+def commands_of(group: click.Group) -> list[tuple[str, click.Command]]:
+    ctx = click.Context(group)
+    found = [(name, group.get_command(ctx, name)) for name in group.list_commands(ctx)]
+    return [(name, command) for name, command in found if command is not None]
 
 
 def section(name: str) -> str:

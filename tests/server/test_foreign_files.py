@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.demo import tables as demo_tables
+from chasquimq.cli.demo import report as demo_tables
 from chasquimq.errors import SettingsError
 from chasquimq.server import ProjectServer, find_server
 from chasquimq.server.files import project_socket_path

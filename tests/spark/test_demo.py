@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.demo.jobs import DemoCounts
-from chasquimq.cli.demo.tables import differences
+from chasquimq.cli.demo.report import differences
+from chasquimq.cli.demo.stages import DemoCounts
 from chasquimq.spark.report.shape import Column, Grid, Report, Section
 
 SOURCES = Path(__file__).parents[2] / "src"

@@ -1,1 +1,1 @@
-"""The `chasqui` command: one file a command, each imported only when it runs."""
+"""Runs the `chasqui` command; each subcommand is imported only when it runs."""

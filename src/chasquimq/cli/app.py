@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -27,6 +27,7 @@ from chasquimq.errors import EXIT_FAILED, ChasquiError, NotSupportedError, Serve
 PROGRAM = "chasqui"
 EXIT_BROKEN_PIPE = 141
 COMPLETION_VARIABLE = "_CHASQUI_COMPLETE"
+SHELLS = ("bash", "zsh", "fish")
 
 
 # Of these a stream says no more than that; files are written by those who name them.
@@ -48,13 +49,11 @@ class LazyCommand(NamedTuple):
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
-    "add": LazyCommand("chasquimq.cli.commands.add:add", "Add a job."),
+    "add": LazyCommand("chasquimq.cli.commands.job:add", "Add a job."),
     "bench": LazyCommand(
         "chasquimq.cli.commands.bench:bench", "Measure this queue beside its peers."
     ),
-    "completion": LazyCommand(
-        "chasquimq.cli.commands.completion:completion", "Teach your shell these commands."
-    ),
+    "completion": LazyCommand("chasquimq.cli.app:completion", "Teach your shell these commands."),
     "delayed": LazyCommand(
         "chasquimq.cli.commands.delayed:delayed", "List or cancel delayed jobs."
     ),
@@ -64,16 +63,16 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "demo": LazyCommand(
         "chasquimq.cli.demo.command:demo", "Watch jobs run, with nothing to set up."
     ),
-    "dlq": LazyCommand(
-        "chasquimq.cli.dlq.commands:dlq", "Look at dead jobs, replay, edit or purge them."
-    ),
+    "dlq": LazyCommand("chasquimq.cli.dlq:dlq", "Look at dead jobs, replay, edit or purge them."),
     "doctor": LazyCommand(
         "chasquimq.cli.commands.doctor:doctor", "Find what is wrong, and what to do."
     ),
     "events": LazyCommand(
         "chasquimq.cli.commands.events:events", "Follow what happens on a queue."
     ),
-    "group": LazyCommand("chasquimq.cli.commands.group:group", "List or remove consumer groups."),
+    "group": LazyCommand(
+        "chasquimq.cli.commands.consumers:group", "List or remove consumer groups."
+    ),
     "inspect": LazyCommand(
         "chasquimq.cli.commands.inspect:inspect", "Show how much of a queue is where."
     ),
@@ -82,7 +81,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "chasquimq.cli.commands.metrics:metrics", "Print or serve depths for Prometheus."
     ),
     "pipeline": LazyCommand(
-        "chasquimq.cli.pipeline.commands:pipeline", "Keep a history in tables, and ask them."
+        "chasquimq.cli.pipeline:pipeline", "Keep a history in tables, and ask them."
     ),
     "queues": LazyCommand("chasquimq.cli.commands.inspect:queues", "List all queues."),
     "repeatable": LazyCommand(
@@ -91,17 +90,17 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "server": LazyCommand(
         "chasquimq.cli.commands.server:server", "Start, stop or show a server of your own."
     ),
-    "spark": LazyCommand(
-        "chasquimq.cli.spark.commands:spark", "Fill queues from tables with Spark."
-    ),
+    "spark": LazyCommand("chasquimq.cli.spark:spark", "Fill queues from tables with Spark."),
     "upkeep": LazyCommand(
         "chasquimq.cli.commands.upkeep:upkeep", "Promote and fire jobs where no worker runs."
     ),
-    "watch": LazyCommand("chasquimq.cli.commands.watch:watch", "Watch a queue change."),
+    "watch": LazyCommand("chasquimq.cli.commands.inspect:watch", "Watch a queue change."),
     "worker": LazyCommand(
         "chasquimq.cli.worker.command:worker", "Run jobs with a handler of yours."
     ),
-    "workers": LazyCommand("chasquimq.cli.commands.workers:workers", "List who works on a queue."),
+    "workers": LazyCommand(
+        "chasquimq.cli.commands.consumers:workers", "List who works on a queue."
+    ),
 }
 
 
@@ -115,7 +114,9 @@ class Group(click.Group):
 class LazyGroup(Group):
     """A group whose commands are imported when they are called, not when they are listed."""
 
-    lazy: Mapping[str, LazyCommand] = COMMANDS
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self.lazy)
@@ -190,6 +191,7 @@ def show_version(ctx: click.Context, _option: click.Parameter, is_wanted: bool) 
 @click.command(
     PROGRAM,
     cls=LazyGroup,
+    lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. --redis-url, "
@@ -207,6 +209,24 @@ def show_version(ctx: click.Context, _option: click.Parameter, is_wanted: bool) 
 )
 def chasqui() -> None:
     """Run and look after job queues on Redis or Valkey."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that completes commands and options in SHELL.
+
+    \b
+    bash: eval "$(chasqui completion bash)"
+    zsh:  eval "$(chasqui completion zsh)"
+    fish: chasqui completion fish > ~/.config/fish/completions/chasqui.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "the choice offers only shells that are known"
+    script = kind(chasqui, {}, PROGRAM, COMPLETION_VARIABLE)
+    click.echo(script.source_template % script.source_vars())
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Options and arguments that many commands share, spelled once."""
+"""Defines the options that many commands share, and opens the queue that they name."""
 
 from __future__ import annotations
 
@@ -86,6 +86,16 @@ count_option = click.option(
 name_option = click.option("--name", help="Only jobs of this name.")
 reason_option = click.option("--reason", help="Only entries with this reason.")
 fingerprint_option = click.option("--fingerprint", help="Only entries with this fingerprint.")
+ids_option = click.option(
+    "--id", "ids", multiple=True, metavar="DLQ_ID", help="Only this entry; may be given twice."
+)
+
+
+def filter_options(command: Command) -> Command:
+    """Which dead jobs are meant; filters that are given together must all match."""
+    for option in (fingerprint_option, reason_option, name_option):
+        command = option(command)
+    return command
 
 
 def limit_option(

@@ -1,4 +1,4 @@
-"""Where a command listens for scrapers and probes, and what it says when it cannot."""
+"""Listens for scrapers and probes, and says why where it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a command that runs for long: a line each on stderr, for people or for programs."""
+"""Writes the log of a command that runs for long: a line each on stderr, as text or as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The signals that end a command which runs for long, and the exit code that they leave."""
+"""Hears the signals that end a command which runs for long, and says which exit code they leave."""
 
 from __future__ import annotations
 

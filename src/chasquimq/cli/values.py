@@ -1,4 +1,4 @@
-"""Numbers as options take them; what is none is refused in plain words."""
+"""Reads numbers, durations and moments as options take them, and shows them to people."""
 
 from __future__ import annotations
 

@@ -13,10 +13,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chasquimq.cli.demo.jobs import HANDLERS, DemoCounts, demo_jobs
-from chasquimq.cli.demo.report import DemoReport, Throughput, print_report, report_facts
-from chasquimq.cli.demo.stages import ADDED_COUNT, demonstrate_later, demonstrate_takeover
-from chasquimq.cli.demo.tables import print_next_steps
+from chasquimq.cli.demo.report import (
+    DemoReport,
+    Throughput,
+    print_next_steps,
+    print_report,
+    report_facts,
+)
+from chasquimq.cli.demo.stages import (
+    ADDED_COUNT,
+    HANDLERS,
+    DemoCounts,
+    demo_jobs,
+    demonstrate_later,
+    demonstrate_takeover,
+)
 from chasquimq.cli.interrupts import cancelled_by_interrupt
 from chasquimq.cli.output.progress import behind_bar, progress_bar
 from chasquimq.cli.output.render import emit_json, talk
@@ -24,7 +35,7 @@ from chasquimq.cli.signals import ended_like_an_interrupt
 from chasquimq.errors import ServerUnreachable, StoreError
 
 if TYPE_CHECKING:
-    from chasquimq.cli.demo.tables import Tables
+    from chasquimq.cli.demo.report import Tables
     from chasquimq.queue.queue import Queue
 
 QUEUE_NAME = "demo"
@@ -94,7 +105,7 @@ def _has_spark() -> bool:
 
 
 def _tables(url: str, report: DemoReport, *, as_json: bool) -> Tables:
-    from chasquimq.cli.demo.tables import demonstrate_tables, print_tables
+    from chasquimq.cli.demo.report import demonstrate_tables, print_tables
 
     tables = demonstrate_tables(url, QUEUE_NAME, report.tallies)
     if not as_json:
@@ -103,7 +114,7 @@ def _tables(url: str, report: DemoReport, *, as_json: bool) -> Tables:
 
 
 def _print_json(report: DemoReport, tables: Tables | None) -> None:
-    from chasquimq.cli.demo.tables import tables_facts
+    from chasquimq.cli.demo.report import tables_facts
 
     emit_json(report_facts(report) | {"tables": tables and tables_facts(tables)})
 

@@ -1,4 +1,4 @@
-"""Changes the data of one dead job and sends it back: shows the difference first."""
+"""Changes one dead job and sends it back, or deletes dead jobs for good."""
 
 from __future__ import annotations
 
@@ -15,13 +15,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from chasquimq.cli.context import Visit, visit
+from chasquimq.cli.commands.job import read_json
+from chasquimq.cli.context import (
+    Visit,
+    filter_options,
+    ids_option,
+    json_option,
+    queue_argument,
+    redis_url_option,
+    run,
+    running_server,
+    visit,
+    yes_option,
+)
 from chasquimq.cli.dlq.peek import pages
-from chasquimq.cli.dlq.select import Patch, patched
+from chasquimq.cli.dlq.replay import replay_all
+from chasquimq.cli.dlq.replay import show as show_replayed
+from chasquimq.cli.dlq.select import Patch, PatchType, Request, patched
 from chasquimq.cli.output.progress import progress_bar
 from chasquimq.cli.output.prompts import confirm_name
 from chasquimq.cli.output.render import clean, emit_json
-from chasquimq.cli.values import duration_text
+from chasquimq.cli.pipeline.options import lake_option, refuse_named_lake
+from chasquimq.cli.values import DURATION, duration_text
 from chasquimq.errors import EditRefused, SettingsError, StoreError
 from chasquimq.model.json_value import json_value, value_of_json
 
@@ -30,6 +45,59 @@ if TYPE_CHECKING:
     from chasquimq.queue.queue import Queue
 
 EDITOR_DEFAULT = "vi"
+
+
+@click.command()
+@queue_argument
+@click.argument("job", metavar="ID")
+@click.option(
+    "--set",
+    "patches",
+    type=PatchType(),
+    multiple=True,
+    help="Change a part of the data, such as $.to=ana@example.org; may be given twice.",
+)
+@click.option("--data", metavar="JSON|-|@FILE", help="Replace all of the data.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only show the difference.")
+@lake_option
+@yes_option
+@redis_url_option
+@json_option
+def edit(
+    *,
+    queue: str,
+    job: str,
+    patches: tuple[Patch, ...],
+    data: str | None,
+    is_dry: bool,
+    lake: Path,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+) -> None:
+    """Change the data of one dead job of QUEUE and send it back to its workers.
+
+    ID is its job id, or its DLQ id. Without --set and --data the data is opened in the editor
+    of VISUAL or EDITOR. The difference is shown first, and asked about unless --yes is given.
+    """
+    if patches and data is not None:
+        raise click.UsageError("--set changes a part and --data replaces all; give one")
+    refuse_named_lake(lake)
+    value = None if data is None else value_of_json(read_json(data))
+    url = running_server(redis_url)
+    found = run(_find_data(queue, url, job))
+    if patches:
+        found = _with_patches(found, patches)
+    else:
+        found = _with_editor(found) if data is None else found._replace(after=value)
+    _refuse_no_change(found)
+    if not as_json:
+        _show_difference(found)
+    request = Request(
+        queue=queue, limit=1, ids=(found.dlq_id,), filters={}, patches=(found.patch,),
+        is_dry=is_dry, is_sure=is_sure, max_rate=None,
+    )  # fmt: skip
+    show_replayed(run(replay_all(request, url, lake)), request, as_json)
 
 
 class Edit(NamedTuple):
@@ -46,7 +114,7 @@ class Edit(NamedTuple):
         return Patch("the new data", (), self.after)
 
 
-async def find_data(queue: str, url: str, wanted: str) -> Edit:
+async def _find_data(queue: str, url: str, wanted: str) -> Edit:
     """The dead job of that job id or DLQ id, with its data as it is.
 
     Raises:
@@ -65,7 +133,7 @@ async def find_data(queue: str, url: str, wanted: str) -> Edit:
     return Edit(letter["dlq_id"], contents.job_id, contents.data, contents.data)
 
 
-def with_patches(edit: Edit, patches: Sequence[Patch]) -> Edit:
+def _with_patches(edit: Edit, patches: Sequence[Patch]) -> Edit:
     """The edit with changes made by paths; one that does not fit is wrong."""
     try:
         return edit._replace(after=patched(edit.before, patches))
@@ -74,7 +142,7 @@ def with_patches(edit: Edit, patches: Sequence[Patch]) -> Edit:
         raise SettingsError("set", text, f"a change that fits the data ({refused})") from None
 
 
-def with_editor(edit: Edit) -> Edit:
+def _with_editor(edit: Edit) -> Edit:
     """The edit as a person makes it, in the editor of the environment."""
     if value_of_json(json_value(edit.before)) != edit.before:
         raise StoreError(
@@ -107,14 +175,14 @@ def difference(edit: Edit) -> list[str]:
     ]
 
 
-def refuse_no_change(edit: Edit) -> None:
+def _refuse_no_change(edit: Edit) -> None:
     """Raise where the data would stay as it is: `dlq replay` sends it back so."""
     if edit.after == edit.before and not difference(edit):
         hint = f"chasqui dlq replay --id {edit.dlq_id} sends the job back as it is"
         raise StoreError(f"the edit must change the data, and changes nothing; {hint}")
 
 
-def show_difference(edit: Edit) -> None:
+def _show_difference(edit: Edit) -> None:
     """Print it on stderr: the answer comes later."""
     click.echo("\n".join(difference(edit)), err=True)
 
@@ -159,7 +227,36 @@ def _pretty(value: Any) -> str:
 LOOK_S = 0.25
 
 
-async def purge_all(queue: str, url: str, meant: Mapping[str, Any], is_sure: bool) -> int:
+@click.command()
+@queue_argument
+@ids_option
+@filter_options
+@click.option("--older-than", "older_than_ms", type=DURATION, help="Only what lies there longer.")
+@click.option("--all", "is_all", is_flag=True, help="Every entry; not together with filters.")
+@yes_option
+@redis_url_option
+@json_option
+def purge(
+    queue: str,
+    ids: tuple[str, ...],
+    older_than_ms: int | None,
+    is_all: bool,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Delete dead jobs of QUEUE for good: those that match the filters, or --all.
+
+    Asks for the name of the queue, unless --yes is given.
+    """
+    meant = _filters_of(filters, ids=ids or None, older_than_ms=older_than_ms)
+    if bool(meant) == is_all:
+        raise click.UsageError("say what to delete: either some filters, or --all.")
+    _show_purged(run(_purge_all(queue, running_server(redis_url), meant, is_sure)), as_json)
+
+
+async def _purge_all(queue: str, url: str, meant: Mapping[str, Any], is_sure: bool) -> int:
     """Ask, then delete; without filters every entry is meant."""
     async with visit(queue, url) as seen:
         depth = (await seen.inspector.snapshot(queue)).dlq_depth
@@ -168,7 +265,7 @@ async def purge_all(queue: str, url: str, meant: Mapping[str, Any], is_sure: boo
         return await _purge(seen, queue, depth, meant)
 
 
-def show(removed: int, as_json: bool) -> None:
+def _show_purged(removed: int, as_json: bool) -> None:
     """Print how many are gone."""
     if as_json:
         emit_json({"purged": removed})
@@ -200,3 +297,7 @@ def _filter_text(name: str, value: Any) -> str:
     if name == "older_than_ms":
         return f"an age over {duration_text(value)}"
     return f"{name} {', '.join(value) if name == 'ids' else value}"
+
+
+def _filters_of(filters: dict[str, str | None], **more: Any) -> dict[str, Any]:
+    return {name: value for name, value in {**filters, **more}.items() if value is not None}

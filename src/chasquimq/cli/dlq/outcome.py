@@ -1,4 +1,4 @@
-"""What a replay is about to send and has sent, written beside the tables that will tell the rest."""
+"""Writes down what a replay sends, and tells from the tables what became of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple
 
+import click
 import msgspec
 
+from chasquimq.cli.context import json_option, queue_argument
 from chasquimq.cli.output.render import clean, emit_json, emit_table, talk
+from chasquimq.cli.pipeline.options import READING, lake_option, need
+from chasquimq.cli.values import AT_LEAST_1
 from chasquimq.errors import PreconditionFailed
 from chasquimq.spark.lake.durable import write_durably
 
@@ -25,6 +29,17 @@ _SENT: Final = ".sent"
 _DRAFT: Final = ".draft"
 
 State = Literal["ended", "running", "cut"]
+
+
+@click.command()
+@queue_argument
+@click.option("--last", type=AT_LEAST_1, default=1, show_default=True, help="How many replays.")
+@lake_option
+@json_option
+def outcome(queue: str, last: int, lake: Path, as_json: bool) -> None:
+    """Tell what became of dead jobs of QUEUE that were sent back, from the tables of a lake."""
+    need(READING, "dlq outcome")
+    _show(outcomes(lake, queue, last), queue, as_json)
 
 
 class ReplayRecord(msgspec.Struct, frozen=True):
@@ -266,7 +281,7 @@ def _outcome(seen: Seen, ends: Mapping[str, str]) -> Outcome:
     )
 
 
-def show(found: Sequence[Outcome], queue: str, as_json: bool) -> None:
+def _show(found: Sequence[Outcome], queue: str, as_json: bool) -> None:
     if as_json:
         replays = [msgspec.to_builtins(one) for one in found]
         emit_json({"queue": queue, "replays": replays})

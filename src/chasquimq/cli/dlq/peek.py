@@ -1,4 +1,4 @@
-"""The oldest entries of a DLQ, and all of them by reason and fingerprint."""
+"""Shows the oldest entries of a DLQ, and all of them by reason and fingerprint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from chasquimq.cli.context import visit
+from chasquimq.cli.context import (
+    filter_options,
+    json_option,
+    limit_option,
+    queue_argument,
+    redis_url_option,
+    run,
+    running_server,
+    visit,
+)
 from chasquimq.cli.output.progress import progress_bar
 from chasquimq.cli.output.render import (
     Row,
@@ -49,6 +58,32 @@ _COLUMNS = (
     "dlq id", "job id", "source_id", "name", "reason", "detail", "payload bytes", "data"
 )  # fmt: skip
 _EMPTY = dict.fromkeys(_COLUMNS) | {"dlq id": "(empty)"}
+
+
+@click.command()
+@queue_argument
+@limit_option(20, "How many entries to show, oldest first.")
+@filter_options
+@click.option("--traceback", "has_tracebacks", is_flag=True, help="Show where each of them failed.")
+@redis_url_option
+@json_option
+def peek(
+    queue: str,
+    limit: int,
+    has_tracebacks: bool,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Show the oldest dead jobs of QUEUE, and all of them by reason and fingerprint.
+
+    In JSON each entry has its whole data and its traceback.
+    """
+    peeked = run(peek_at(queue, running_server(redis_url), limit, filters))
+    if as_json:
+        _show_json(peeked)
+    else:
+        _show_tables(peeked, has_tracebacks=has_tracebacks)
 
 
 class DlqGroup(NamedTuple):
@@ -138,7 +173,7 @@ def data_facts(letter: DeadLetter) -> dict[str, Any]:
     return {"data": data, "is_decoded": is_decoded}
 
 
-def show_json(peeked: Peeked) -> None:
+def _show_json(peeked: Peeked) -> None:
     emit_json(
         {
             "queue": peeked.queue,
@@ -151,7 +186,7 @@ def show_json(peeked: Peeked) -> None:
     )
 
 
-def show_tables(peeked: Peeked, *, has_tracebacks: bool = False) -> None:
+def _show_tables(peeked: Peeked, *, has_tracebacks: bool = False) -> None:
     is_narrow = sys.stdout.isatty() and terminal_columns() < _WIDE_COLUMNS
     rows = list(map(_row, peeked.entries)) or [_EMPTY]
     entries = [_without(row, "detail", "data") for row in rows] if is_narrow else rows

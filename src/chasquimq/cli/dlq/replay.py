@@ -1,4 +1,4 @@
-"""Sends dead jobs back: first finds which, then asks, then moves them at the pace asked for."""
+"""Sends dead jobs back: finds which, asks, then moves them at the pace asked for."""
 
 from __future__ import annotations
 
@@ -11,12 +11,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from chasquimq.cli import interrupts
-from chasquimq.cli.context import visit
+from chasquimq.cli.context import (
+    filter_options,
+    ids_option,
+    json_option,
+    queue_argument,
+    redis_url_option,
+    run,
+    running_server,
+    visit,
+    yes_option,
+)
 from chasquimq.cli.dlq.outcome import ReplayRecorder
-from chasquimq.cli.dlq.select import Edits, Request, chosen_ids, refuse_unknown_reason
+from chasquimq.cli.dlq.select import (
+    Edits,
+    Patch,
+    PatchType,
+    Request,
+    chosen_ids,
+    refuse_unknown_reason,
+)
 from chasquimq.cli.output.progress import Advance, behind_bar, progress_bar
 from chasquimq.cli.output.prompts import confirm
 from chasquimq.cli.output.render import clean, emit_json, json_text, talk
+from chasquimq.cli.pipeline.options import FILTERING, lake_option, need, refuse_named_lake
+from chasquimq.cli.values import AT_LEAST_0, RATE
 
 if TYPE_CHECKING:
     from chasquimq.queue.dlq import Replayed
@@ -24,6 +43,68 @@ if TYPE_CHECKING:
 
 CHUNK_MAX = 100
 CHUNK_S = 0.5
+
+
+@click.command()
+@queue_argument
+@click.option(
+    "--limit",
+    type=AT_LEAST_0,
+    help="How many entries to send back at most.  [default: 100; all with --id or --where]",
+)
+@ids_option
+@filter_options
+@click.option("--where", metavar="SQL", help="Only entries that meet this condition.")
+@click.option(
+    "--set",
+    "patches",
+    type=PatchType(),
+    multiple=True,
+    help="Change the data, such as $.to=ana@example.org; may be given twice.",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do where a change does not fit: nothing at all, or leave that entry.",
+)
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only tell what would be sent back.")
+@click.option("--max-rate", type=RATE, help="Jobs per second at most.")
+@lake_option
+@yes_option
+@redis_url_option
+@json_option
+def replay(
+    *,
+    queue: str,
+    limit: int | None,
+    ids: tuple[str, ...],
+    where: str | None,
+    patches: tuple[Patch, ...],
+    on_error: str,
+    is_dry: bool,
+    max_rate: float | None,
+    lake: Path,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Send the oldest dead jobs of QUEUE back to their workers, with all their attempts.
+
+    Asks first, unless --yes is given. Entries that cannot be decoded stay where they are. A
+    condition is SQL about dlq_id, job_id, name, reason, detail, error, traceback, fingerprint,
+    attempt, failed_at, created_at, payload_bytes and data, such as: data->>'$.country' = 'PE'.
+    """
+    refuse_named_lake(lake)
+    if where is not None:
+        need(FILTERING, "--where")
+    request = Request(
+        queue=queue, limit=limit, ids=ids or None, filters=filters, where=where, patches=patches,
+        skips=on_error == "skip", is_dry=is_dry, is_sure=is_sure, max_rate=max_rate,
+    )  # fmt: skip
+    show(run(replay_all(request, running_server(redis_url), lake)), request, as_json)
 
 
 class ReplayResult(NamedTuple):

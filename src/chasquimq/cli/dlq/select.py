@@ -1,4 +1,4 @@
-"""Changes to the data of dead jobs: `$.to[0].name=Ana`, read once and made in each job."""
+"""Chooses dead jobs by a condition, and makes the changes that were asked for in their data."""
 
 from __future__ import annotations
 

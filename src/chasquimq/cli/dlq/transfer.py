@@ -1,4 +1,4 @@
-"""Writes dead jobs as JSON lines that a program can read, and a person too."""
+"""Writes dead jobs as JSON lines, and adds those of such a file to a queue again."""
 
 from __future__ import annotations
 
@@ -12,18 +12,52 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
-from chasquimq.cli.context import visit
+from chasquimq.cli.context import (
+    any_server,
+    filter_options,
+    json_option,
+    queue_argument,
+    redis_url_option,
+    run,
+    running_server,
+    visit,
+    yes_option,
+)
 from chasquimq.cli.dlq.peek import Filters, data_facts, entry_facts, pages
 from chasquimq.cli.files import whole_file
 from chasquimq.cli.output.progress import progress_bar
 from chasquimq.cli.output.prompts import confirm
 from chasquimq.cli.output.render import clean, emit_json, json_text
+from chasquimq.cli.values import AT_LEAST_0
 from chasquimq.errors import ChasquiError, SettingsError, StoreError
 
 if TYPE_CHECKING:
     from chasquimq.queue.dlq import DeadLetter
 
 Write = Callable[[str], None]
+
+
+@click.command()
+@queue_argument
+@filter_options
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write to this file.  [default: stdout]",
+)
+@click.option("--limit", type=AT_LEAST_0, help="How many entries at most.")
+@redis_url_option
+@click.option("--json", "as_json", is_flag=True, help="Taken for granted: lines are JSON anyway.")
+def export(
+    queue: str,
+    output: Path | None,
+    limit: int | None,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Write the dead jobs of QUEUE as JSON lines, with their data decoded where possible."""
+    run(export_all(queue, running_server(redis_url), filters, limit, output))
 
 
 async def export_all(
@@ -79,6 +113,35 @@ _FIELDS = (
 )  # fmt: skip
 
 
+@click.command("import")
+@queue_argument
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--as-jobs", is_flag=True, help="Not as dead jobs: let workers run them.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only check the file.")
+@yes_option
+@redis_url_option
+@json_option
+def import_(
+    *,
+    queue: str,
+    file: Path,
+    as_jobs: bool,
+    is_dry: bool,
+    is_sure: bool,
+    redis_url: str | None,
+    as_json: bool,
+) -> None:
+    """Add the dead jobs of FILE, which `dlq export` wrote, to QUEUE, byte for byte.
+
+    Every line is checked before the first is added. A job that is still in the DLQ, or was
+    imported in the last 24 hours, is not added again, so it may be repeated. Asks first, unless
+    --yes is given.
+    """
+    url = any_server(redis_url)
+    done = run(import_all(queue, url, file, as_jobs=as_jobs, is_dry=is_dry, is_sure=is_sure))
+    _show_import(done, is_dry=is_dry, as_jobs=as_jobs, as_json=as_json)
+
+
 class Import(NamedTuple):
     """What became of a file; `known` lines were imported before, or are still in the DLQ."""
 
@@ -109,7 +172,7 @@ async def import_all(
     return Import(count, added, known)
 
 
-def show(done: Import, *, is_dry: bool, as_jobs: bool, as_json: bool) -> None:
+def _show_import(done: Import, *, is_dry: bool, as_jobs: bool, as_json: bool) -> None:
     """Print what happened, or would."""
     if as_json:
         emit_json({**done._asdict(), "dry_run": is_dry, "as_jobs": as_jobs})

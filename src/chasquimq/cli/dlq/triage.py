@@ -1,4 +1,4 @@
-"""Dead jobs by what went wrong: how many, since when, and what they cost."""
+"""Shows dead jobs by what went wrong: how many, since when, and what they cost."""
 
 from __future__ import annotations
 
@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.context import visit
+from chasquimq.cli.context import (
+    filter_options,
+    json_option,
+    limit_option,
+    queue_argument,
+    redis_url_option,
+    run,
+    running_server,
+    visit,
+)
 from chasquimq.cli.dlq.peek import Filters, pages
 from chasquimq.cli.dlq.select import refuse_unknown_reason
 from chasquimq.cli.output.progress import progress_bar
 from chasquimq.cli.output.render import clean, emit_json, emit_table, mask_secrets, talk
 from chasquimq.cli.output.tables import terminal_columns, wrapped
+from chasquimq.cli.pipeline.options import lake_option, refuse_named_lake
+from chasquimq.cli.values import AT_LEAST_1
 from chasquimq.errors import ChasquiError
 from chasquimq.model.retry import fingerprint
 
@@ -29,6 +40,30 @@ NAMES_SHOWN_MAX = 3
 _WIDE_COLUMNS = 160
 # What a replay sends back where it is not told how many.
 REPLAYED_MAX = 100
+
+
+@click.command()
+@queue_argument
+@limit_option(20, "How many kinds to show, the most frequent first.", least=AT_LEAST_1)
+@filter_options
+@lake_option
+@redis_url_option
+@json_option
+def triage(
+    queue: str,
+    limit: int,
+    lake: Path,
+    redis_url: str | None,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
+    """Show all dead jobs of QUEUE by what went wrong: how many, since when, at what cost.
+
+    How long their attempts ran is known where a pipeline fills the lake.
+    """
+    refuse_named_lake(lake)
+    kinds = run(triage_all(queue, running_server(redis_url), filters, lake))
+    _show(kinds, queue, limit, as_json)
 
 
 @dataclass
@@ -57,7 +92,7 @@ class FailureKind:
         self.error = self.error or letter["error"] or letter["detail"]
 
 
-async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[FailureKind]:
+async def triage_all(queue: str, url: str, filters: Filters, lake: Path) -> list[FailureKind]:
     """Every dead job by its fingerprint, the most frequent first."""
     kinds: dict[str, FailureKind] = {}
     async with visit(queue, url) as seen:
@@ -78,7 +113,7 @@ async def triage(queue: str, url: str, filters: Filters, lake: Path) -> list[Fai
     return sorted(kinds.values(), key=lambda kind: (-kind.jobs, kind.fingerprint))
 
 
-def show(kinds: list[FailureKind], queue: str, limit: int, as_json: bool) -> None:
+def _show(kinds: list[FailureKind], queue: str, limit: int, as_json: bool) -> None:
     if as_json:
         emit_json({"queue": queue, "kinds": [_facts(kind) for kind in kinds[:limit]]})
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.core import ParameterSource
 
 from chasquimq.cli.context import possible_queue, run, unknown_queue
 from chasquimq.cli.output.progress import Update, working
@@ -185,6 +186,17 @@ def need(modules: Sequence[str], what: str = "the pipeline") -> None:
             f"{what} needs {' and '.join(missing)}, not installed here; "
             f"pip install 'chasquimq-py[{_smallest_extra(modules)}]'"
         )
+
+
+def refuse_named_lake(lake: Path) -> None:
+    """Refuse a lake that was named and has no tables; without the usual one a command tells less."""
+    source = click.get_current_context().get_parameter_source("lake")
+    if source is not ParameterSource.COMMANDLINE:
+        return
+    need(READING, "--lake")
+    from chasquimq.spark.query.queries import refuse_empty
+
+    refuse_empty(lake)
 
 
 def _smallest_extra(modules: Sequence[str]) -> str:

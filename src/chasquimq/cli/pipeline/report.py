@@ -1,24 +1,25 @@
-"""A report on a terminal or in a pipe: the sentences and the tables of its page."""
+"""Answers from the tables: a report as a page and as text, or one SELECT."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import sys
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from chasquimq.cli.context import json_option
+from chasquimq.cli.context import json_option, limit_option
 from chasquimq.cli.files import whole_file
 from chasquimq.cli.output.progress import working
-from chasquimq.cli.output.render import clean, emit_json, emit_table
-from chasquimq.cli.pipeline.options import DRAWING, lake_option, need, queues_option
+from chasquimq.cli.output.render import clean, emit_json, emit_table, talk
+from chasquimq.cli.pipeline.options import DRAWING, READING, lake_option, need, queues_option
 from chasquimq.cli.values import DURATION
 from chasquimq.errors import PreconditionFailed
 from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
-    from chasquimq.spark.query.queries import Answers
+    from chasquimq.spark.query.queries import Answer, Answers
     from chasquimq.spark.report.shape import Grid, Report, Section
 
 # Columns that a narrow terminal may do without, the first first.
@@ -185,3 +186,45 @@ def _put(path: Path, page: str) -> None:
         raise PreconditionFailed(
             "output", str(path), "a file that can be written", hint=str(refused.strerror)
         ) from refused
+
+
+ROWS_DEFAULT = 1_000
+
+
+@click.command()
+@click.argument("question", metavar="SELECT|-")
+@limit_option(ROWS_DEFAULT, "Rows to show, at most.")
+@lake_option
+@json_option
+def sql(question: str, limit: int, lake: Path, as_json: bool) -> None:
+    """Answer one SELECT from the tables; - reads it from stdin.
+
+    Rows of one key are merged already, so sums are right while the pipeline runs. Nothing is
+    written, and no Java is needed.
+    """
+    need(READING)
+    from chasquimq.spark.query.queries import Answers
+
+    text = sys.stdin.read() if question == "-" else question
+    with Answers(lake) as answers:
+        answer = answers.sql(text, rows_max=limit)
+    if as_json:
+        emit_json([json_value(row) for row in answer.dicts()])
+    elif answer.rows:
+        emit_table(_rows(answer))
+    else:
+        talk("no rows")
+    if answer.is_cut:
+        talk(f"the first {limit:,} rows; --limit shows more")
+
+
+def _rows(answer: Answer) -> list[dict[str, Any]]:
+    return [{name: _cell(value) for name, value in row.items()} for row in answer.dicts()]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    if isinstance(value, datetime | date):
+        return str(value).removesuffix("+00:00")
+    return f"{value:g}" if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""`chasqui pipeline run` and `once`: carry the history of queues into tables."""
+"""Carries the history of queues into tables: for ever, once, a day again; and keeps them small."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import signal
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from chasquimq.cli.context import json_option, redis_url_option, running_server
 from chasquimq.cli.logs import start_logging
 from chasquimq.cli.output.progress import working
-from chasquimq.cli.output.render import talk
+from chasquimq.cli.output.render import emit_json, emit_table, talk
 from chasquimq.cli.pipeline.options import (
+    READING,
     RUNNING,
     BatchTeller,
     channel_option,
@@ -32,10 +34,13 @@ from chasquimq.cli.pipeline.options import (
     unknown_queues,
 )
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of, told_exit_code
+from chasquimq.errors import PreconditionFailed
 from chasquimq.model.stop_signals import StopSignals
 from chasquimq.spark.pipeline.settings import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
+    from chasquimq.spark.lake.compaction import Compacted
+    from chasquimq.spark.lake.maintenance import Tidied
     from chasquimq.spark.pipeline.settings import PipelineRun, PipelineSettings
 
 rows_option = click.option(
@@ -147,6 +152,97 @@ def once(
         teller = BatchTeller(say, as_json=False)
         done = Pipeline(session, settings).once(None if as_json else teller.note)
     sum_up(done, as_json=as_json)
+
+
+@click.command()
+@click.argument("day", metavar="DAY", type=click.DateTime(["%Y-%m-%d"]))
+@lake_option
+@slo_option
+@master_option
+@conf_option
+@json_option
+def backfill(
+    day: Any,
+    lake: Path,
+    slo: Mapping[str, int],
+    master: str,
+    conf: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Make the silver and gold rows of DAY again from bronze, after a target or rule changed."""
+    need(RUNNING)
+    chosen = cast("date", day.date())
+    _refuse_absent_day(lake, chosen)
+    settings = _day_settings(lake, slo)
+    from chasquimq.spark.lake.checkpoints import reserved
+
+    with (
+        ended_like_an_interrupt(),
+        reserved(lake),
+        spark_session(master, conf) as session,
+        working("making the day again"),
+    ):
+        from chasquimq.spark.pipeline.pipeline import Pipeline
+
+        done = Pipeline(session, settings).backfill(chosen)
+    sum_up(done, as_json=as_json)
+
+
+def _refuse_absent_day(path: Path, day: date) -> None:
+    from chasquimq.spark.lake.lake import Lake
+    from chasquimq.spark.query.queries import refuse_empty
+
+    refuse_empty(path)
+    lake = Lake(path)
+    days = sorted({*lake.days("bronze_attempts"), *lake.days("bronze_events")})
+    if str(day) not in days:
+        there = f"{days[0]} to {days[-1]}" if days else "none yet"
+        raise PreconditionFailed("day", str(day), f"a day of which bronze has rows ({there})")
+
+
+def _day_settings(lake: Path, slo: Mapping[str, int]) -> PipelineSettings:
+    """A day is made again without a server; its lake must be writable."""
+    from chasquimq.spark.pipeline.readiness import refuse_unwritable
+    from chasquimq.spark.pipeline.settings import PipelineSettings
+
+    refuse_unwritable(lake)
+    return PipelineSettings(lake=lake, slo=dict(slo))
+
+
+@click.command()
+@lake_option
+@json_option
+def compact(lake: Path, as_json: bool) -> None:
+    """Merge rows of one key for good, join small files, and delete what was replaced a day ago.
+
+    A pipeline that runs does all this by itself, and keeps others from it meanwhile.
+    """
+    need(READING)
+    with working("compacting"):
+        done, deleted = _tidied(lake)
+    if as_json:
+        tables = [_facts(one) for one in done]
+        emit_json({"tables": tables, "deleted_files": len(deleted)})
+        return
+    emit_table([_facts(one) for one in done])
+    talk(f"{len(deleted):,} files deleted" if done or deleted else "nothing to do")
+
+
+def _tidied(path: Path) -> Tidied:
+    from chasquimq.spark.lake.lake import Lake
+    from chasquimq.spark.lake.maintenance import tidy
+    from chasquimq.spark.query.queries import refuse_empty
+
+    refuse_empty(path)
+    return tidy(Lake(path))
+
+
+def _facts(one: Compacted) -> dict[str, str | int]:
+    return {
+        "table": one.table,
+        "files_before": one.files_before,
+        "files_after": one.files_after,
+    }
 
 
 def _follow(

@@ -28,7 +28,7 @@ from chasquimq.cli.output.render import clean, emit_json, emit_json_line, talk
 from chasquimq.cli.pipeline.options import DEFAULT_MASTER, conf_option, need, spark_session
 from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
 from chasquimq.cli.values import AT_LEAST_1, DURATION, WholeNumber
-from chasquimq.cli.worker.target import (
+from chasquimq.cli.worker.run import (
     is_worker,
     load_target,
     refusal,

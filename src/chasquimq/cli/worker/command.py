@@ -37,7 +37,7 @@ from chasquimq.cli.values import (
     patience_words,
 )
 from chasquimq.cli.worker.fleet import EXIT_GROUP_CONFLICT
-from chasquimq.cli.worker.target import failure_text
+from chasquimq.cli.worker.run import failure_text
 from chasquimq.errors import ChasquiError, ConnectionLost, GroupConflict
 from chasquimq.model.log import get_logger
 from chasquimq.telemetry.tracing import flush_spans
