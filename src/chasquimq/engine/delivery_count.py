@@ -130,7 +130,7 @@ class Requeue:
         """Give back what has not started here, charged with earlier deliveries only."""
         await self.give([(delivery.key, delivery.earlier) for delivery in deliveries])
 
-    async def give_unseen(self) -> None:
+    async def requeue_unseen(self) -> None:
         """Give back what an answer brought that never arrived; it would be ours for a whole lease."""
         self._store.has_gap = False
         held = set(self._in_flight.keys())

@@ -28,7 +28,7 @@ class EventPublisher(Listener):
         self._store = store
         self._tells_starts = tells_starts
         self._starting: list[Delivery] = []
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
         self._soon = asyncio.get_running_loop().call_soon
 
     def started(self, delivery: Delivery) -> None:
@@ -68,5 +68,5 @@ class EventPublisher(Listener):
         try:
             write(*about)
         except Exception:
-            if self._pace.allows():
+            if self._throttle.allows():
                 logger.exception("events could not be written, and are left out")

@@ -337,14 +337,14 @@ class UnknownNameLog:
     def __init__(self, policy: RetryPolicy, queue: str) -> None:
         self._policy = policy
         self._queue = queue
-        self._paces: dict[str, LogThrottle] = {}
+        self._throttles: dict[str, LogThrottle] = {}
 
     def note(
         self, delivery: Delivery, handlers: Sequence[str], failure: Failure, now_ms: float
     ) -> None:
         """Log that a job is put back, unless one of its name was logged a moment ago."""
-        pace = self._pace_of(delivery.name)
-        if pace is None or not pace.allows():
+        throttle = self._throttle_of(delivery.name)
+        if throttle is None or not throttle.allows():
             return
         left_ms = unknown_since_ms(delivery, now_ms) + self._policy.unknown_name_for_ms - now_ms
         logger.warning(
@@ -355,16 +355,16 @@ class UnknownNameLog:
             self._policy.unknown_name_retry_ms / 1000, _utc(now_ms + left_ms), left_ms / 1000,
             extra={
                 "job_name": delivery.name, "job_id": delivery.job_id,
-                "not_logged": pace.take_held_back(),
+                "not_logged": throttle.take_held_back(),
             },
         )  # fmt: skip
 
-    def _pace_of(self, name: str) -> LogThrottle | None:
+    def _throttle_of(self, name: str) -> LogThrottle | None:
         """When this name may be logged again; None: there are too many names to log them all."""
-        pace = self._paces.get(name)
-        if pace is None and len(self._paces) < _NAMES_MAX:
-            pace = self._paces[name] = LogThrottle()
-        return pace
+        throttle = self._throttles.get(name)
+        if throttle is None and len(self._throttles) < _NAMES_MAX:
+            throttle = self._throttles[name] = LogThrottle()
+        return throttle
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -245,7 +245,7 @@ class StallDetector:
         self._beat_ns = time.monotonic_ns()
         self._woke_ns = 0
         self._ticker = Ticker()
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
 
     @property
     def is_still(self) -> bool:
@@ -281,13 +281,13 @@ class StallDetector:
 
     def _check_block(self, beat_ns: int) -> None:
         blocked_ns = time.monotonic_ns() - beat_ns
-        if blocked_ns < _BLOCKED_NS or not self._pace.allows():
+        if blocked_ns < _BLOCKED_NS or not self._throttle.allows():
             return
         jobs = self._in_flight.ran_through(beat_ns)
         logger.warning(
             "the event loop was blocked for %.1f s while %s ran; %s%s",
             blocked_ns / 1e9, _named(jobs), _ADVICE if jobs else _OTHER_ADVICE,
-            self._pace.held_back_text(),
+            self._throttle.held_back_text(),
         )  # fmt: skip
 
 

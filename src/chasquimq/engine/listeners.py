@@ -54,7 +54,7 @@ class CompositeListener(Listener):
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._hearers = {one: _hearers(listeners, one) for one in _HAPPENINGS}
         # One for each listener and kind of error.
-        self._paces: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
+        self._throttles: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
 
     def started(self, delivery: Delivery) -> None:
         self._tell("started", delivery)
@@ -91,11 +91,11 @@ class CompositeListener(Listener):
 
     def _note(self, hear: Hear, error: BaseException) -> None:
         name = hear.__qualname__
-        pace = self._paces[name, describe(error).error_type]
-        if pace.allows():
+        throttle = self._throttles[name, describe(error).error_type]
+        if throttle.allows():
             logger.error(
                 "the listener %s raised and missed some jobs%s",
-                name, pace.held_back_text(), exc_info=error, extra={"listener": name},
+                name, throttle.held_back_text(), exc_info=error, extra={"listener": name},
             )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ class Reader:
             await self._in_flight.wait_for_room()
             return
         if self._store.has_gap:
-            await self._requeue.give_unseen()
+            await self._requeue.requeue_unseen()
         asked_ns = time.monotonic_ns()
         batch = await self._ask(room)
         self._is_idle = not batch.size

@@ -91,7 +91,7 @@ class Supervisor:
         self._kept_names: set[str] | None = None
         self._troubles: dict[str, _Trouble] = {}
         # One for each loop and kind of bug; the kind is empty for what the server answered.
-        self._paces: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
+        self._throttles: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
 
     @property
     def loops_down(self) -> dict[str, str]:
@@ -178,7 +178,7 @@ class Supervisor:
 
     def _tell_bug(self, name: str, error: BaseException) -> None:
         self._troubles[name].is_told = True
-        if self._paces[name, describe(error).error_type].allows():
+        if self._throttles[name, describe(error).error_type].allows():
             logger.error(
                 "loop %s failed and is started again", name, exc_info=error, extra={"loop": name}
             )
@@ -189,7 +189,7 @@ class Supervisor:
             return
         if trouble.is_told_down:
             logger.info("loop %s is up again", name, extra=_about(name, trouble))
-        elif not trouble.is_told and self._paces[name, ""].allows():
+        elif not trouble.is_told and self._throttles[name, ""].allows():
             logger.warning(
                 "loop %s had failed and is up again: %s", name, trouble.error,
                 extra=_about(name, trouble),

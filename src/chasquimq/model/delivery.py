@@ -25,18 +25,18 @@ class DlqReason(StrEnum):
     EXPIRED = "expired"
 
 
-# What stands before the entry ids of a lane, so that ids of two streams are told apart: an id begins
+# What stands before the entry ids of a lane, so that ids of two streams differ: an id begins
 # with a digit. The queue's own stream is lane 0.
 LANE_MARKS = (b"", b"h", b"x", b"l")
 
 
 def entry_key(lane: int, entry_id: bytes) -> bytes:
-    """What tells an entry from all others of its queue; two streams may hold the same id."""
+    """Return what identifies an entry within its queue; two streams may hold the same id."""
     return LANE_MARKS[lane] + entry_id
 
 
 def lane_and_id(key: bytes) -> tuple[int, bytes]:
-    """Take apart what `entry_key` made."""
+    """Return lane and id of a key that `entry_key` made."""
     mark = key[:1]
     return (0, key) if mark.isdigit() else (LANE_MARKS.index(mark), key[1:])
 
@@ -78,7 +78,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
     @property
     def key(self) -> bytes:
-        """What tells it from all other entries of its queue."""
+        """What identifies it within its queue."""
         return entry_key(self.lane, self.entry_id)
 
     @property

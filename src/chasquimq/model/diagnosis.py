@@ -78,7 +78,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     A `version` of None: this user may not ask, and most of the others mean nothing. An ability
     of None: this user may not try. `clock_ahead_ms` is how far the server's clock is ahead of
-    ours, `rtt_ms` how long one question took. `saves` tells whether snapshots to disk are
+    ours, `rtt_ms` how long one question took. `saves` says whether snapshots to disk are
     configured.
     """
 

@@ -74,7 +74,7 @@ class DeadLately(msgspec.Struct, frozen=True):
 
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server knows about one queue; None means none, or that nobody leads.
+    """What the server knows about one queue; None means none, or that no process leads.
 
     `repeat_lag_ms` is how late the next repeatable job is. `unique_is_complete` and
     `pending_looked_at` say how far a limited search got.

@@ -241,7 +241,7 @@ class EndListener:
         self._is_refused = False
         self._failures = 0
         self._again_at_s = float("-inf")
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
 
     def start(self) -> None:
         """Listen from now on, if nobody does."""
@@ -305,12 +305,12 @@ class EndListener:
         if error is None:
             return
         self._again_at_s = asyncio.get_running_loop().time() + self._next_pause_s()
-        if self._pace.allows():
+        if self._throttle.allows():
             message = "the events of a queue are not followed for a while, results are polled for"
             logger.error(message, exc_info=error)
 
     def _next_pause_s(self) -> float:
-        """A link that was never open does not pace itself, and each new tail dials anew."""
+        """A link that was never open does not pace itself, and each new reader dials again."""
         self._failures += 1
         return dial_delay_ms(self._failures, random.uniform) / 1000
 

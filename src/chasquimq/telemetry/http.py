@@ -84,7 +84,7 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
         # In the order in which they called.
         self._callers: dict[Caller, None] = {}
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
 
     @property
     def port(self) -> int:
@@ -171,7 +171,7 @@ class MetricsServer:
         try:
             return await self._route(method, path)
         except Exception:  # a page function of the user may raise anything
-            if self._pace.allows():
+            if self._throttle.allows():
                 logger.exception("the page %s could not be made", path, extra={"path": path})
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 

@@ -243,7 +243,7 @@ class CompositeSink(MetricsSink):
         for method_name in RECORD_METHODS:
             methods = [getattr(one, method_name) for one in sinks if listens(one, method_name)]
             if methods:
-                # On the instance, so that what nobody listens to stays a no-op.
+                # On the instance, so that a method without listeners stays a no-op.
                 setattr(self, method_name, methods[0] if len(methods) == 1 else _to_all(methods))
 
 

@@ -22,7 +22,7 @@ DEAD = "dead"
 class StoredOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a job ended; empty and 0 stand for what its writer did not know.
 
-    `has_result` tells an expired result from none. `attempt` counts all runs. `dlq_id` is the
+    `has_result` distinguishes an expired result from none. `attempt` counts all runs. `dlq_id` is the
     entry of a dead job in the DLQ; it begins with the time of death.
     """
 

@@ -45,7 +45,7 @@ class HookCalls:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[JobHook, DeliveredJob]] = deque()
         self._waiting_bytes = 0
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
 
     def start(self, hook: JobHook, job: DeliveredJob) -> None:
         """Call the hook soon; a job never waits for it, and where too many wait it is left out."""
@@ -54,10 +54,10 @@ class HookCalls:
         elif len(self._waiting) < WAITING_MAX and self._waiting_bytes < WAITING_BYTES_MAX:
             self._waiting.append((hook, job))
             self._waiting_bytes += _held_bytes(job)
-        elif self._pace.allows():
+        elif self._throttle.allows():
             logger.warning(
                 "hooks are slower than jobs, and calls are left out%s",
-                self._pace.held_back_text(),
+                self._throttle.held_back_text(),
             )
 
     async def settle(self, deadline_s: Callable[[], float]) -> None:
