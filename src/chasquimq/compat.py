@@ -35,7 +35,6 @@ _BACKOFF_KEYS = ("kind", "delay_ms", "max_delay_ms", "multiplier", "jitter_ms")
 _PATTERN_KEYS = {"cron": ("kind", "expression", "tz"), "every": ("kind", "interval_ms")}
 _POLICY_KEYS = {"fire-all": ("kind", "max_catchup")}
 _BOUNDS = ("limit", "start_after_ms", "end_before_ms")
-_NO_OPTIONS = JobOptions()
 
 
 def job_options(opts: Any) -> tuple[str, JobOptions]:
@@ -261,8 +260,7 @@ class _BytesQueue(Queue):
 
     async def put(self, payload: bytes, name: str, options: JobOptions) -> str:
         """Add a job; its id."""
-        asked = None if options == _NO_OPTIONS else options
-        return (await self._add(name, payload, asked)).id
+        return (await self.add(name, payload, **options.given())).id
 
     async def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
         return [one.result for one in await self._results(job_ids)]

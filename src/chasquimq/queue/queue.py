@@ -181,10 +181,36 @@ class Queue:
         asked = (
             delay_ms, delay, attempts, backoff, job_id, expires_ms, timeout_ms, repeat, missed_fires
         )  # fmt: skip
-        options = None if asked == NO_OPTIONS else JobOptions(*asked)
-        return await self._add(
-            name, data, options, unique_for_ms, on_conflict, durability, add_timeout_ms
-        )
+        options = None
+        if asked != NO_OPTIONS:
+            options = JobOptions(*asked)
+            if options.is_plan:
+                return await self._add_plan(
+                    name, data, options, None, add_timeout_ms,
+                    unique_for_ms=unique_for_ms, durability=durability, on_conflict=on_conflict,
+                )  # fmt: skip
+        now_ms, unique_ms = wall_ms(), self._settings.unique_for_ms
+        if unique_for_ms is not None:
+            unique_ms = duration_ms("unique_for_ms", unique_for_ms)
+        if on_conflict != "keep":
+            _check_on_conflict(on_conflict)
+        store, deadline = self._connections.store(durability), None
+        fresh_id = new_job_id(now_ms)
+        if add_timeout_ms is not None or store.unconfirmed.is_full:
+            own_id = None if options is None else options.job_id
+            deadline = await begin_add(store, add_timeout_ms, [own_id or fresh_id])
+        if options is None:
+            new = self._encoder.plain(name, data, fresh_id, now_ms)
+        else:
+            new = self._encoder.with_options(name, data, options, fresh_id, now_ms)
+        adding = store.add(new, unique_ms, deadline)
+        # The server is at work now, which is the time to make what the caller gets.
+        job = Job(new.job_id, new.name, data, 0, now_ms, self)
+        mark = await adding
+        if mark is not ADDED:
+            _raise_conflicts(on_conflict, [new], [mark])
+            job.is_duplicate = True
+        return job
 
     async def add_unique(
         self,
@@ -211,13 +237,16 @@ class Queue:
         """
         if job_id is None:  # pyright: ignore[reportUnnecessaryComparison]  callers lie
             raise SettingsError("job_id", job_id, "a string that is not blank")
-        # The jobs of a plan have ids of their own.
-        own_id = job_id if repeat is None and missed_fires is None else None
         options = JobOptions(
-            delay_ms, delay, attempts, backoff, own_id, expires_ms, timeout_ms, repeat, missed_fires
+            delay_ms, delay, attempts, backoff, None, expires_ms, timeout_ms, repeat, missed_fires
         )  # fmt: skip
-        return await self._add(
-            name, data, options, unique_for_ms, on_conflict, durability, add_timeout_ms, job_id
+        call: dict[str, Any] = {
+            "unique_for_ms": unique_for_ms, "durability": durability, "on_conflict": on_conflict,
+        }  # fmt: skip
+        if options.is_plan:
+            return await self._add_plan(name, data, options, job_id, add_timeout_ms, **call)
+        return await self.add(
+            name, data, job_id=job_id, add_timeout_ms=add_timeout_ms, **options.given(), **call
         )
 
     async def add_bulk(
@@ -512,46 +541,19 @@ class Queue:
     def _dlq(self) -> Dlq:
         return Dlq(self._store(), self._settings.max_payload_bytes)
 
-    async def _add(
+    async def _add_plan(
         self,
         name: str,
         data: Any,
-        options: JobOptions | None,
-        unique_for_ms: int | None = None,
-        on_conflict: OnConflict = "keep",
-        durability: DurabilityLike | None = None,
-        add_timeout_ms: int | None = None,
-        key: str | None = None,
+        options: JobOptions,
+        key: str | None,
+        add_timeout_ms: int | None,
+        **call: Any,
     ) -> Job:
-        """Add one job; without options it takes the short way. `key` is that of a plan."""
-        if options is not None and options.is_plan:
-            refuse_with_repeat(
-                options, unique_for_ms=unique_for_ms, durability=durability,
-                on_conflict=None if on_conflict == "keep" else on_conflict,
-            )  # fmt: skip
-            return await self._plan(name, data, options, key, None, add_timeout_ms)
-        now_ms, unique_ms = wall_ms(), self._settings.unique_for_ms
-        if unique_for_ms is not None:
-            unique_ms = duration_ms("unique_for_ms", unique_for_ms)
-        if on_conflict != "keep":
-            _check_on_conflict(on_conflict)
-        store, deadline = self._connections.store(durability), None
-        fresh_id = new_job_id(now_ms)
-        if add_timeout_ms is not None or store.unconfirmed.is_full:
-            own_id = None if options is None else options.job_id
-            deadline = await begin_add(store, add_timeout_ms, [own_id or fresh_id])
-        if options is None:
-            new = self._encoder.plain(name, data, fresh_id, now_ms)
-        else:
-            new = self._encoder.with_options(name, data, options, fresh_id, now_ms)
-        adding = store.add(new, unique_ms, deadline)
-        # The server is at work now, which is the time to make what the caller gets.
-        job = Job(new.job_id, new.name, data, 0, now_ms, self)
-        mark = await adding
-        if mark is not ADDED:
-            _raise_conflicts(on_conflict, [new], [mark])
-            job.is_duplicate = True
-        return job
+        """Plan a job that was added with `repeat`; `call` is what else its add was given."""
+        on_conflict = None if call["on_conflict"] == "keep" else call["on_conflict"]
+        refuse_with_repeat(options, **{**call, "on_conflict": on_conflict})
+        return await self._plan(name, data, options, key, None, add_timeout_ms)
 
     def _unique_ms(self, unique_for_ms: int | None) -> int:
         if unique_for_ms is None:
