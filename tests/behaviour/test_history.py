@@ -339,6 +339,25 @@ async def test_a_cut_while_leaving_costs_no_row_and_no_lock(
     assert await raw("EXISTS", raw.keys.promoter_lock, raw.keys.scheduler_lock) == 0
 
 
+async def test_a_slow_way_back_after_a_cut_while_leaving_costs_no_row(
+    queue, url, queue_name, history
+):
+    async with FaultProxy(url) as proxy:
+        worker = Worker(queue_name, handler, redis_url=proxy.url, shutdown_deadline_ms=20_000)
+        running = asyncio.create_task(worker.run())
+        await queue.add_bulk([{"name": "a", "data": 1}] * 5)
+        await eventually(lambda: worker.health().completed == 5)
+        # A new connection needs some answers before it can be used.
+        proxy.latency_s = 0.2
+        proxy.cut()
+        await worker.close()
+        await running
+
+    entries = await history()
+    assert sum(entry.row_count for entry in entries) == 5
+    assert [entry.is_last for entry in entries][-1:] == [True]
+
+
 async def test_rows_of_many_errors_leave_in_entries_of_about_a_megabyte(
     queue, url, queue_name, history, raw
 ):

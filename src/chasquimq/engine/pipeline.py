@@ -235,11 +235,12 @@ class ConsumerPipeline:
         self._has_ended = True
 
     def _patience(self, limit_s: Callable[[], float]) -> Callable[[], float]:
-        """Nothing held and nobody to tell: no reason to wait for a server that is gone."""
-        if self.in_flight.held_count or self.store.is_up:
+        """Without held jobs there is no reason to wait for a server that refuses to be dialled."""
+        if self.in_flight.held_count:
             return limit_s
         soon_s = self._loop.time() + _FLUSH_S
-        return lambda: min(limit_s(), soon_s)
+        # A connection that broke just now is no reason yet: rows of the history wait for the next.
+        return lambda: min(limit_s(), soon_s) if self.store.is_refused else limit_s()
 
     async def _within(self, limit_s: Callable[[], float], step: Coroutine[Any, Any, None]) -> None:
         """Take a step of stopping; the limit may move closer meanwhile."""

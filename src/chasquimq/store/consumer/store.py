@@ -96,6 +96,11 @@ class ConsumerStore:
         return self._reads.is_up and self._writes.is_up
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the last dial of the connection that writes failed."""
+        return self._writes.refusal is not None
+
+    @property
     def is_reading(self) -> bool:
         """Whether an answer to a read may still come."""
         return self._reads.is_up
