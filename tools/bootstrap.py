@@ -148,7 +148,21 @@ def run_tests(args: list[str]) -> int:
     if not 0 < len(failed) <= SECOND_LOOKS_MAX:
         return exit_code
     print("── failed beside others, run again alone:", *failed, sep="\n   ", flush=True)
-    return run_pytest(SECOND_LOOK)
+    exit_code = run_pytest(SECOND_LOOK)
+    tell_second_look(failed, failed_tests() if exit_code else [])
+    return exit_code
+
+
+def tell_second_look(failed: list[str], failed_again: list[str]) -> None:
+    """Name these tests where nobody overlooks them: in the last lines of the run."""
+    passed = [name for name in failed if name not in failed_again]
+    if passed:
+        print(
+            f"── PASSED ONLY ALONE ({len(passed)}): a test must pass beside others, too; find out"
+        )
+        print("── what it waits for, or what it shares with others:", *passed, sep="\n   ")
+    if failed_again:
+        print(f"── FAILED TWICE ({len(failed_again)}):", *failed_again, sep="\n   ", flush=True)
 
 
 def wait_for_children() -> None:

@@ -314,24 +314,38 @@ def test_moody(number):
 
 
 @pytest.mark.parametrize(
-    ("tests", "failures", "exit_code", "runs"),
-    [(1, 0, 0, 1), (5, 1, 0, 2), (1, 2, 1, 2), (6, 1, 1, 1)],
+    ("tests", "failures", "exit_code", "runs", "told"),
+    [
+        (1, 0, 0, 1, ""),
+        (5, 1, 0, 2, "PASSED ONLY ALONE (5)"),
+        (1, 2, 1, 2, "FAILED TWICE (1)"),
+        (6, 1, 1, 1, ""),
+    ],
     ids=["passed", "passed alone", "failed twice", "a heap failed"],
 )
 def test_a_test_that_failed_beside_others_is_looked_at_again_alone(
     bootstrap: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
     tests: int,
     failures: int,
     exit_code: int,
     runs: int,
+    told: str,
 ):
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "test_moody.py").write_text(MOODY_TEST.format(tests=tests, failures=failures))
     monkeypatch.setattr(bootstrap, "ROOT", str(tmp_path))
     monkeypatch.setattr(bootstrap, "PARALLEL_TESTS", ("-n", "1"))
+    # The others take seconds to be imported, in each of these processes.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     monkeypatch.chdir(tmp_path)
 
     assert bootstrap.run_tests([]) == exit_code
     assert (tmp_path / "runs-0").read_text() == "." * runs
+    said = capsys.readouterr().out.splitlines()
+    assert told in "\n".join(said)
+    assert said[-1:] == ([f"   test_moody.py::test_moody[{tests - 1}]"] if told else [])
