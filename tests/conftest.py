@@ -7,6 +7,7 @@ import sys
 import uuid
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from chasquimq import Queue, Worker
 from support.raw import Raw
@@ -16,6 +17,9 @@ from support.turns import left_to_another_kind
 from support.workers import RunningWorker
 
 _KINDS = server_kinds()
+# An example is right or wrong, however busy the machine is.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

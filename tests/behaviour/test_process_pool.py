@@ -824,11 +824,13 @@ async def napping(script: Path) -> AsyncIterator[tuple[asyncio.subprocess.Proces
     parent = await asyncio.create_subprocess_exec(
         sys.executable, script, "nap", env=environment(), stdout=asyncio.subprocess.PIPE
     )
-    yield parent, await pids_of_napping(parent)
-    if parent.returncode is None:
-        parent.kill()
-    # Its pipe is closed in this loop, not in the next one that collects it.
-    await parent.communicate()
+    try:
+        yield parent, await pids_of_napping(parent)
+    finally:
+        if parent.returncode is None:
+            parent.kill()
+        # Its pipe is closed in this loop, not in the next one that collects it.
+        await parent.communicate()
 
 
 async def test_children_busy_and_idle_die_with_a_killed_parent(

@@ -50,6 +50,13 @@ class Guarded:
         found = re.search(r"errorstat_WRONGPASS:count=(\d+)", stats)
         return int(found[1]) if found else 0
 
+    async def cut_off(self, name: str) -> None:
+        """Close the connections of that name."""
+        clients = (await self.raw("CLIENT", "LIST")).decode().splitlines()
+        for line in clients:
+            if f"name={name}" in line.split():
+                await self.raw("CLIENT", "KILL", "ID", line.split()[0].removeprefix("id="))
+
     async def connection_count(self) -> int:
         clients = (await self.raw("CLIENT", "LIST")).decode()
         return clients.count(f"user={USER}")
@@ -120,17 +127,18 @@ async def test_a_worker_whose_password_was_rotated_keeps_to_the_ladder_and_comes
     await running.stop()
 
 
-async def test_a_thread_that_renews_leases_for_the_first_time_keeps_to_the_ladder(
+async def test_a_thread_that_renews_leases_and_is_refused_alone_keeps_to_the_ladder(
     guarded, queue_name
 ):
     handler = Handler()
     worker = Worker(queue_name, handler, redis_url=guarded.url, claim_min_idle_ms=1_500)
     running = RunningWorker(worker)
-    # The reader, the writer and the bell of the promoter; the thread dials for its first lease.
-    await eventually(lambda: _has(guarded, 3), what="three connections")
-    # Who is logged in stays so.
-    await guarded.raw("ACL", "SETUSER", USER, "resetpass", f">{NEW}")
+    # The reader, the writer, the bell of the promoter, and the thread.
+    await eventually(lambda: _has(guarded, 4), what="four connections")
     await _add(guarded, queue_name, "held")
+    # Who is logged in stays so; the thread alone has to dial, and hears that others get through.
+    await guarded.raw("ACL", "SETUSER", USER, "resetpass", f">{NEW}")
+    await guarded.cut_off("chasqui-lease")
 
     await eventually(guarded.denied, what="a denied login")
     await asyncio.sleep(WATCHED_S)

@@ -117,7 +117,12 @@ async def launched(url, queue_name, tmp_path, **options) -> asyncio.subprocess.P
         sys.executable, program, json.dumps(told), stdout=asyncio.subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
     )  # fmt: skip
-    assert await asyncio.wait_for(process.stdout.readline(), 60)
+    try:
+        assert await asyncio.wait_for(process.stdout.readline(), 60)
+    except BaseException:
+        process.kill()
+        await process.communicate()
+        raise
     return process
 
 

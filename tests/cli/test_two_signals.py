@@ -52,11 +52,13 @@ async def library(environ, tmp_path, queue_name, raw):
     process = await asyncio.create_subprocess_exec(
         *command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE
     )
-    await eventually(lambda: has_joined(raw), within_s=20)
-    yield process
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
+    try:
+        await eventually(lambda: has_joined(raw), within_s=20)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
 
 async def has_joined(raw) -> bool:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -352,14 +353,27 @@ async def test_the_largest_call_of_a_script_is_over_within_five_milliseconds(kin
     with kind.session() as server:
         raw = await Raw.open(server.url, "any")
         await raw("CONFIG", "SET", "slowlog-log-slower-than", SEEN_US_MIN)
-        found_ms = [await slowest_ms(server.url, raw, name, act) for _ in range(RUNS)]
-        # Other programs take the processor from the server in some runs, and give none in any.
+        found_ms = [await busy_ms(server, raw, name, act) for _ in range(RUNS)]
+        # Other programs slow the server down in some runs, and make it faster in none.
         while min(found_ms) > SERVER_MS_MAX and len(found_ms) < RUNS_MAX:
-            found_ms.append(await slowest_ms(server.url, raw, name, act))
+            found_ms.append(await busy_ms(server, raw, name, act))
         await raw.close()
 
     print(f"{kind.label}: {case} took {min(found_ms):.2f} to {max(found_ms):.2f} ms")
     assert min(found_ms) <= SERVER_MS_MAX
+
+
+async def busy_ms(server, raw: Raw, name: str, act: Act) -> float:
+    """The same without the time in which the server waited for a processor that others had."""
+    waited_ms = waited_for_processor_ms(server.pid)
+    took_ms = await slowest_ms(server.url, raw, name, act)
+    return max(took_ms - (waited_for_processor_ms(server.pid) - waited_ms), SEEN_US_MIN / 1_000)
+
+
+def waited_for_processor_ms(pid: int) -> float:
+    """What the thread that runs commands has waited so far; 0 where the system does not tell."""
+    told = Path(f"/proc/{pid}/task/{pid}/schedstat")
+    return int(told.read_text().split()[1]) / 1e6 if told.exists() else 0.0
 
 
 async def slowest_ms(url: str, raw: Raw, name: str, act: Act) -> float:
