@@ -9,7 +9,7 @@ UPGRADE ?=
 PYTHONS ?= 3.11 3.12 3.13 3.14
 TAG ?=
 # Tests without a JVM: pure functions, and promises on real servers.
-CORE_TESTS ?= tests/unit tests/wire tests/conformance tests/store tests/behaviour tests/server tests/telemetry tests/cli
+CORE_TESTS ?= tests/unit tests/wire tests/conformance tests/store tests/behaviour tests/server tests/telemetry
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24

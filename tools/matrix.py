@@ -18,11 +18,18 @@ from pinned import InstallFailed, install_pins, make_environment
 ROOT = Path(__file__).resolve().parents[1]
 PINS = "matrix.txt"
 ENVIRONMENTS = ROOT / ".venv-matrix"
-# All that needs no JVM, no tables and no tools of the gate.
-TESTS = (
-    "tests/unit", "tests/wire", "tests/conformance", "tests/store", "tests/behaviour",
-    "--ignore=tests/unit/spark", "--ignore=tests/behaviour/test_batches.py",
+# Pure functions, and of promises those that lean on the interpreter: event loops, threads, processes,
+# signals, sockets and tracebacks. None needs a JVM or tables.
+STORE = ("blocking_connection", "connection", "fork_and_loops", "script_ack", "tls")
+BEHAVIOUR = (
+    "adding", "blocking_facade", "delays", "handlers", "leases", "process_pool", "results", "retries",
+    "shutdown", "timeouts", "tracebacks", "tracing", "working",
 )  # fmt: skip
+TESTS = (
+    *("tests/unit", "tests/wire", "tests/conformance", "--ignore=tests/unit/spark"),
+    *(f"tests/store/test_{name}.py" for name in STORE),
+    *(f"tests/behaviour/test_{name}.py" for name in BEHAVIOUR),
+)
 # Where version managers put interpreters that are not on PATH.
 KEPT_BY_MANAGERS = (".pyenv/versions/*/bin", ".local/share/uv/python/*/bin")
 ASK_VERSION = "import sys, venv; print('{}.{}'.format(*sys.version_info))"
@@ -32,9 +39,8 @@ SUMMARY = re.compile(r"^(?:\d+ \w+(?:, )?)+ in .*$", re.MULTILINE)
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/matrix.py", description=__doc__)
     parser.add_argument("versions", nargs="+", metavar="3.N")
-    parser.add_argument(
-        "--tests", nargs="+", default=TESTS, help="other tests, or words for pytest"
-    )
+    words = "other tests, and words for pytest; it comes last"
+    parser.add_argument("--tests", nargs=argparse.REMAINDER, default=TESTS, help=words)
     options = parser.parse_args(argv)
     interpreters = {version: find_python(version) for version in options.versions}
     results = {

@@ -137,6 +137,24 @@ def test_the_pythons_are_the_same_everywhere(monkeypatch: pytest.MonkeyPatch):
     assert f"PYTHONS ?= {' '.join(PYTHONS)}\n" in MAKEFILE
 
 
+def test_the_matrix_names_tests_that_exist(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import matrix
+
+    paths = [word.removeprefix("--ignore=") for word in matrix.TESTS]
+
+    assert len(paths) > 15
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_a_python_that_is_not_there_is_named_and_does_not_count_as_passed(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import matrix
+
+    assert matrix.main(["3.99"]) == 1
+    assert "Python 3.99: not found on this machine" in capsys.readouterr().out
+
+
 def test_hooks_run_tools_of_the_project_and_fetch_nothing():
     (repo,) = HOOKS["repos"]
     entries = {hook["id"]: shlex.split(hook["entry"]) for hook in repo["hooks"]}
