@@ -40,7 +40,6 @@ LONG_FILES = {
     "chasquimq.engine.settlement": "one settlement: judge, batch, call, tell",
     "chasquimq.model.queue_diagnosis": "one rule after the other",
     "chasquimq.queue.queue": "every method of Queue, with signature and docstring",
-    "chasquimq.store.net.address": "one grammar: read, checked, dialled",
     "chasquimq.wire.history": "one format, written and read",
 }
 

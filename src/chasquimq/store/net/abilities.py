@@ -37,7 +37,8 @@ async def probe(connection: Connection, keys: QueueKeys, wanted: AbilitySettings
         claim_on_read=_choose("claim_on_read", wanted.claim_on_read, native["claim_on_read"]),
         idempotent_add=_choose("idempotent_add", wanted.idempotent_add, native["idempotent_add"]),
     )
-    logger.debug("server abilities", extra=asdict(found))
+    shown = asdict(found)
+    logger.debug("abilities of the server of queue %s: %s", keys.queue, shown, extra=shown)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import ssl
 import warnings
@@ -12,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from chasquimq.errors import CredentialsRefused, ServerUnreachable, SettingsError
 from chasquimq.model.log import get_logger
 from chasquimq.server.finder import Found, ServerLookup
 from chasquimq.server.probe import check_peer
 from chasquimq.settings import ConnectionSettings, CredentialProvider, given, true_or_false
-from chasquimq.store.net.topology import parse_topology, redact
+from chasquimq.store.net.topology import URL_ARGUMENT, normal_url, parse_topology, redact
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
@@ -43,29 +42,9 @@ __all__ = [
 
 logger = get_logger(__name__)
 
-# What a URL is called where it was not looked up.
-_ARGUMENT = "redis_url"
 # One line of the log for each answer of a look-up in a process.
 _logged: set[tuple[int, str, str]] = set()
-_SCHEMES = ("redis", "rediss", "unix")
-# Other spellings of a scheme; Valkey's own, and those of clusters in ChasquiMQ (Rust).
-_SPELLINGS = {
-    f"{head}{tail}": f"{meant}{tail.replace('-', '+')}"
-    for head, meant in {
-        "redis": "redis",
-        "rediss": "rediss",
-        "valkey": "redis",
-        "valkeys": "rediss",
-    }.items()
-    for tail in ("", "+sentinel", "+cluster", "-cluster")
-}
-_URL_RULE = (
-    "redis://, rediss://, valkey://, valkeys:// or unix:// followed by an address, a bare host "
-    "name, or redis+sentinel:// or redis+cluster:// followed by several"
-)
 _ONE_RULE = "the URL of one server: redis://, rediss:// or unix://"
-_PORT_RULE = "a URL whose port is a number from 1 to 65535"
-_URL_HINT = "write special characters of user and password as %XX"
 _WEAKENING = {
     "ssl_cert_reqs": ("none", "optional"),
     "ssl_check_hostname": ("false", "f", "0", "no", "n"),
@@ -87,26 +66,6 @@ _WEAKENING_HINT = (
 _PROVIDER_SHARE = 0.8
 _PARTS_SHOWN = 3
 _VALUE_CHARS = 20
-
-
-def normal_url(url: str, *, tls: bool = False) -> str:
-    """The URL in its one spelling, with a scheme in small letters.
-
-    `tls` turns redis:// into rediss://, and redis+… into rediss+….
-    """
-    true_or_false("tls", tls)
-    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
-        raise SettingsError(_ARGUMENT, type(url), _URL_RULE)
-    if not url.strip():
-        raise SettingsError(_ARGUMENT, url, _URL_RULE)
-    url = _with_scheme(url.strip())
-    if not _is_text(url):
-        raise SettingsError(_ARGUMENT, redact(url), "text that UTF-8 can carry", hint=_URL_HINT)
-    if parse_topology(url) is None:
-        _check(url)
-    if tls and url.startswith(("redis://", "redis+")):
-        return "rediss" + url[len("redis") :]
-    return url
 
 
 def connection_settings(
@@ -181,7 +140,7 @@ def naming(variable: str) -> Generator[None]:
     try:
         yield
     except SettingsError as refused:
-        if not variable or refused.name != _ARGUMENT:
+        if not variable or refused.name != URL_ARGUMENT:
             raise
         raise refused.renamed(variable) from None
 
@@ -238,7 +197,7 @@ def check_tls(settings: ConnectionSettings) -> None:
     for name, value in _url_options(url):
         if not url.startswith("rediss") and name.startswith("ssl_"):
             rule = f"rediss://… where it says {name}, or come with tls=True"
-            raise SettingsError(_ARGUMENT, redact(url), rule)
+            raise SettingsError(URL_ARGUMENT, redact(url), rule)
         if name in _VALUES:
             _check_value(name, value.strip().lower(), settings)
 
@@ -247,9 +206,9 @@ def _check_value(name: str, value: str, settings: ConnectionSettings) -> None:
     found = redact(url_of(settings))
     if value not in (*_SAFE[name], *_WEAKENING[name]):
         rule = f"a URL whose {name} is {_VALUES[name]}"
-        raise SettingsError(_ARGUMENT, found, rule, hint=f"it says {value[:_VALUE_CHARS]!r}")
+        raise SettingsError(URL_ARGUMENT, found, rule, hint=f"it says {value[:_VALUE_CHARS]!r}")
     if not settings.insecure_tls and value in _WEAKENING[name]:
-        raise SettingsError(_ARGUMENT, found, f"a URL without {name}", hint=_WEAKENING_HINT)
+        raise SettingsError(URL_ARGUMENT, found, f"a URL without {name}", hint=_WEAKENING_HINT)
 
 
 def _check_tls_files(settings: ConnectionSettings) -> None:
@@ -257,12 +216,12 @@ def _check_tls_files(settings: ConnectionSettings) -> None:
     url = url_of(settings)
     names = dict(_url_options(url))
     if names.get("ssl_keyfile") and not names.get("ssl_certfile"):
-        raise SettingsError(_ARGUMENT, redact(url), "a URL with ssl_certfile beside ssl_keyfile")
+        raise SettingsError(URL_ARGUMENT, redact(url), "a URL with ssl_certfile beside ssl_keyfile")
     fault = tls_file_fault(settings)
     if fault is not None:
         option, reason = fault
         rule = f"a URL whose {option} names a file of certificates or keys that can be read"
-        raise SettingsError(_ARGUMENT, redact(url), rule, hint=reason)
+        raise SettingsError(URL_ARGUMENT, redact(url), rule, hint=reason)
 
 
 def tls_file_fault(settings: ConnectionSettings) -> tuple[str, str] | None:
@@ -330,7 +289,7 @@ def _made(pool_class: Any, settings: ConnectionSettings, name: str, **options: A
 
     url = url_of(settings)
     if parse_topology(url) is not None:
-        raise SettingsError(_ARGUMENT, redact(url), _ONE_RULE)
+        raise SettingsError(URL_ARGUMENT, redact(url), _ONE_RULE)
     check_tls(settings)
     _refuse_our_options(url)
     try:
@@ -341,16 +300,16 @@ def _made(pool_class: Any, settings: ConnectionSettings, name: str, **options: A
         return pool.make_connection()
     except DataError:
         rule = "a URL without user and password where there is a credential_provider"
-        raise SettingsError(_ARGUMENT, redact(url), rule) from None
+        raise SettingsError(URL_ARGUMENT, redact(url), rule) from None
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         rule = "a URL whose options the client library knows"
-        raise SettingsError(_ARGUMENT, redact(url), rule, hint=str(error)) from None
+        raise SettingsError(URL_ARGUMENT, redact(url), rule, hint=str(error)) from None
 
 
 def _refuse_our_options(url: str) -> None:
     for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True):
         if name in _OURS:
-            raise SettingsError(_ARGUMENT, redact(url), f"a URL without {name}")
+            raise SettingsError(URL_ARGUMENT, redact(url), f"a URL without {name}")
 
 
 def url_of(settings: ConnectionSettings) -> str:
@@ -392,58 +351,6 @@ def _tls_options(settings: ConnectionSettings) -> dict[str, Any]:
 def _refuse_null_ciphers(options: dict[str, Any], settings: ConnectionSettings) -> None:
     if options.get("ssl_ciphers") and not settings.insecure_tls:
         options["ssl_ciphers"] += _NO_NULL_CIPHERS
-
-
-def _with_scheme(url: str) -> str:
-    """Everything below decides by the scheme, so its spelling is settled here, once."""
-    if "://" not in url:
-        _refuse_lost_slashes(url)
-        return f"redis://{url}"
-    scheme, _, rest = url.partition("://")
-    return f"{_SPELLINGS.get(scheme.lower(), scheme.lower())}://{rest}"
-
-
-def _is_text(url: str) -> bool:
-    # Bytes of a command line or a variable that are no text come as half a character.
-    return not any("\ud800" <= char <= "\udfff" for char in url)
-
-
-def _refuse_lost_slashes(url: str) -> None:
-    """A scheme that asks for TLS and lost its // would be taken for a user, and heard by all."""
-    scheme, colon, rest = url.partition(":")
-    is_safe = colon and _SPELLINGS.get(scheme.lower(), "").startswith("rediss")
-    # A host may have such a name, too.
-    if is_safe and not re.match(r"\d+(?:[/?#]|$)", rest):
-        raise SettingsError(_ARGUMENT, redact(url), _URL_RULE, hint=f"write {scheme}://")
-
-
-def _check(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise SettingsError(_ARGUMENT, redact(url), _URL_RULE, hint=_URL_HINT) from None
-    # The parser leaves out tabs, line ends and what else does not show; here they count.
-    if url.partition("://")[0] not in _SCHEMES:
-        raise SettingsError(_ARGUMENT, redact(url), _URL_RULE)
-    if parts.scheme == "unix" and not parts.path:
-        raise SettingsError(_ARGUMENT, redact(url), "unix:// followed by an absolute path")
-    if parts.scheme != "unix" and not parts.hostname:
-        raise SettingsError(_ARGUMENT, redact(url), _URL_RULE)
-    _check_port(url, parts)
-    if parts.scheme != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():
-        raise SettingsError(_ARGUMENT, redact(url), "followed by /<database number> or nothing")
-
-
-def _check_port(url: str, parts: SplitResult) -> None:
-    try:
-        is_port = parts.port != 0
-    except ValueError:
-        is_port = False
-    if not is_port:
-        text = parts.netloc.rpartition(":")[2]
-        # What is no number may be half a password.
-        hint = "" if text.isdigit() else _URL_HINT
-        raise SettingsError(_ARGUMENT, redact(url), _PORT_RULE, hint=hint)
 
 
 class _Provider:

@@ -277,7 +277,8 @@ class ClusterConnections:
 
 
 def _portions(asked: Sequence[tuple[str, Questions]]) -> list[Sequence[tuple[str, Questions]]]:
-    return list(in_chunks(asked, _QUEUES_PER_WRITE))
+    # Nearly always it is one queue.
+    return list(in_chunks(asked, _QUEUES_PER_WRITE)) if len(asked) != 1 else [asked]
 
 
 def _request(asked: Sequence[tuple[str, Questions]]) -> tuple[bytes, int]:

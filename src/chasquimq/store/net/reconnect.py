@@ -391,7 +391,9 @@ class ReconnectingConnection:
         _away_since_s.setdefault(str(self._route), time.monotonic())
         if is_login_refused(error):
             if _refusals_logged[str(self._route)].allows():
-                logger.warning("a login is refused and tried again: %s", error)
+                logger.warning(
+                    "the server at %s refuses the login, trying again: %s", self._route, error
+                )
             return
         level = logging.WARNING if _outages_logged[str(self._route)].allows() else logging.DEBUG
         logger.log(

@@ -197,7 +197,7 @@ async def demand(
         raise refusal
     refusal = await refusal_of(connection, keys, missing, wished)
     if refusal is not None:
-        logger.warning("events or history will be incomplete: %s", refusal)
+        logger.warning("events or history of queue %s will be incomplete: %s", keys.queue, refusal)
 
 
 async def refusal_of(

@@ -1,4 +1,4 @@
-"""Reads which servers a URL names, and takes the secrets out of URLs."""
+"""Reads URLs: checks them, says which servers they name, and shows them without secrets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from chasquimq.errors import SettingsError
+from chasquimq.settings import true_or_false
 
 _MASK = "***"
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*")
@@ -199,3 +200,96 @@ def _seed_credentials(given: dict[str, str]) -> str:
 
 def _without(given: list[tuple[str, str]], names: tuple[str, ...]) -> str:
     return urlencode([(name, value) for name, value in given if name not in names])
+
+
+# What a URL is called where it was not looked up.
+URL_ARGUMENT = "redis_url"
+_SCHEMES = ("redis", "rediss", "unix")
+# Other names of a scheme; Valkey's own, and those of clusters in ChasquiMQ (Rust).
+_SPELLINGS = {
+    f"{head}{tail}": f"{meant}{tail.replace('-', '+')}"
+    for head, meant in {
+        "redis": "redis",
+        "rediss": "rediss",
+        "valkey": "redis",
+        "valkeys": "rediss",
+    }.items()
+    for tail in ("", "+sentinel", "+cluster", "-cluster")
+}
+_URL_RULE = (
+    "redis://, rediss://, valkey://, valkeys:// or unix:// followed by an address, a bare host "
+    "name, or redis+sentinel:// or redis+cluster:// followed by several"
+)
+_ONE_PORT_RULE = "a URL whose port is a number from 1 to 65535"
+
+
+def normal_url(url: str, *, tls: bool = False) -> str:
+    """The URL in its one spelling, with a scheme in small letters.
+
+    `tls` turns redis:// into rediss://, and redis+… into rediss+….
+    """
+    true_or_false("tls", tls)
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers lie
+        raise SettingsError(URL_ARGUMENT, type(url), _URL_RULE)
+    if not url.strip():
+        raise SettingsError(URL_ARGUMENT, url, _URL_RULE)
+    url = _with_scheme(url.strip())
+    if not _is_text(url):
+        raise SettingsError(URL_ARGUMENT, redact(url), "text that UTF-8 can carry", hint=_HINT)
+    if parse_topology(url) is None:
+        _check(url)
+    if tls and url.startswith(("redis://", "redis+")):
+        return "rediss" + url[len("redis") :]
+    return url
+
+
+def _with_scheme(url: str) -> str:
+    """Everything below decides by the scheme, so its spelling is settled here, once."""
+    if "://" not in url:
+        _refuse_lost_slashes(url)
+        return f"redis://{url}"
+    scheme, _, rest = url.partition("://")
+    return f"{_SPELLINGS.get(scheme.lower(), scheme.lower())}://{rest}"
+
+
+def _is_text(url: str) -> bool:
+    # Bytes of a command line or a variable that are no text come as half a character.
+    return not any("\ud800" <= char <= "\udfff" for char in url)
+
+
+def _refuse_lost_slashes(url: str) -> None:
+    """A scheme that asks for TLS and lost its // would be taken for a user, and heard by all."""
+    scheme, colon, rest = url.partition(":")
+    is_safe = colon and _SPELLINGS.get(scheme.lower(), "").startswith("rediss")
+    # A host may have such a name, too.
+    if is_safe and not re.match(r"\d+(?:[/?#]|$)", rest):
+        raise SettingsError(URL_ARGUMENT, redact(url), _URL_RULE, hint=f"write {scheme}://")
+
+
+def _check(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise SettingsError(URL_ARGUMENT, redact(url), _URL_RULE, hint=_HINT) from None
+    # The parser leaves out tabs, line ends and what else does not show; here they count.
+    if url.partition("://")[0] not in _SCHEMES:
+        raise SettingsError(URL_ARGUMENT, redact(url), _URL_RULE)
+    if parts.scheme == "unix" and not parts.path:
+        raise SettingsError(URL_ARGUMENT, redact(url), "unix:// followed by an absolute path")
+    if parts.scheme != "unix" and not parts.hostname:
+        raise SettingsError(URL_ARGUMENT, redact(url), _URL_RULE)
+    _check_port(url, parts)
+    if parts.scheme != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():
+        raise SettingsError(URL_ARGUMENT, redact(url), "followed by /<database number> or nothing")
+
+
+def _check_port(url: str, parts: SplitResult) -> None:
+    try:
+        is_port = parts.port != 0
+    except ValueError:
+        is_port = False
+    if not is_port:
+        text = parts.netloc.rpartition(":")[2]
+        # What is no number may be half a password.
+        hint = "" if text.isdigit() else _HINT
+        raise SettingsError(URL_ARGUMENT, redact(url), _ONE_PORT_RULE, hint=hint)
