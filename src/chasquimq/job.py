@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from chasquimq.model.json_value import JsonForm, ToDict
 
 if TYPE_CHECKING:
+    from chasquimq.engine.job_context import JobContext
     from chasquimq.model.delivery import Delivery
 
 _current: ContextVar[Job | None] = ContextVar("chasquimq_current_job", default=None)
@@ -102,8 +102,8 @@ class _Decoded:
         if job is None:
             return self
         # A part of the class, written outside of it.
-        decode = job._decode  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        job.data = data = decode(job.delivery.payload)
+        context = job._context  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        job.data = data = context.decode(job.delivery.payload)
         return data
 
 
@@ -115,16 +115,14 @@ class DeliveredJob(Job):
 
     data: Any = _Decoded()
 
-    def __init__(
-        self, delivery: Delivery, decode: Callable[[bytes], Any], state: dict[str, Any]
-    ) -> None:
+    def __init__(self, delivery: Delivery, context: JobContext) -> None:
+        """`context` connects it with its worker, which may be another process."""
         self.id = delivery.job_id
         self.name = delivery.name
         self.attempt = delivery.spent + delivery.earlier
         self.created_at_ms = delivery.created_at_ms
         self.delivery = delivery
-        self._state = state
-        self._decode = decode
+        self._context = context
 
     def values(self) -> tuple[str, str, bytes, int, int, int, bool]:
         """What a child process needs to build the same job."""
@@ -136,7 +134,7 @@ class DeliveredJob(Job):
 
     @property
     def state(self) -> dict[str, Any]:
-        return self._state
+        return self._context.state
 
     @property
     def redelivered(self) -> bool:
@@ -144,7 +142,7 @@ class DeliveredJob(Job):
 
     @property
     def lease_lost(self) -> bool:
-        return self.delivery.is_lease_lost
+        return self._context.is_lease_lost(self.delivery)
 
 
 def current_job() -> Job | None:

@@ -152,6 +152,30 @@ async def test_a_job_whose_lease_was_taken_is_told_and_its_failure_changes_nothi
     assert (await queue.counts()).delayed == 0
 
 
+def waits_for_loss(job):
+    """Runs in a process of its own."""
+    until_s = time.monotonic() + 20
+    while not job.lease_lost and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return job.lease_lost
+
+
+async def test_a_handler_in_a_child_process_is_told_that_its_lease_was_taken(
+    queue, raw, running_worker
+):
+    running = await running_worker(
+        waits_for_loss, claim_min_idle_ms=LEASE_MS, pool="process", pool_size=1, store_results=True
+    )
+    job = await queue.add("n", None)
+    await eventually(lambda: running.worker.health().running == 1)
+    ((entry_id, *_),) = await raw.pending()
+
+    await raw("XCLAIM", raw.keys.stream, "default", "thief", 0, entry_id)
+
+    # Who lost a lease may still complete the job.
+    assert await queue.wait_for_result(job.id, timeout=15) is True
+
+
 async def test_a_zombie_may_still_complete_its_job(queue, raw, running_worker):
     gate = asyncio.Event()
 

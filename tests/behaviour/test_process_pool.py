@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from chasquimq.engine.job_context import WorkerContext
 from chasquimq.engine.process_pool.child import ORPHAN_EXIT_CODE, TEXT_BYTES_MAX
 from chasquimq.engine.process_pool.frames import (
     ChildDied,
@@ -36,11 +37,12 @@ from chasquimq.errors import (
     SettingsError,
     UnrecoverableError,
 )
+from chasquimq.model.delivery import Delivery
 from chasquimq.store.consumer import decode
 from support.waiting import patience
 
 HANDLERS = """
-import asyncio, atexit, contextvars, ctypes, os, signal, subprocess, sys, time
+import asyncio, atexit, contextvars, ctypes, os, signal, subprocess, sys, threading, time
 from chasquimq.errors import RetryLater, UnrecoverableError
 from chasquimq.job import current_job
 
@@ -125,6 +127,32 @@ async def fail_later(job):
     await asyncio.sleep(0)
     raise KeyError(job.data)
 
+def report(job):
+    for topic, value in job.data:
+        job._context.report(job.delivery, topic, value)
+    return "reported"
+
+def report_later(job):
+    def later():
+        time.sleep(0.05)
+        job._context.report(job.delivery, "note", "late")
+        report_pid(job.data)
+    threading.Thread(target=later).start()
+
+def fork_and_report(job):
+    pid = os.fork()
+    job._context.report(job.delivery, "note", "copy" if pid == 0 else "child")
+    if pid == 0: os._exit(0)
+    os.waitpid(pid, 0)
+
+def wait_for_loss(job):
+    report_pid(job.data)
+    asked_until = time.monotonic() + 30
+    while not job.lease_lost and time.monotonic() < asked_until: time.sleep(0.01)
+    return job.lease_lost
+
+def has_lost(job): return job.lease_lost
+
 class Shelf:
     @staticmethod
     def on_the_shelf(job): return "shelf"
@@ -151,8 +179,10 @@ def handlers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 async def start_pool(handlers: ModuleType) -> AsyncIterator[StartPool]:
     pools: list[ProcessPool] = []
 
-    async def start(*names: str, size: int = 1) -> ProcessPool:
-        pool = ProcessPool({name: getattr(handlers, name) for name in names}, size)
+    async def start(
+        *names: str, size: int = 1, context: WorkerContext | None = None
+    ) -> ProcessPool:
+        pool = ProcessPool({name: getattr(handlers, name) for name in names}, size, context)
         pools.append(pool)
         await pool.start()
         return pool
@@ -167,8 +197,19 @@ def pid_file(tmp_path: Path) -> Path:
     return tmp_path / "pid"
 
 
-def run(pool: ProcessPool, name: str, data: Any = None, timeout_ms: int | None = None) -> Any:
-    return pool.run(name, values_of(name, data), timeout_ms)
+def run(
+    pool: ProcessPool,
+    name: str,
+    data: Any = None,
+    timeout_ms: int | None = None,
+    delivery: Delivery | None = None,
+) -> Any:
+    return pool.run(name, values_of(name, data), timeout_ms, delivery)
+
+
+def delivery() -> Delivery:
+    """What the parent holds of the job that its child runs."""
+    return Delivery(b"1-1", "id-1", "n", b"", 0, 0, 0, None, None, None, b"")
 
 
 def values_of(name: str, data: Any) -> JobValues:
@@ -880,6 +921,110 @@ def start_child() -> tuple[subprocess.Popen[bytes], socket.socket]:
             str(theirs.fileno()),
         ]
         return subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=environment()), ours
+
+
+# --- the context of a job, on both sides of the socket
+
+
+@pytest.fixture
+def received() -> list[tuple[str, Any]]:
+    return []
+
+
+@pytest.fixture
+def context(received: list[tuple[str, Any]]) -> WorkerContext:
+    """The worker's end; what is received has the id of its job."""
+    context = WorkerContext({})
+    context.on_report("note", lambda one, value: received.append((one.job_id, value)))
+    return context
+
+
+async def test_what_a_handler_reports_arrives_at_its_worker_before_its_end(
+    start_pool: StartPool, context: WorkerContext, received: list[tuple[str, Any]]
+) -> None:
+    pool = await start_pool("report", context=context)
+    notes = [["note", {"done": 1}], ["unknown", 2], ["note", [b"bytes", None]]]
+
+    assert await run(pool, "report", notes, delivery=delivery()) == "reported"
+
+    assert received == [("id-1", {"done": 1}), ("id-1", [b"bytes", None])]
+
+
+async def test_reports_reach_a_worker_that_runs_the_handler_itself(
+    context: WorkerContext, received: list[tuple[str, Any]]
+) -> None:
+    context.report(delivery(), "note", {"done": 1})
+
+    assert received == [("id-1", {"done": 1})]
+
+
+async def test_a_receiver_that_raises_harms_no_job(
+    start_pool: StartPool, context: WorkerContext
+) -> None:
+    context.on_report("note", lambda *_: 1 / 0)
+    pool = await start_pool("report", context=context)
+
+    assert await run(pool, "report", [["note", 1]], delivery=delivery()) == "reported"
+
+
+async def test_what_a_thread_reports_after_the_end_of_its_job_goes_nowhere(
+    start_pool: StartPool,
+    context: WorkerContext,
+    received: list[tuple[str, Any]],
+    pid_file: Path,
+) -> None:
+    pool = await start_pool("report_later", "echo", context=context)
+    await run(pool, "report_later", str(pid_file), delivery=delivery())
+    await pid_in(pid_file)
+
+    assert await run(pool, "echo", "next", delivery=delivery()) == "next"
+    assert received == []
+
+
+async def test_a_forked_copy_reports_nothing(
+    start_pool: StartPool, context: WorkerContext, received: list[tuple[str, Any]]
+) -> None:
+    pool = await start_pool("fork_and_report", context=context)
+
+    await run(pool, "fork_and_report", delivery=delivery())
+
+    assert received == [("id-1", "child")]
+
+
+async def test_a_handler_learns_that_its_lease_was_lost(
+    start_pool: StartPool, context: WorkerContext, pid_file: Path
+) -> None:
+    pool = await start_pool("wait_for_loss", context=context)
+    held = delivery()
+    running = asyncio.ensure_future(run(pool, "wait_for_loss", str(pid_file), delivery=held))
+    await pid_in(pid_file)
+
+    context.lease_lost(held)
+
+    assert await running
+
+
+async def test_a_lease_that_was_lost_before_the_start_is_known_in_the_child(
+    start_pool: StartPool, context: WorkerContext, pid_file: Path
+) -> None:
+    pool = await start_pool("wait_for_loss", context=context)
+    held = delivery()
+    held.is_lease_lost = True
+
+    assert await run(pool, "wait_for_loss", str(pid_file), delivery=held)
+
+
+async def test_a_loss_that_no_handler_asked_about_is_not_the_next_jobs(
+    start_pool: StartPool, context: WorkerContext, pid_file: Path
+) -> None:
+    pool = await start_pool("short_nap", "has_lost", context=context)
+    held = delivery()
+    napping = asyncio.ensure_future(run(pool, "short_nap", str(pid_file), delivery=held))
+    await pid_in(pid_file)
+    context.lease_lost(held)
+    await napping
+
+    assert await run(pool, "has_lost", delivery=delivery()) is False
 
 
 # --- the other event loop

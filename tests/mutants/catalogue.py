@@ -69,6 +69,26 @@ MUTANTS = (
         f"{_LEASES}::test_a_worker_alone_lets_no_lease_run_out[valkey]",
     ),
     Mutant(
+        "a child process never learns that its lease was lost", "src/chasquimq/engine/lease.py",
+        "        self._context.lease_lost(delivery)\n", "",
+        f"{_LEASES}::"
+        "test_a_handler_in_a_child_process_is_told_that_its_lease_was_taken[valkey]",
+    ),
+    Mutant(
+        "entries of two streams are one", "src/chasquimq/model/delivery.py",
+        "return LANE_MARKS[lane] + entry_id", "return entry_id",
+        "tests/conformance/test_lanes.py::"
+        "test_the_same_id_of_two_streams_is_held_twice_and_released_once"
+        "[valkey-no results-as probed]",
+    ),
+    Mutant(
+        "a retry leaves its lane", "src/chasquimq/store/consumer/settle.py",
+        "keys = (lane.stream, lane.delayed, lane.dix)",
+        "keys = (lane.stream, self._keys.delayed, self._keys.dix)",
+        "tests/conformance/test_lanes.py::test_a_failed_run_is_retried_in_its_own_lane"
+        "[valkey-no results-as probed]",
+    ),
+    Mutant(
         "heartbeat on the event loop", "src/chasquimq/engine/pipeline.py",
         "            self.lease.start()\n",
         "            async def beats() -> None:\n"

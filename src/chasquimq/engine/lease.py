@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from chasquimq.engine.in_flight import InFlight
+    from chasquimq.engine.job_context import WorkerContext
     from chasquimq.engine.runner import Runners
     from chasquimq.engine.settlement import Settlement
     from chasquimq.model.delivery import Delivery
@@ -182,11 +183,13 @@ class LeaseAlarm:
         loop: AbstractEventLoop,
         settlement: Settlement,
         runners: Runners,
+        context: WorkerContext,
         on_lost: Callable[[Delivery], None] | None,
     ) -> None:
         self._loop = loop
         self._settlement = settlement
         self._runners = runners
+        self._context = context
         self._on_lost = on_lost
 
     def trusted(self, is_trusted: bool) -> None:
@@ -206,6 +209,7 @@ class LeaseAlarm:
         settlement = self._settlement
         if delivery.is_finished or settlement.in_flight.get(delivery.key) is None:
             return  # its ack was on the way
+        self._context.lease_lost(delivery)
         settlement.counters.leases_lost += 1
         settlement.failure_log.lease_lost(delivery)
         if settlement.listener is not None:

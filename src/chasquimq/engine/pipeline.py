@@ -25,6 +25,7 @@ from chasquimq.store.consumer.decode import encode_result
 
 if TYPE_CHECKING:
     from chasquimq.engine.history_recorder import HistoryRecorder
+    from chasquimq.engine.job_context import WorkerContext
     from chasquimq.engine.listeners import Listener
     from chasquimq.engine.metrics_listener import HealthReporter
     from chasquimq.engine.supervisor import Loop
@@ -64,6 +65,7 @@ class ConsumerPipeline:
         listener: Listener | None = None,
         history_recorder: HistoryRecorder | None = None,
         reporter: HealthReporter | None = None,
+        context: WorkerContext,
         on_lease_lost: Callable[[Delivery], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -95,7 +97,7 @@ class ConsumerPipeline:
             policy=policy, delivery_counts=self._delivery_counts,
             stall_after_ms=settings.stall_after_ms,
         )  # fmt: skip
-        self.lease = self._new_lease(lease_store, on_lease_lost)
+        self.lease = self._new_lease(lease_store, context, on_lease_lost)
         self._stall_detector = self.lease.stall_detector = StallDetector(
             self.in_flight, self.lease, self.runners
         )
@@ -270,8 +272,13 @@ class ConsumerPipeline:
         loops += [loop for loop in (self._history_recorder, self.reporter) if loop is not None]
         return [*loops, *self.upkeep.loops]
 
-    def _new_lease(self, store: LeaseStore, on_lost: Callable[[Delivery], None] | None) -> Lease:
-        alarm = LeaseAlarm(self._loop, self.settlement, self.runners, on_lost)
+    def _new_lease(
+        self,
+        store: LeaseStore,
+        context: WorkerContext,
+        on_lost: Callable[[Delivery], None] | None,
+    ) -> Lease:
+        alarm = LeaseAlarm(self._loop, self.settlement, self.runners, context, on_lost)
         return Lease(store, self.in_flight, self._settings.lease, alarm, self.store)
 
     def _new_reader(self) -> Reader:

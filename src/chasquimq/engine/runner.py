@@ -23,6 +23,7 @@ from chasquimq.model.retry import describe
 if TYPE_CHECKING:
     from chasquimq.engine.delivery_count import DeliveryCounts
     from chasquimq.engine.in_flight import InFlight
+    from chasquimq.engine.job_context import JobContext
     from chasquimq.engine.settlement import Settlement
     from chasquimq.engine.supervisor import Supervisor
     from chasquimq.model.delivery import Delivery
@@ -326,6 +327,23 @@ class Runners:
     def _time_out(self, task: asyncio.Task[None]) -> None:
         self._timed_out.add(task)
         task.cancel()
+
+
+def begin_with(
+    make_job: Callable[[Delivery, JobContext], Any],
+    context: JobContext,
+    enter_job: Callable[[Any], object],
+    execute: Callable[[Any], Any],
+) -> Begin:
+    """How this worker starts a run: make the job, enter it, and step its handler once."""
+
+    def begin(delivery: Delivery) -> tuple[Coroutine[Any, Any, Any], Any]:
+        job = make_job(delivery, context)
+        enter_job(job)
+        coroutine: Any = execute(job)
+        return coroutine, coroutine.send(None)
+
+    return begin
 
 
 _NOT_STARTED = object()

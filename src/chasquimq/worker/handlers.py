@@ -20,6 +20,7 @@ from chasquimq.settings import Pool, at_least
 from chasquimq.worker.batching import Batch, Batcher, checked_batch
 
 if TYPE_CHECKING:
+    from chasquimq.engine.job_context import WorkerContext
     from chasquimq.settings import WorkerSettings
 
 # Of one job, or with `batch` of many.
@@ -124,10 +125,12 @@ class HandlerSet:
             return self._settings.concurrency
         return max(self._running_max_of(handler) for handler in self._all)
 
-    async def open(self) -> _Async:
+    async def open(self, context: WorkerContext) -> _Async:
         """Start the pools that are needed; the answer takes any job of this worker."""
         if any(self._runs_in(handler, "process") for handler in self._all):
-            self._processes = ProcessPool(self._functions_in_processes, self._size_of("process"))
+            self._processes = ProcessPool(
+                self._functions_in_processes, self._size_of("process"), context
+            )
             await self._processes.start()
         if self._routes is not None:
             return _router({name: self._awaitable(one) for name, one in self._routes.items()})
@@ -209,7 +212,8 @@ class HandlerSet:
         async def run(job: DeliveredJob) -> Any:
             delivery = job.delivery
             delivery.has_own_timer = True
-            return await processes.run(job.name, job.values(), delivery.timeout_ms(timeout_ms))
+            timeout = delivery.timeout_ms(timeout_ms)
+            return await processes.run(job.name, job.values(), timeout, delivery)
 
         return run
 

@@ -14,9 +14,9 @@ from chasquimq.errors import SettingsError
 from chasquimq.job import DeliveredJob, Job, enter_job
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.store.consumer.decode import decode
 
 if TYPE_CHECKING:
+    from chasquimq.engine.job_context import JobContext
     from chasquimq.engine.runner import Begin
     from chasquimq.model.retry import Burying, Failure, Retrying
     from chasquimq.telemetry.tracing import RunSpan, Tracing
@@ -102,12 +102,12 @@ class Hooks:
 
 
 class HookRunner:
-    """Calls the hooks of one worker; `state` is what their jobs give as theirs."""
+    """Calls the hooks of one worker; `context` is behind the jobs that they get."""
 
-    def __init__(self, hooks: Hooks, state: dict[str, Any]) -> None:
+    def __init__(self, hooks: Hooks, context: JobContext) -> None:
         self.calls = HookCalls()
         self._hooks = hooks
-        self._state = state
+        self._context = context
 
     async def startup(self, worker: object) -> None:
         """Raises what the hook raises: a worker that cannot start must not run."""
@@ -123,24 +123,24 @@ class HookRunner:
         hooks = self._hooks
         if not any((hooks.on_completed, hooks.on_failed, hooks.on_dead)):
             return []
-        return [HookListener(hooks, self._state, self.calls)]
+        return [HookListener(hooks, self._context, self.calls)]
 
     def lease_lost(self) -> Callable[[Delivery], None] | None:
         hook = self._hooks.on_lease_lost
         if hook is None:
             return None
-        return lambda delivery: self.calls.start(hook, DeliveredJob(delivery, decode, self._state))
+        return lambda delivery: self.calls.start(hook, DeliveredJob(delivery, self._context))
 
 
 class HookListener(Listener):
     """Calls a hook for each job of a committed batch."""
 
-    def __init__(self, hooks: Hooks, state: dict[str, Any], calls: HookCalls) -> None:
+    def __init__(self, hooks: Hooks, context: JobContext, calls: HookCalls) -> None:
         self._calls = calls
         self._on_completed = hooks.on_completed
         self._on_failed = hooks.on_failed
         self._on_dead = hooks.on_dead
-        self._state = state
+        self._context = context
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
         if self._on_completed is not None:
@@ -167,7 +167,7 @@ class HookListener(Listener):
     def _job(
         self, delivery: Delivery, failure: Failure | None = None, reason: str = ""
     ) -> DeliveredJob:
-        job = DeliveredJob(delivery, decode, self._state)
+        job = DeliveredJob(delivery, self._context)
         job.error = failure.text if failure else ""
         job.reason = str(reason)
         return job

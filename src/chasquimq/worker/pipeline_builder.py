@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from chasquimq.engine.event_publisher import EventPublisher
 from chasquimq.engine.history_recorder import HistoryRecorder
+from chasquimq.engine.job_context import WorkerContext
 from chasquimq.engine.listeners import Listener, combine
 from chasquimq.engine.metrics_listener import HealthReporter, Loss, MetricsListener
 from chasquimq.engine.pipeline import ConsumerPipeline
-from chasquimq.engine.runner import Begin
+from chasquimq.engine.runner import Begin, begin_with
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.job import DeliveredJob, enter_job
-from chasquimq.model.delivery import Delivery
 from chasquimq.model.retry import RetryPolicy
 from chasquimq.model.snapshot import WorkerRecord, bounded_handlers, record_ttl_ms
 from chasquimq.model.version import __version__
 from chasquimq.settings import ConnectionSettings, WorkerSettings
-from chasquimq.store.consumer.decode import decode
 from chasquimq.store.consumer.lease import LeaseStore
 from chasquimq.store.consumer.store import ConsumerStore
 from chasquimq.store.events import EventStore
@@ -49,7 +48,7 @@ class PipelineBuilder:
     sink: MetricsSink | None
     spans: RunSpans | None
     health: Callable[[], WorkerHealth]
-    state: dict[str, Any]
+    context: WorkerContext
     encode: Callable[[Any], bytes]
     # None: one handler for every name.
     handler_names: Sequence[str] | None = None
@@ -75,6 +74,7 @@ class PipelineBuilder:
             listener=combine(self._listeners(store, events, history_recorder)),
             history_recorder=history_recorder,
             reporter=self._reporter(store, _losses(events, upkeep, history_recorder)),
+            context=self.context,
             on_lease_lost=self.hooks.lease_lost(),
         )
 
@@ -161,7 +161,7 @@ class PipelineBuilder:
         return [*listeners, *self.hooks.listeners()]
 
     def _begin(self, execute: Execute) -> Begin:
-        begin = _begin(execute, self.state)
+        begin = begin_with(DeliveredJob, self.context, enter_job, execute)
         return begin if self.spans is None else self.spans.around(begin)
 
 
@@ -184,13 +184,3 @@ def _losses(
     if history_recorder is not None:
         losses.append(("history", lambda: history_recorder.dropped_count))
     return losses
-
-
-def _begin(execute: Execute, state: dict[str, Any]) -> Begin:
-    def begin(delivery: Delivery) -> tuple[Coroutine[Any, Any, Any], Any]:
-        job = DeliveredJob(delivery, decode, state)
-        enter_job(job)
-        coroutine: Any = execute(job)
-        return coroutine, coroutine.send(None)
-
-    return begin

@@ -130,7 +130,7 @@ class WorkerSession:
 
     async def _begin(self) -> ConsumerPipeline:
         try:
-            execute = await self._handlers.open()
+            execute = await self._handlers.open(self._builder.context)
             handlers = self._handlers
             pipeline = self._builder.build(execute, handlers.running_max, handlers.policy)
             await pipeline.start()

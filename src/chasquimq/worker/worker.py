@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
+from chasquimq.engine.job_context import WorkerContext
 from chasquimq.errors import SettingsError
 from chasquimq.job import current_job
 from chasquimq.model.job_options import optional_whole
@@ -258,6 +259,7 @@ class Worker:
         self.group = check_group_name(group)
         self.consumer_id = consumer_id_of(consumer_id)
         self.state: dict[str, Any] = {}
+        self._context = WorkerContext(self.state)
         connect = partial(
             connection_settings, tls=options.get("tls", False), queue=self.name,
             insecure_tls=options.get("insecure_tls", False),
@@ -290,7 +292,7 @@ class Worker:
             handler, self._settings, checked_batch(batch, concurrency, self._settings.timeout_ms)
         )
         called = filled(Hooks, "hooks", hooks, options, **{name: name for name in HOOK_NAMES})
-        self._hooks = HookRunner(called, self.state)
+        self._hooks = HookRunner(called, self._context)
         self._sink: MetricsSink | None = safe_sink(metrics)
         self._tracing = tracing_of(tracing)
         self._stopping = Stopping(self._settings.shutdown_deadline_ms)
@@ -433,6 +435,7 @@ class Worker:
         return RunSpans(self._tracing, self.name, self.group, self.consumer_id)
 
     def _builder(self) -> PipelineBuilder:
+        self._context.state = self.state
         return PipelineBuilder(
             queue=self.name,
             group=self.group,
@@ -443,7 +446,7 @@ class Worker:
             sink=self._sink,
             spans=self._run_spans(),
             health=lambda: self.health().record,
-            state=self.state,
+            context=self._context,
             encode=self._encode,
             handler_names=self._handlers.names,
         )

@@ -1,4 +1,4 @@
-"""Says where a handler lives, and finds it again in a fresh interpreter."""
+"""Runs handlers in a child process: finds them by their address, answers calls, reports meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from functools import reduce
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -30,7 +30,9 @@ from chasquimq.engine.process_pool.frames import (
     HandlerError,
     Hello,
     JobValues,
-    decode_call,
+    LeaseLost,
+    Report,
+    decode_from_parent,
     decode_hello,
     encode_frame,
     read_frame,
@@ -39,9 +41,6 @@ from chasquimq.engine.tracebacks import Trace, trace_of
 from chasquimq.errors import DecodeError, RetryLater, SettingsError, UnrecoverableError
 from chasquimq.model.delivery import Delivery
 from chasquimq.store.consumer import decode as payloads
-
-if TYPE_CHECKING:
-    from chasquimq.job import Job
 
 ANY_NAME = ""
 SCRIPT_MODULE = "__chasqui_script__"
@@ -134,9 +133,6 @@ PR_SET_PDEATHSIG = 1
 
 Handlers: TypeAlias = dict[str, Handler]
 
-# What handlers keep in `job.state` is shared by the calls of one child, and by nobody else.
-state: dict[str, Any] = {}
-
 
 def main() -> None:
     """Serve calls until the parent says stop, or is gone."""
@@ -147,7 +143,7 @@ def main() -> None:
     threading.Thread(target=watch, args=(sock,), name="chasqui-parent", daemon=True).start()
     handlers = settle_in(sock, decode_hello(next_frame(sock)))
     with asyncio.Runner() as runner:
-        serve(sock, handlers, runner)
+        serve(sock, handlers, runner, ChildContext(sock))
 
 
 def take_signals() -> None:
@@ -205,48 +201,106 @@ def restore_python_path(python_path: str | None) -> None:
     os.environ["PYTHONPATH"] = python_path
 
 
-def serve(sock: socket.socket, handlers: Handlers, runner: asyncio.Runner) -> None:
-    """Answer calls one by one; an empty frame means stop."""
+class ChildContext:
+    """Asks and tells the worker over the socket, while a call is under way.
+
+    What the worker tells is read when it is asked for: during a call nothing else comes.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        # What handlers keep in `job.state` is shared by the calls of one child, and by nobody else.
+        self.state: dict[str, Any] = {}
+        self.decode: Callable[[bytes], Any] = payloads.decode
+        self._sock = sock
+        self._owner_pid = os.getpid()
+        self._running: Delivery | None = None
+        self._lock = threading.Lock()
+        self._news = select.poll()
+        self._news.register(sock, select.POLLIN)
+
+    def begin(self, delivery: Delivery) -> None:
+        """A call has come; what is asked about its job goes to the worker."""
+        self._running = delivery
+
+    def end(self) -> None:
+        """The handler has ended; its threads may live on, and are not heard any more."""
+        with self._lock:
+            self._running = None
+
+    def is_lease_lost(self, delivery: Delivery) -> bool:
+        if self._is_parent:
+            with self._lock:
+                while delivery is self._running and self._news.poll(0):
+                    delivery.is_lease_lost |= isinstance(next_words(self._sock), LeaseLost)
+        return delivery.is_lease_lost
+
+    def report(self, delivery: Delivery, topic: str, value: Any) -> None:
+        frame = encode_frame(Report(topic, payloads.encode(value)))
+        if self._is_parent:
+            with self._lock:
+                if delivery is self._running:
+                    self._sock.sendall(frame)
+
+    @property
+    def _is_parent(self) -> bool:
+        """Whether this is the child itself, and no copy that a handler forked."""
+        return os.getpid() == self._owner_pid
+
+
+def next_words(sock: socket.socket) -> HandlerCall | LeaseLost | None:
+    """What the parent says next; None means stop."""
+    frame = next_frame(sock)
+    return decode_from_parent(frame) if frame else None
+
+
+def serve(
+    sock: socket.socket, handlers: Handlers, runner: asyncio.Runner, context: ChildContext
+) -> None:
+    """Answer calls one by one until the parent says stop."""
     owner_pid = os.getpid()
-    while frame := next_frame(sock):
-        call = decode_call(frame)
-        answer = execute(handlers[call.handler], call, runner)
+    while (words := next_words(sock)) is not None:
+        if isinstance(words, LeaseLost):
+            continue  # it came when the call had ended
+        answer = execute(handlers[words.handler], words, runner, context)
         # A handler that forked must not let the copy answer in our name.
         if os.getpid() != owner_pid:
             os._exit(0)
+        context.end()
         flush_prints()
         sock.sendall(frame_of(answer))
 
 
-def execute(handler: Handler, call: HandlerCall, runner: asyncio.Runner) -> CallResult:
+def execute(
+    handler: Handler, call: HandlerCall, runner: asyncio.Runner, context: ChildContext
+) -> CallResult:
     """Run the handler in a context of its own and turn what happened into an answer."""
-    context = contextvars.copy_context()
+    variables = contextvars.copy_context()
     try:
-        result = context.run(begin, handler, call.values)
+        result = variables.run(begin, handler, call.values, context)
         if inspect.iscoroutine(result):
-            result = runner.run(result, context=context)
+            result = runner.run(result, context=variables)
         return CallResult(payloads.encode_result(result))
     # SystemExit, CancelledError and the like are failures of this job alone.
     except BaseException as error:  # noqa: BLE001 - the user's code
         return CallResult(error=describe(error))
 
 
-def begin(handler: Handler, values: JobValues) -> Any:
+def begin(handler: Handler, values: JobValues, context: ChildContext) -> Any:
     # The nouns are above this room; only this program, which is a worker in small, meets them.
-    from chasquimq.job import enter_job
+    from chasquimq.job import DeliveredJob, enter_job
 
-    job = job_from_values(values)
+    delivery = delivery_from_values(values)
+    context.begin(delivery)
+    job = DeliveredJob(delivery, context)
     enter_job(job)
     return handler(job)
 
 
-def job_from_values(values: JobValues) -> Job:
-    """The job as the handler sees it, just as a handler in the worker's own process does."""
-    from chasquimq.job import DeliveredJob
-
+def delivery_from_values(values: JobValues) -> Delivery:
+    """As much of a delivery as its handler sees."""
     job_id, name, payload, _attempt, created_at_ms, run_number, was_redelivered = values
     earlier = int(was_redelivered)
-    delivery = Delivery(
+    return Delivery(
         entry_id=b"",
         job_id=job_id,
         name=name,
@@ -259,7 +313,6 @@ def job_from_values(values: JobValues) -> Job:
         due_ms=None,
         envelope=b"",
     )
-    return DeliveredJob(delivery, payloads.decode, state)
 
 
 def describe(error: BaseException) -> HandlerError:

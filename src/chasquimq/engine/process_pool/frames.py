@@ -41,8 +41,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     python_path: str | None
 
 
-class HandlerCall(msgspec.Struct, frozen=True, array_like=True):
-    """Every later frame to a child: which handler, which job."""
+class HandlerCall(msgspec.Struct, frozen=True, array_like=True, tag="call"):
+    """A later frame to a child: which handler, which job."""
 
     handler: str
     values: JobValues
@@ -59,14 +59,25 @@ class HandlerError(msgspec.Struct, frozen=True, array_like=True):
     is_undecodable: bool = False
 
 
-class CallResult(msgspec.Struct, frozen=True, array_like=True):
-    """Every frame from a child: the encoded result, or the error; the first says it is ready."""
+class LeaseLost(msgspec.Struct, frozen=True, array_like=True, tag="lease_lost"):
+    """The other frame to a child, during a call: another worker may run this job now."""
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
+    """A frame from a child during a call: what its handler tells the worker."""
+
+    topic: str
+    value: bytes
+
+
+class CallResult(msgspec.Struct, frozen=True, array_like=True, tag="result"):
+    """A frame from a child: the encoded result, or the error; the first says it is ready."""
 
     result: bytes = b"\xc0"
     error: HandlerError | None = None
 
 
-def encode_frame(words: Hello | HandlerCall | CallResult) -> bytes:
+def encode_frame(words: Hello | HandlerCall | LeaseLost | Report | CallResult) -> bytes:
     """The frame of these words; ValueError when they are longer than a frame may be."""
     body = _encoder.encode(words)
     if len(body) > FRAME_BYTES_MAX:
@@ -110,8 +121,8 @@ def _read_exactly(sock: socket.socket, size_bytes: int) -> bytes | None:
 
 _encoder = msgspec.msgpack.Encoder()
 decode_hello = msgspec.msgpack.Decoder(Hello).decode
-decode_call = msgspec.msgpack.Decoder(HandlerCall).decode
-decode_answer = msgspec.msgpack.Decoder(CallResult).decode
+decode_from_parent = msgspec.msgpack.Decoder(HandlerCall | LeaseLost).decode
+decode_from_child = msgspec.msgpack.Decoder(CallResult | Report).decode
 
 
 class RemoteError(Exception):

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from chasquimq.engine.job_context import WorkerContext
 from chasquimq.engine.process_pool.child import ANY_NAME, addresses_of
 from chasquimq.engine.process_pool.frames import (
     STOP_FRAME,
@@ -25,16 +26,23 @@ from chasquimq.engine.process_pool.frames import (
     HandlerCall,
     Hello,
     JobValues,
-    decode_answer,
+    LeaseLost,
+    Report,
+    decode_from_child,
     encode_frame,
     exception_of,
     import_refusal,
     take_frame,
 )
 from chasquimq.engine.thread_pool import check_usable, checked_size
-from chasquimq.errors import JobTimeout, SettingsError
+from chasquimq.errors import DecodeError, JobTimeout, SettingsError
+from chasquimq.model.log import get_logger
 from chasquimq.store.consumer import decode as payloads
 
+if TYPE_CHECKING:
+    from chasquimq.model.delivery import Delivery
+
+logger = get_logger(__name__)
 KILL_AFTER_S = 0.2
 START_S_MAX = 60.0
 READ_BYTES_MAX = 256 * 1024
@@ -51,7 +59,14 @@ class ProcessPool:
     Start it inside the event loop that calls it.
     """
 
-    def __init__(self, handlers: Mapping[str, Handler] | Handler, size: int) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler] | Handler,
+        size: int,
+        context: WorkerContext | None = None,
+    ) -> None:
+        """`context` receives what handlers report; without one it goes nowhere."""
+        self._context = WorkerContext({}) if context is None else context
         self._size = checked_size(size)
         self._addresses = addresses_of(handlers)
         self._owner_pid = os.getpid()
@@ -72,8 +87,16 @@ class ProcessPool:
             await self.close(0)
             raise
 
-    async def run(self, name: str, values: JobValues, timeout_ms: int | None = None) -> Any:
+    async def run(
+        self,
+        name: str,
+        values: JobValues,
+        timeout_ms: int | None = None,
+        delivery: Delivery | None = None,
+    ) -> Any:
         """Run the handler of `name` in a child and return its result.
+
+        With a `delivery` the child is told when its lease is lost, and its reports are received.
 
         Raises:
             JobTimeout: it ran for `timeout_ms` and was killed.
@@ -86,7 +109,8 @@ class ProcessPool:
         async with self._free:
             child = self._take()
             try:
-                answer = await child.call(frame, timeout_ms)
+                line = None if delivery is None else CallLine(child, delivery, self._context)
+                answer = await child.call(frame, timeout_ms, line)
             finally:
                 self._put_back(child)
         if answer.error is not None:
@@ -148,6 +172,38 @@ class ProcessPool:
             await asyncio.wait(exits, timeout=timeout_s)
 
 
+class CallLine:
+    """Connects the context of a worker with the child that runs one of its jobs."""
+
+    def __init__(self, child: Child, delivery: Delivery, context: WorkerContext) -> None:
+        self._child = child
+        self._delivery = delivery
+        self._context = context
+
+    def open(self) -> None:
+        """The child has the call: what becomes of the lease is told from now on."""
+        self._context.enter_remote(self._delivery, self._tell_lease_lost)
+        if self._delivery.is_lease_lost:
+            self._tell_lease_lost()
+
+    def close(self) -> None:
+        self._context.leave_remote(self._delivery)
+
+    def hear(self, report: Report) -> None:
+        """Pass a report on to the worker's own context."""
+        try:
+            value = payloads.decode(report.value)
+        except DecodeError as error:
+            logger.warning(
+                "%s of job %s cannot be read: %s", report.topic, self._delivery.job_id, error
+            )
+        else:
+            self._context.report(self._delivery, report.topic, value)
+
+    def _tell_lease_lost(self) -> None:
+        self._child.tell(LeaseLost())
+
+
 class Child:
     """A running child program; it serves one call at a time and is never used after a kill."""
 
@@ -156,6 +212,7 @@ class Child:
         self.exited: asyncio.Future[int] = self._loop.create_future()
         self._ready: asyncio.Future[Outcome] = self._loop.create_future()
         self._answer: asyncio.Future[Outcome] | None = None
+        self._line: CallLine | None = None
         self._verdict: Exception | None = None
         self._is_stopping = False
         self._is_doomed = False
@@ -179,14 +236,22 @@ class Child:
         if answer.error is not None:
             raise import_refusal(answer.error)
 
-    async def call(self, frame: bytes, timeout_ms: int | None) -> CallResult:
+    async def call(
+        self, frame: bytes, timeout_ms: int | None, line: CallLine | None = None
+    ) -> CallResult:
         """Hand a call over and wait for its answer; to leave without one kills the child."""
         try:
             await self.until_ready()
-            return await self._ask(frame, timeout_ms)
+            return await self._ask(frame, timeout_ms, line)
         except BaseException:
             self.kill()
             raise
+
+    def tell(self, words: LeaseLost) -> None:
+        """Tell a busy child something about the job that it runs."""
+        # A child that does not read has its socket full of nothing else, and ends soon.
+        with suppress(OSError):
+            self._socket.send(encode_frame(words))
 
     def stop(self) -> None:
         """Ask an idle child to leave the way a program ends."""
@@ -202,14 +267,19 @@ class Child:
         """End the child now."""
         self._signal(signal.SIGKILL)
 
-    async def _ask(self, frame: bytes, timeout_ms: int | None) -> CallResult:
+    async def _ask(self, frame: bytes, timeout_ms: int | None, line: CallLine | None) -> CallResult:
         self._answer = answer = self._loop.create_future()
         deadline = self._deadline(timeout_ms)
+        self._line = line
         try:
             await self._send(frame)
+            if line is not None:
+                line.open()
             return _answer_in(await answer)
         finally:
-            self._answer = None
+            self._answer = self._line = None
+            if line is not None:
+                line.close()
             if deadline is not None:
                 deadline.cancel()
             self._close_if_exited()
@@ -264,10 +334,16 @@ class Child:
         self._buffer += chunk
         try:
             while (frame := take_frame(self._buffer)) is not None:
-                self._settle(decode_answer(frame))
+                self._hear(decode_from_child(frame))
         except (ValueError, msgspec.MsgspecError):
             return False
         return True
+
+    def _hear(self, words: CallResult | Report) -> None:
+        if isinstance(words, CallResult):
+            self._settle(words)
+        elif self._line is not None:
+            self._line.hear(words)
 
     def _settle(self, outcome: Outcome) -> None:
         waiting = self._answer if self._ready.done() else self._ready
