@@ -79,14 +79,14 @@ MUTANTS = (
         "return LANE_MARKS[lane] + entry_id", "return entry_id",
         "tests/conformance/test_lanes.py::"
         "test_the_same_id_of_two_streams_is_held_twice_and_released_once"
-        "[valkey-no results-as probed]",
+        "[valkey-as probed-no results]",
     ),
     Mutant(
         "a retry leaves its lane", "src/chasquimq/store/consumer/settle.py",
         "keys = (lane.stream, lane.delayed, lane.dix)",
         "keys = (lane.stream, self._keys.delayed, self._keys.dix)",
         "tests/conformance/test_lanes.py::test_a_failed_run_is_retried_in_its_own_lane"
-        "[valkey-no results-as probed]",
+        "[valkey-as probed-no results]",
     ),
     Mutant(
         "heartbeat on the event loop", "src/chasquimq/engine/pipeline.py",

@@ -52,7 +52,7 @@ class WorkerContext:
         """Hand a report to its receiver; one that raises harms no job."""
         receive = self._receivers.get(topic)
         if receive is None:
-            logger.debug("nobody receives %s of job %s", topic, delivery.job_id)
+            logger.debug("no receiver for %s of job %s", topic, delivery.job_id)
             return
         try:
             receive(delivery, value)

@@ -268,8 +268,7 @@ class Worker:
         self._connect: Callable[[str | None], ConnectionSettings] = connect
         self._connection = connect(redis_url)
         self._named = None if redis_url is None else self._connection
-        # Why this one, where a command chose it.
-        self._server_reason = ""
+        self._server_reason = ""  # why this one, where a command chose it
         own: dict[str, Any] = {name: one for name, one in options.items() if name in _OWN}
         abilities = options.get("abilities")
         self._settings = WorkerSettings(
@@ -401,8 +400,7 @@ class Worker:
         Returns when `run()` has ended, at the latest one second after the deadline;
         at once when called by a handler or a hook of this worker.
         """
-        # Two callers who close are no more urgent than one.
-        if not self.is_closed:
+        if not self.is_closed:  # two callers who close are no more urgent than one
             self.request_stop()
         is_inside = current_job() is not None or asyncio.current_task() is self._run_task
         if self._finished is not None and not is_inside:
