@@ -77,6 +77,7 @@ def test_the_limit_can_do_whatever_ours_did(server, scenario):
 
 
 @pytest.mark.slow
+@pytest.mark.takes_turns
 def test_the_original_does_the_same_work(server, scenario):
     settings = BenchSettings(scenarios=[scenario], rounds=1, peers=ORIGINALS[:1])
     with open_target(None, server.url, {}) as target:

@@ -413,13 +413,8 @@ def test_an_ordinary_question_takes_less_than_a_tenth_of_a_millisecond(expressio
 def test_the_hardest_question_is_answered_within_a_fifth_of_a_second(expression: str):
     pattern, zone = CronPattern.parse(expression), ZoneInfo("America/New_York")
 
-    # It takes some turns to catch one that no other test disturbs.
-    fastest_s = float("inf")
-    for _ in range(20):
-        fastest_s = min(fastest_s, _time_of(pattern, zone))
-        if fastest_s < 0.2:
-            return
-    pytest.fail(f"{fastest_s:.3f} s at best")
+    # What else shares the core and its caches makes some turns slower, and none faster.
+    assert any(_time_of(pattern, zone) < 0.2 for _ in range(20))
 
 
 def _ms(text: str) -> int:
@@ -488,7 +483,7 @@ def _three_fires_of_cronsim(expression: str, from_s: int) -> list[int]:
 
 
 def _time_of(pattern: CronPattern, zone: ZoneInfo) -> float:
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     with suppress(SettingsError):
         pattern.next_after(LATE_IN_2030_MS, zone)
-    return time.perf_counter() - started_s
+    return time.thread_time() - started_s

@@ -342,6 +342,6 @@ def test_a_century_of_missed_windows_costs_no_more_than_a_minute_of_them(
 
 
 def _time_of(pattern: Pattern, now_ms: int, policy: MissedFires) -> float:
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     plan_fires(pattern, T0, now_ms, policy)
-    return time.perf_counter() - started_s
+    return time.thread_time() - started_s
