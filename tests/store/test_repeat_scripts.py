@@ -395,17 +395,6 @@ async def test_after_a_refused_entry_the_next_try_goes_on_where_it_stopped(
     assert await raw("HGET", raw.keys.repeat_spec(KEY), "fired") == b"2"
 
 
-async def test_arguments_that_do_not_fit_together_are_refused(run, raw, snapshot):
-    keys = [raw.keys.stream, raw.keys.repeat, raw.keys.repeat_spec(KEY)]
-
-    with pytest.raises(StoreError, match="a due time, an envelope and a marker"):
-        await run("fire", keys, KEY, 5_000, 6_000, 0, 0, 60_000, "mail", 5_000, "envelope")
-    with pytest.raises(StoreError, match="must be numbers"):
-        await run("fire", keys, KEY, 5_000, "soon", 0, 0, 60_000, "mail")
-
-    assert await snapshot() == {}
-
-
 async def test_a_count_that_is_no_number_is_an_error(fire, arm, snapshot):
     await arm(5_000, fired="many")
     before = await snapshot()

@@ -212,8 +212,3 @@ async def test_a_missing_key_is_refused_before_the_ack(run, raw, deliver, snapsh
         )
 
     assert await snapshot() == before
-
-
-async def test_completions_that_do_not_come_in_threes_are_refused(run, raw):
-    with pytest.raises(StoreError, match="threes"):
-        await run("complete", [raw.keys.stream], GROUP, 60, 120, 0, 0, "1-1", "result")

@@ -136,26 +136,6 @@ async def test_a_thousand_jobs_fit_one_call(add, raw):
     assert await raw("XLEN", raw.keys.stream) == 1_000
 
 
-@pytest.mark.parametrize("spare", [(), ("envelope",), ("envelope", "name")], ids=["0", "1", "2"])
-async def test_jobs_that_do_not_come_in_threes_are_refused(run, raw, snapshot, spare):
-    keys = [raw.keys.stream, raw.keys.token("t1")]
-    job = ("e", "n", "") if spare else ()
-
-    with pytest.raises(StoreError, match="threes"):
-        await run("add", keys, 0, TTL_S, UNIQUE_MS, *job, *spare)
-
-    assert await snapshot() == {}
-
-
-async def test_a_missing_marker_key_is_refused_before_anything_is_written(run, raw, snapshot):
-    keys = [raw.keys.stream, raw.keys.token("t1")]
-
-    with pytest.raises(StoreError):
-        await run("add", keys, 0, TTL_S, UNIQUE_MS, "e1", "", "", "e2", "", "digest")
-
-    assert await snapshot() == {}
-
-
 @pytest.mark.parametrize("unique_ms", ["0", "-1", "soon", "nan"])
 async def test_a_window_that_is_no_time_is_refused_before_anything_is_written(
     add, snapshot, unique_ms

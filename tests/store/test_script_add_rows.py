@@ -56,17 +56,6 @@ async def test_one_name_may_stand_for_all_rows(add, raw):
     assert [row[b"n"] for _, row in await raw.entries(raw.keys.stream)] == [b"greet", b"greet"]
 
 
-@pytest.mark.parametrize("spare", [[], ["n"] * 3], ids=["too few", "too many"])
-async def test_a_wrong_number_of_parts_is_refused(run, raw, snapshot, spare):
-    named = [raw.keys.stream, raw.keys.token("t"), raw.keys.uniq("one"), raw.keys.uniq("two")]
-    args = ("d1", "d2", "e1", "e2", *spare)
-
-    with pytest.raises(StoreError, match="a digest, an envelope and a name"):
-        await run("add_rows", named, 0, TTL_S, UNIQUE_MS, 1, 2, *args)
-
-    assert await snapshot() == {}
-
-
 async def test_rows_that_the_stream_refuses_are_not_marked_as_added(add, raw):
     await raw("XADD", raw.keys.stream, "18446744073709551615-18446744073709551614", "d", "x")
     rows = [(f"e{at}", "", f"d{at}", f"id{at}") for at in range(3)]

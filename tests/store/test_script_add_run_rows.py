@@ -147,18 +147,6 @@ async def test_what_is_known_of_rows_is_kept_for_its_time(add, raw):
     assert all(0 < ms <= KEEP_MS for ms in left_ms)
 
 
-async def test_wrong_arguments_are_refused_before_anything_is_written(add, run, raw, snapshot):
-    with pytest.raises(StoreError, match="rows come in threes"):
-        await add()
-    keys = [raw.keys.stream, raw.keys.token("t"), raw.keys.delayed, raw.keys.dix, "b"]
-    with pytest.raises(StoreError, match="a digest has 16 bytes"):
-        await run("add_run_rows", keys, 0, 120, 1, "i", 0, 0, 0, "e", "n", "short")
-    with pytest.raises(StoreError, match="keep_ms must be a time"):
-        await run("add_run_rows", keys, 0, 120, 0, "i", 0, 0, 0, "e", "n", "x" * 16)
-
-    assert await snapshot() == {}
-
-
 async def test_a_key_of_the_wrong_type_leaves_nothing(add, raw, snapshot):
     await raw("SET", raw.keys.delayed, "no set")
     before = await snapshot()

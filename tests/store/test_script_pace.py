@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from chasquimq.errors import StoreError
-
 
 async def test_the_first_rows_pass_and_later_ones_wait_behind_all_before_them(run, raw):
     key = raw.keys.token("pace")
@@ -24,9 +20,3 @@ async def test_a_pace_that_nobody_follows_is_forgotten(run, raw):
     await run("pace", [key], 10, "10")
 
     assert 55_000 < await raw("PTTL", key) <= 61_001
-
-
-@pytest.mark.parametrize(("rows", "rate"), [(0, "5"), (5, "0"), (5, "fast")])
-async def test_wrong_arguments_are_refused(run, raw, rows, rate):
-    with pytest.raises(StoreError, match="rows and their rate must be above 0"):
-        await run("pace", [raw.keys.token("pace")], rows, rate)
