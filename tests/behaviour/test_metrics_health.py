@@ -154,8 +154,7 @@ async def test_a_sink_that_listens_to_nothing_is_bound_away(running_worker, sink
     running = await running_worker(noop, metrics=sink, **QUIET)
     pipeline = running.worker._session.pipeline
 
-    assert (pipeline._listener, pipeline.reporter) == (None, None)
-    assert (pipeline.settlement._listener, pipeline.reader._listener) == (None, None)
+    assert (pipeline.settlement.listener, pipeline.reporter) == (None, None)
     assert pipeline.upkeep.promoter._sink is None
 
 
@@ -178,4 +177,4 @@ async def test_nobody_reports_to_a_sink_that_hears_only_of_jobs(running_worker):
 async def test_nothing_is_made_for_jobs_when_a_sink_hears_only_of_health(running_worker):
     running = await running_worker(noop, metrics=OnlyHealth(), **QUIET)
 
-    assert running.worker._session.pipeline._listener is None
+    assert running.worker._session.pipeline.settlement.listener is None

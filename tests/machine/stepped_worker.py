@@ -55,7 +55,7 @@ class SteppedWorker:
     ) -> None:
         worker = Worker(
             queue, print, redis_url=url, consumer_id=consumer, concurrency=concurrency,
-            read_block_ms=1, claim_min_idle_ms=LEASE_MS, max_attempts=BUDGET, store_results=True,
+            read_block_ms=1, claim_min_idle_ms=LEASE_MS, store_results=True,
             history=False, abilities=abilities,
             retry=RetrySettings(
                 max_attempts=BUDGET, initial_backoff_ms=HOUR_MS, max_backoff_ms=HOUR_MS, jitter_ms=0
@@ -139,9 +139,12 @@ class SteppedWorker:
         for link in (self.store._reads, self.store._writes):
             if link.current is not None:
                 link.current.abort("killed")
-        for task in list(self.pipeline._tasks):
+        supervisor = self.pipeline.supervisor
+        supervisor.keep_only(set())
+        tasks = list(supervisor.tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.pipeline._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.pipeline.lease._store.close()
         await self.store.close()
         self.runs.clear()
