@@ -48,7 +48,8 @@ def start(url):
         text = textwrap.dedent(head) + textwrap.dedent(program)
         started.append(
             subprocess.Popen(
-                [sys.executable, "-u", "-c", text],
+                # Python 3.12 and newer warn of every fork beside threads; these forks are the point.
+                [sys.executable, "-u", "-W", "ignore:This process:DeprecationWarning", "-c", text],
                 env={"PYTHONPATH": str(SRC)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
