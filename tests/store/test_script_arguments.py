@@ -6,7 +6,8 @@ import pytest
 
 from chasquimq.errors import StoreError
 
-# Script, keys, arguments, and what the refusal says (`.+`: in the words of the server). `token:x` is a marker, `uniq:x` that of an id.
+# Script, keys, arguments, and what the refusal says; `.+` where the words are the server's own.
+# `token:x` is a marker, `uniq:x` that of an id.
 WRONG = {
     "add: no job": ("add", "stream token:t", (0, 60, 60_000), "threes"),
     "add: one part": ("add", "stream token:t", (0, 60, 60_000, "e", "n", "", "e"), "threes"),
