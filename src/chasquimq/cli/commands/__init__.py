@@ -1,1 +1,1 @@
-"""One file a command."""
+"""Holds the commands that need no package of their own."""

@@ -1,4 +1,4 @@
-"""`chasqui delayed`: jobs that wait for their time, listed or taken back."""
+"""`chasqui delayed`: lists or cancels jobs that wait for their time."""
 
 from __future__ import annotations
 

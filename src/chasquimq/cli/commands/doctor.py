@@ -1,4 +1,4 @@
-"""`chasqui doctor`: what is wrong with a server or its queues, and what to do about it."""
+"""`chasqui doctor`: finds what is wrong with a server or its queues, and says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`chasqui events`: what happens on a queue, as it happens."""
+"""`chasqui events`: follows what happens on a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`chasqui metrics`: the depths of all queues in the text format of Prometheus."""
+"""`chasqui metrics`: prints or serves the depths of all queues for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`chasqui repeatable`: plans of jobs that come again and again."""
+"""`chasqui repeatable`: lists, runs or removes jobs that come again and again."""
 
 from __future__ import annotations
 

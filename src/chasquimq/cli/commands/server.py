@@ -1,4 +1,4 @@
-"""`chasqui server`: a Redis or Valkey of your own, one per project directory."""
+"""`chasqui server`: starts, stops or shows the server of a project directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`chasqui upkeep`: promotion and firing for queues where no worker runs."""
+"""`chasqui upkeep`: promotes and fires jobs of queues where no worker runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`chasqui demo`: a private server, thousands of jobs, and what became of them."""
+"""Demonstrates the queue: thousands of jobs on a private server, and what became of them."""

@@ -1,1 +1,1 @@
-"""What commands print: tables, JSON, progress, prompts."""
+"""Prints answers, shows progress, asks questions."""

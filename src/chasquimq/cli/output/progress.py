@@ -1,4 +1,4 @@
-"""Shows what goes on for long, and how far it is: on a terminal, on stderr, and gone when done."""
+"""Shows on a terminal, on stderr, what goes on for long and how far it is."""
 
 from __future__ import annotations
 

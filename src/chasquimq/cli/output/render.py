@@ -1,4 +1,4 @@
-"""Answers as tables for people and as JSON for programs; no raw control byte reaches a terminal."""
+"""Prints answers as tables or as JSON, without control bytes and passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that the pipeline's commands share, and the words they take."""
+"""Defines what commands of the pipeline share: options, checks and the Spark session."""
 
 from __future__ import annotations
 

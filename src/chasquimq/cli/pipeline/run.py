@@ -1,4 +1,4 @@
-"""Carries the history of queues into tables: for ever, once, a day again; and keeps them small."""
+"""Carries the history of queues into tables: until a signal, once, or one day again."""
 
 from __future__ import annotations
 

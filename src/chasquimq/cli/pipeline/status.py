@@ -1,4 +1,4 @@
-"""`chasqui pipeline status`: how far the tables are, and what they lack."""
+"""Shows how far the tables are, what they lack, and whether something could be lost."""
 
 from __future__ import annotations
 

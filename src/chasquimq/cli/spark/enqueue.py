@@ -1,4 +1,4 @@
-"""JSON files as rows: lines that are no JSON are kept apart, so that each of them is counted."""
+"""`chasqui spark enqueue`: adds every row of a table, of files or of a query as a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers on Spark say: a moving line on a terminal, a plain one now and then in a pipe."""
+"""`chasqui spark worker` and `stop`: runs jobs in tasks of Spark, and tells how it goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`chasqui worker`: handlers of yours become running workers, in one process or in many."""
+"""`chasqui worker`: runs your handlers, in one process or in many."""
 
 from __future__ import annotations
 
