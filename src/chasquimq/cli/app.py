@@ -60,9 +60,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "drain": LazyCommand(
         "chasquimq.cli.commands.drain:drain", "Empty a queue of the jobs that wait."
     ),
-    "demo": LazyCommand(
-        "chasquimq.cli.demo.command:demo", "Watch jobs run, with nothing to set up."
-    ),
+    "demo": LazyCommand("chasquimq.cli.demo:demo", "Watch jobs run, with nothing to set up."),
     "dlq": LazyCommand("chasquimq.cli.dlq:dlq", "Look at dead jobs, replay, edit or purge them."),
     "doctor": LazyCommand(
         "chasquimq.cli.commands.doctor:doctor", "Find what is wrong, and what to do."
