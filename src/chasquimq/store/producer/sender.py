@@ -212,6 +212,9 @@ class AddSender:
             write.may_be_done = may_have_added(write, error)
             # A script that the server forgot was not run: as if nothing had been sent.
             unconfirmed.error = None if is_forgotten(error) else error
+            if unconfirmed.is_unwanted:
+                self._leave(unconfirmed)
+                return
             # It stays inside: what may be sent again must be among the remembered ids.
             self._follow(unconfirmed, self._confirm(unconfirmed))
         except Exception as error:  # noqa: BLE001 - others wait behind us for their answers

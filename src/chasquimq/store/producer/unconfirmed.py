@@ -57,6 +57,11 @@ class UnconfirmedWrite:
         """Until when it may be sent; in the past where nobody waits for it any more."""
         raise NotImplementedError
 
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether no caller waits for it any more, so that it need not be sent again."""
+        return self.deadline.at_s == -inf
+
     def confirmed(self, marks: list[AddMark]) -> None:
         """Answer the callers: one mark a job."""
         raise NotImplementedError
