@@ -63,7 +63,7 @@ async def test_each_unknown_name_is_warned_of_once_in_a_while(queue, running_wor
 
 
 async def test_the_warning_says_what_the_worker_knows_and_what_comes_next(
-    queue, running_worker, caplog
+    queue, queue_name, running_worker, caplog
 ):
     names = ["resize", "send", *(f"other_{at}" for at in range(50))]
     retry = RetrySettings(unknown_name_retry_ms=2_500, unknown_name_for_ms=90_000)
@@ -73,7 +73,8 @@ async def test_the_warning_says_what_the_worker_knows_and_what_comes_next(
         (warning,) = await eventually(lambda: warnings_of(caplog))
 
     said = warning.getMessage()
-    assert f"job {job.id}: no handler has the name 'sned'; did you mean 'send'?" in said
+    assert said.startswith(f"job {job.id} of queue {queue_name}: no handler has the name 'sned'; ")
+    assert "; did you mean 'send'?" in said
     assert "this worker has handlers for 'send', 'resize', 'other_0'" in said
     assert "'other_40'" not in said
     assert " more; " in said
