@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -14,7 +14,7 @@ Handler = Callable[[Any], Any]
 
 def noting(handler: Handler, journal: Callable[[], Journal]) -> Handler:
     """The same handler; the journal is asked for at each run, because a fork has its own."""
-    if not asyncio.iscoroutinefunction(handler):
+    if not inspect.iscoroutinefunction(handler):
         return _noting_sync(handler, journal)
 
     @wraps(handler)
