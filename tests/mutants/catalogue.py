@@ -483,8 +483,8 @@ MUTANTS = (
     ),
     Mutant(
         "a counter that lies", "src/chasquimq/engine/settlement.py",
-        "counters.completed += len(moves)\n        if listener is not None:\n            listener.completed(moves)",
-        "counters.completed += len(moves) + 1",
+        "counters.completed += len(moves)\n        if listener is not None:\n            listener.completed([move",
+        "counters.completed += len(moves) + 1\n        if listener is not None:\n            listener.completed([move",
         "tests/faults/test_small_budget.py::"
         "test_a_handler_of_eight_leases_completes_once_and_never_dies[valkey]",
     ),
