@@ -11,6 +11,7 @@ import pytest
 from chasquimq import Worker
 from chasquimq.errors import GroupConflict
 from chasquimq.model.snapshot import SILENT_MS_MAX
+from chasquimq.settings import LeaseSettings, ReadSettings
 from chasquimq.store.consumer import store as consuming
 from support.waiting import eventually
 from support.workers import RunningWorker
@@ -85,12 +86,23 @@ async def test_jobs_that_a_killed_worker_held_keep_its_group_in_use_for_ever(
         await asyncio.wait_for(beginning("next").task, 10)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"read_block_ms": 3_600_000, "claim_min_idle_ms": 7_200_000},
+        {
+            "read": ReadSettings(block_ms=3_600_000),
+            "lease": LeaseSettings(lease_ms=7_200_000),
+        },
+    ],
+    ids=["keywords", "groups"],
+)
 async def test_no_setting_lets_an_idle_worker_be_silent_for_as_long_as_a_dead_one(
-    url, queue_name, running_worker
+    url, queue_name, running_worker, options
 ):
     reader, writer = await asyncio.open_unix_connection(urlsplit(url).path)
     writer.write(b"MONITOR\r\n")
-    await running_worker(noop, read_block_ms=3_600_000, claim_min_idle_ms=7_200_000)
+    await running_worker(noop, **options)
 
     async with asyncio.timeout(20):
         idle_read = re.compile(rb'"BLOCK" "(\d+)".*%b.*:wake"' % queue_name.encode())

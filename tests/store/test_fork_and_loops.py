@@ -99,6 +99,23 @@ def test_a_queue_opened_before_a_fork_and_used_after_it_works(url, queue_name):
     assert in_child(lambda: asyncio.run(add_and_close())) == "it worked"
 
 
+def test_each_forked_process_adds_under_a_producer_id_of_its_own(url, queue_name):
+    """A server remembers only so many adds of one producer, and a resend needs them."""
+    producer = Producer(url, queue_name)
+
+    async def add_and_close() -> str:
+        await producer.add(b"1")
+        used = producer._queue._connections.store().producer_id
+        await producer.shutdown()
+        return f"{producer.producer_id()} {used}"
+
+    said = [in_child(lambda: asyncio.run(add_and_close())).split() for _ in range(2)]
+
+    (first, first_used), (second, second_used) = said
+    assert (first, second) == (first_used, second_used)
+    assert len({first, second, producer.producer_id()}) == 3
+
+
 @pytest.fixture
 def look(url, queue_name):
     """How many connections of a kind the server has, and how many jobs this queue."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from typing import TypedDict
@@ -22,6 +23,7 @@ from chasquimq.settings import (
 )
 from chasquimq.store.event_reader import EndReader
 from chasquimq.store.net.address import own_lookup
+from chasquimq.store.net.connection import this_process
 from chasquimq.store.net.errors import about
 from chasquimq.store.net.per_loop import PerLoop
 from chasquimq.store.net.reconnect import Deadline
@@ -62,9 +64,8 @@ class Connections:
         tracing: Tracing | None,
     ) -> None:
         self.is_closed = False
-        # Of the first store; a server remembers only so many adds of one id.
-        self.producer_id = str(uuid4())
-        self._free_ids = [self.producer_id]
+        # By process: a fork inherits what its parent has not used yet.
+        self._first_ids: dict[int, _FirstId] = {}
         self._name = name
         self._connection = connection
         self._settings = settings
@@ -73,6 +74,15 @@ class Connections:
         self._tracing = tracing
         self._loops = PerLoop(lambda: LoopParts(own_lookup(self._connection), self._end))
         self._ended_dropped = self._ended_unproven = 0
+
+    @property
+    def producer_id(self) -> str:
+        """Of the first store in this process; every other store has an id of its own."""
+        return self._first_id.text
+
+    @property
+    def _first_id(self) -> _FirstId:
+        return self._first_ids.setdefault(this_process.pid, _FirstId())
 
     def store(self, durability: DurabilityLike | None = None) -> ProducerStore:
         """The store of a durability in this loop; each has a connection of its own."""
@@ -130,7 +140,7 @@ class Connections:
 
     def _new_store(self, durability: Durability, connection: ConnectionSettings) -> ProducerStore:
         parts = (self._name, connection, self._settings, self._abilities, durability)
-        producer_id = self._free_ids.pop() if self._free_ids else None
+        producer_id = self._first_id.take()
         if self._tracing is None:
             return ProducerStore(*parts, producer_id=producer_id)
         return TracedStore(*parts, producer_id=producer_id, tracing=self._tracing)
@@ -166,6 +176,20 @@ async def begin_add(
         except StoreError as error:
             raise about(error, job_ids) from error.__cause__
     return deadline
+
+
+class _FirstId:
+    """A producer id for one store: a server remembers only so many adds of each id."""
+
+    def __init__(self) -> None:
+        self.text = str(uuid4())
+        self._free = [self.text]
+
+    def take(self) -> str | None:
+        """The id, to the first who asks."""
+        with suppress(IndexError):
+            return self._free.pop()
+        return None
 
 
 class LoopParts:

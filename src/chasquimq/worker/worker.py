@@ -55,6 +55,7 @@ from chasquimq.worker.hooks import HOOK_NAMES, HookRunner, Hooks, JobHook, RunSp
 from chasquimq.worker.pipeline_builder import PipelineBuilder
 from chasquimq.worker.session import Stopping, WorkerSession, stopped_by_signals
 
+# One that reads more rarely would look dead to workers of other groups.
 _READ_BLOCK_MS_MAX = 5_000
 
 
@@ -116,12 +117,13 @@ def read_settings(read: ReadSettings | None, options: WorkerOptions) -> ReadSett
     asked = {
         **options,
         "read_count": one_for_zero("read_count", options.get("read_count")),
-        "read_block_ms": _block_ms(one_for_zero("read_block_ms", options.get("read_block_ms"))),
+        "read_block_ms": one_for_zero("read_block_ms", options.get("read_block_ms")),
     }
-    return filled(
+    settings = filled(
         ReadSettings, "read", read, asked,
         read_count="count", read_block_ms="block_ms", max_payload_bytes="max_payload_bytes",
     )  # fmt: skip
+    return replace(settings, block_ms=min(settings.block_ms, _READ_BLOCK_MS_MAX))
 
 
 def retry_settings(retry: RetrySettings | None, options: WorkerOptions) -> RetrySettings:
@@ -177,10 +179,6 @@ def consumer_id_of(given_id: str | None) -> str:
 def one_for_zero(name: str, number: int | None) -> int | None:
     """What ChasquiMQ (Rust) makes of a 0."""
     return 1 if optional_whole(name, number) == 0 else number
-
-
-def _block_ms(block_ms: int | None) -> int | None:
-    return None if block_ms is None else min(block_ms, _READ_BLOCK_MS_MAX)
 
 
 def refuse_other_server(named: ConnectionSettings, other: ConnectionSettings) -> None:
