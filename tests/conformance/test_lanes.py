@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from chasquimq.engine.in_flight import InFlight
 from chasquimq.engine.settlement import Settlement
@@ -19,6 +22,8 @@ from chasquimq.store.consumer.decode import encode_result
 from chasquimq.store.consumer.lanes import Lane
 from chasquimq.store.consumer.lease import LeaseStore
 from chasquimq.store.consumer.store import ConsumerStore
+from chasquimq.telemetry.tracing import Tracing
+from chasquimq.worker.hooks import RunSpans
 
 LEASE_MS = 30_000
 STALE_MS = 3_600_000
@@ -129,6 +134,20 @@ async def test_both_are_completed_in_one_batch(settlement, deliveries, raw, high
     assert settlement.counters.completed == 2
     assert settlement.in_flight.held_count == 0
     assert (await raw("XLEN", raw.keys.stream), await raw("XLEN", high.stream)) == (0, 0)
+
+
+async def test_each_run_has_a_span_of_its_own(deliveries, queue_name):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = RunSpans(Tracing(provider), queue_name, "default", "me")
+    begin = spans.around(lambda delivery: (None, None))
+    for delivery in deliveries:
+        begin(delivery)
+        delivery.started_ns = 1
+
+    spans.completed(deliveries)
+
+    assert len(exporter.get_finished_spans()) == 2
 
 
 async def test_a_lost_end_of_one_stream_is_not_the_end_of_the_other(

@@ -219,45 +219,45 @@ class RunSpans(Listener):
             span = self._tracing.start_run(
                 self._queue, delivery, delivery.extras or {}, self._about
             )
-            self._open[delivery.entry_id] = span, delivery
+            self._open[delivery.key] = span, delivery
             return begin(delivery)
 
         return begin_in_span
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            self._end(delivery.entry_id, "completed")
+            self._end(delivery.key, "completed")
 
     def retried(self, moves: Sequence[Retrying]) -> None:
         for move in moves:
             outcome = "snoozed" if move.is_snooze else "retried"
             failure = None if move.is_snooze else move.failure
-            self._end(move.entry_id, outcome, failure, {"chasquimq.job.backoff_ms": move.after_ms})
+            self._end(move.key, outcome, failure, {"chasquimq.job.backoff_ms": move.after_ms})
 
     def buried(self, moves: Sequence[Burying]) -> None:
         for move in moves:
             self._end(
-                move.entry_id, "dead", move.failure, {"chasquimq.job.reason": str(move.reason)}
+                move.key, "dead", move.failure, {"chasquimq.job.reason": str(move.reason)}
             )
 
     def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
         for move in moves:
             failure = getattr(move, "failure", None)
-            self._end(move.entry_id, "unproven" if is_unproven else "stale", failure)
+            self._end(move.key, "unproven" if is_unproven else "stale", failure)
 
     def close(self) -> None:
         """End the spans of what was given back, or still runs in a thread."""
-        for entry_id in list(self._open):
-            self._end(entry_id, "interrupted")
+        for key in list(self._open):
+            self._end(key, "interrupted")
 
     def _end(
         self,
-        entry_id: bytes,
+        key: bytes,
         outcome: str,
         failure: Failure | None = None,
         attributes: Mapping[str, str | int] = _NOTHING,
     ) -> None:
-        found = self._open.pop(entry_id, None)
+        found = self._open.pop(key, None)
         if found is None or not found[1].started_ns:
             return  # nothing ran
         span, delivery = found
