@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 
@@ -319,6 +320,24 @@ async def test_a_run_that_is_cancelled_while_it_stops_still_calls_its_last_hook(
 
     assert leaver.task.cancelled()
     assert told == [leaver.worker]
+
+
+async def test_a_run_that_is_cancelled_while_it_stops_is_known_to_have_ended(
+    queue, queue_name, url, caplog
+):
+    """Who looks at a worker, as a probe does, must not take it for one that runs."""
+    caplog.set_level(logging.INFO, logger="chasquimq")
+    leaver = RunningWorker(Worker(queue_name, waits_long, redis_url=url))
+    await leaver.until_consuming()
+    await queue.add("n", 1)
+    await eventually(lambda: leaver.worker.health().running == 1)
+
+    await cancel_twice(leaver)
+    await asyncio.wait([leaver.task])
+
+    health = leaver.worker.health()
+    assert (leaver.worker.is_running, health.is_running, health.is_consuming) == (False,) * 3
+    assert f"of queue {queue_name} ended after" in caplog.text
 
 
 def numbers(count):

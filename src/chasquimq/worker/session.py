@@ -66,19 +66,25 @@ class WorkerSession:
             self._log_start(pipeline)
             await self._stopping.wait()
         finally:
-            await self._end(pipeline, worker)
-            if pipeline.is_reading:
-                self._log_end(pipeline)
-            self._last_health = replace(self.health(), is_running=False, is_consuming=False)
-            self.pipeline = None
-            if pipeline.reporter is not None:
-                pipeline.reporter.run_once()
+            try:
+                await self._end(pipeline, worker)
+            finally:
+                # Also where it was cancelled on the way: what is over must not look alive.
+                self._report_end(pipeline)
 
     def health(self) -> Health:
         """How it goes now, or how it went when it ended."""
         if self.pipeline is None:
             return self._last_health
         return health_of(self.pipeline, is_stopping=self._stopping.is_asked)
+
+    def _report_end(self, pipeline: ConsumerPipeline) -> None:
+        if pipeline.is_reading:
+            self._log_end(pipeline)
+        self._last_health = replace(self.health(), is_running=False, is_consuming=False)
+        self.pipeline = None
+        if pipeline.reporter is not None:
+            pipeline.reporter.run_once()
 
     async def is_idle(self, delayed_within_ms: int) -> bool:
         """Whether nothing is ready or running, and nothing delayed falls due that soon."""
