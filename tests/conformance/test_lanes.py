@@ -140,7 +140,7 @@ async def test_each_run_has_a_span_of_its_own(deliveries, queue_name):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     spans = RunSpans(Tracing(provider), queue_name, "default", "me")
-    begin = spans.around(lambda delivery: (None, None))
+    begin = spans.around(lambda _: (None, None))
     for delivery in deliveries:
         begin(delivery)
         delivery.started_ns = 1

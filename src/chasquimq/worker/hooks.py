@@ -236,9 +236,7 @@ class RunSpans(Listener):
 
     def buried(self, moves: Sequence[Burying]) -> None:
         for move in moves:
-            self._end(
-                move.key, "dead", move.failure, {"chasquimq.job.reason": str(move.reason)}
-            )
+            self._end(move.key, "dead", move.failure, {"chasquimq.job.reason": str(move.reason)})
 
     def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
         for move in moves:
