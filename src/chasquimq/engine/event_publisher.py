@@ -1,4 +1,4 @@
-"""Committed outcomes → events; never waited for, never before the fact."""
+"""Publishes events of committed outcomes; no job waits for them, none comes before the fact."""
 
 from __future__ import annotations
 

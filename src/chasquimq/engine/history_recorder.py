@@ -1,4 +1,4 @@
-"""Committed outcomes → history; gathered in passing, written now and then."""
+"""Records committed outcomes in the history: gathers them as they come, writes them in batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who hears of outcomes: told in batches, after the state change committed."""
+"""Passes committed outcomes on to listeners, in batches; what one of them raises harms no other."""
 
 from __future__ import annotations
 

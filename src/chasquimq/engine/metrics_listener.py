@@ -1,4 +1,4 @@
-"""Committed outcomes → metrics, in batches."""
+"""Reports committed outcomes to a metrics sink, and once a second the health of the worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides who does the work that one is enough for: takes the lock, keeps it, reports changes."""
+"""Promotes delayed jobs that are due, while this process holds the lock that one leader has."""
 
 from __future__ import annotations
 

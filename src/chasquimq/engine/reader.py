@@ -183,7 +183,7 @@ class Intake:
 
     def _may_start(self, delivery: Delivery, now_ms: float) -> bool:
         if self._in_flight.get(delivery.key) is not None:
-            return True  # it runs or waits here already: in_flight admit it once
+            return True  # it runs or waits here already, and is admitted once
         verdict = judge_start(delivery, self._policy, now_ms)
         if verdict is None:
             return True

@@ -1,4 +1,4 @@
-"""Turns windows of repeat specs that have come into jobs; one leader at a time."""
+"""Fires repeatable jobs that are due; one leader at a time."""
 
 from __future__ import annotations
 

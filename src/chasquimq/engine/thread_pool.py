@@ -1,4 +1,4 @@
-"""How a pool may be used: by the process that made it, and until it is closed."""
+"""Runs plain functions in threads, so that the event loop never waits for them."""
 
 from __future__ import annotations
 

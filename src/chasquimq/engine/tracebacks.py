@@ -1,4 +1,4 @@
-"""Lets a user's hook change error text before it is stored; what the hook raises ends here."""
+"""Makes the traceback that the DLQ keeps: frames of the user, and text that a hook may redact."""
 
 from __future__ import annotations
 

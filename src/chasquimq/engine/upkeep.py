@@ -1,4 +1,4 @@
-"""Sweeps up what accidents leave behind: ghosts, empty consumers, index entries of jobs gone."""
+"""Runs what keeps a queue moving beside its jobs: promotion, firing, sweeping, and the DLQ alarm."""
 
 from __future__ import annotations
 
