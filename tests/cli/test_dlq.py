@@ -48,6 +48,7 @@ async def test_peek_shows_as_many_as_asked_and_groups_all(chasqui, queue_name, g
     assert [len(peeked["entries"]), peeked["depth"], peeked["grouped"]] == [2, 5, 5]
     assert peeked["groups"][0]["count"] == 5
     assert peeked["groups"][0]["fingerprint"] == peeked["entries"][0]["fingerprint"]
+    assert peeked["groups"][0]["error"] == "ValueError: no answer from mail"
 
 
 async def test_peek_shows_the_ids_that_job_show_takes(chasqui, queue_name, grave):

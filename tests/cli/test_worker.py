@@ -204,6 +204,16 @@ async def test_a_worker_may_be_told_the_server_that_it_names(bare_chasqui):
     assert said.code == 0
 
 
+@pytest.mark.parametrize(
+    ("target", "handlers"),
+    [("tasks:handlers", "send, stuck, die"), ("tasks:mails.send", "mails.send")],
+)
+async def test_a_check_says_what_would_be_run(bare_chasqui, target, handlers):
+    said = await bare_chasqui("worker", target, "--queue", "photos", "--check")
+
+    assert (said.code, said.out) == (0, f"ok: {handlers} on queue photos\n")
+
+
 async def test_spans_of_runs_are_handed_over_before_the_process_leaves(
     running, queue, queue_name, tmp_path
 ):

@@ -181,7 +181,7 @@ def _show_json(peeked: Peeked) -> None:
             "entries": [entry_facts(one) | data_facts(one) for one in peeked.entries],
             "grouped": peeked.grouped,
             "is_complete": peeked.is_complete,
-            "groups": _group_rows(peeked),
+            "groups": _groups(peeked),
         }
     )
 
@@ -221,7 +221,7 @@ def _show_tracebacks(letters: Sequence[DeadLetter]) -> None:
 
 
 def _show_groups(peeked: Peeked, *, is_narrow: bool) -> None:
-    groups = _group_rows(peeked)
+    groups = list(map(_group_row, _groups(peeked)))
     shown = groups[:GROUPS_SHOWN_MAX] or [{"reason": "(no entries)", "count": 0}]
     if is_narrow:
         emit_table([_without(row, "an error of it") for row in shown])
@@ -282,16 +282,20 @@ def _as_json(data: Any) -> tuple[Any, bool]:
     return value, True
 
 
-def _group_rows(peeked: Peeked) -> list[dict[str, Any]]:
+def _groups(peeked: Peeked) -> list[dict[str, Any]]:
     return [
         {
             "reason": kind.reason,
             "count": count,
             "fingerprint": kind.fingerprint,
-            "an error of it": _masked(peeked.errors.get(kind)),
+            "error": _masked(peeked.errors.get(kind)),
         }
         for kind, count in peeked.groups.most_common()
     ]
+
+
+def _group_row(group: Row) -> dict[str, Any]:
+    return {**_without(group, "error"), "an error of it": group["error"]}
 
 
 def _masked(text: str | None) -> str | None:

@@ -185,7 +185,7 @@ def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None)
     told = os.environ | ({GIVEN_URL_VARIABLE: redis_url} if redis_url else {})
     # A group of its own: Ctrl+C is answered here, once.
     refused = subprocess.run(
-        [*command, "--check"], check=False, env=told, process_group=0
+        [*command, "--check"], check=False, env=told, process_group=0, stdout=subprocess.DEVNULL
     ).returncode
     if refused:
         return refused

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from chasquimq.cli.context import reason_of_choice, refuse_wrong_types, run
-from chasquimq.cli.output.render import error_text, mask_secrets
+from chasquimq.cli.output.render import clean, error_text, mask_secrets
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.errors import NotSupportedError, SettingsError
 from chasquimq.model.log import get_logger
@@ -254,7 +254,11 @@ class ForegroundWorker:
 
     def check(self) -> int:
         """Refuse a target or options that cannot be run; needs no server."""
-        self._worker(load_target(self._target))
+        found = load_target(self._target)
+        worker = self._worker(found)
+        named = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else None
+        runs = ", ".join(named) if named else self._target.partition(":")[2]
+        click.echo(f"ok: {clean(runs)} on queue {clean(worker.name)}")
         return 0
 
     def run(self, find_server: Callable[[], str]) -> int:
