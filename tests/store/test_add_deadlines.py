@@ -300,7 +300,7 @@ async def test_what_adds_heard_is_true_after_any_number_of_cuts(queue, proxy, ra
     storm = Storm(queue, random.Random(seed))
     misbehaving = asyncio.ensure_future(misbehave(proxy, random.Random(seed)))
     # As long as it takes for adds to end in each of the three ways.
-    for batch in range(10 * ROUNDS):
+    for batch in range(40 * ROUNDS):
         await asyncio.gather(*(storm.add(batch * 20 + at) for at in range(20)))
         if batch >= ROUNDS - 1 and all(
             (storm.added(), storm.ids("not_done"), storm.ids("unknown"))
