@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 Settings = TypeVar("Settings")
 Group = TypeVar("Group", bound="DataclassInstance")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def at_least(name: str, found: int, floor: int, *, hint: str = "") -> None:
@@ -70,35 +68,6 @@ def filled(
             rule = f"left out where {what} has {fields[name]}={own!r}"
             raise SettingsError(name, value, rule)
     return replace(group, **{fields[name]: value for name, value in asked.items()})
-
-
-def shows_options(known: type, **defaults: Any) -> Callable[[Function], Function]:
-    """Show the keys of a TypedDict in a signature instead of the `**options` that takes them."""
-    keys = inspect.get_annotations(known)
-
-    def shown(function: Function) -> Function:
-        told = inspect.signature(function)
-        own = [one for one in told.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name),
-                annotation=getattr(keys[name], "__forward_arg__", keys[name]),
-            )
-            for name in keys
-        ]  # fmt: skip
-        vars(function)["__signature__"] = told.replace(parameters=[*own, *more])
-        return function
-
-    return shown
-
-
-def refuse_unknown(what: type, options: Mapping[str, Any], known: type) -> None:
-    """Refuse keywords that mean nothing, as Python does, with the nearest that means something."""
-    for name in options.keys() - inspect.get_annotations(known).keys():
-        takes = list(inspect.signature(what).parameters)
-        near = difflib.get_close_matches(name, takes, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"help({what.__name__}) lists them"
-        raise TypeError(f"{what.__name__} takes no argument {name!r}; {hint}")
 
 
 def given(kind: type[Settings], **values: Any) -> Settings:
@@ -411,6 +380,22 @@ class WorkerSettings:
         true_or_false("keep_tracebacks", self.keep_tracebacks)
         of_kind("abilities", self.abilities, AbilitySettings)
         _check_redact(self.redact)
+
+
+# What a Worker takes, and which keyword stands for a field that has another name.
+WORKER_GROUPS: dict[str, type[DataclassInstance]] = {
+    "retry": RetrySettings, "lease": LeaseSettings, "read": ReadSettings,
+    "results": ResultSettings, "events": EventSettings, "history": HistorySettings,
+    "pool": PoolSettings, "upkeep": UpkeepSettings,
+}  # fmt: skip
+WORKER_KEYWORDS = {
+    "lease.lease_ms": "claim_min_idle_ms", "read.count": "read_count",
+    "read.block_ms": "read_block_ms", "results.is_stored": "store_results",
+    "results.ttl_ms": "result_ttl_ms", "results.max_bytes": "max_result_bytes",
+    "events.level": "events", "history.is_kept": "history",
+    "history.max_bytes": "history_max_bytes", "pool.kind": "pool", "pool.size": "pool_size",
+    "upkeep.dlq_len_max": "dlq_max_stream_len",
+}  # fmt: skip
 
 
 def _check_redact(redact: Redact | None) -> None:

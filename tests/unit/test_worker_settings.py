@@ -165,6 +165,31 @@ def test_a_keyword_says_what_its_group_says_and_not_both(groups, keywords):
             Worker("q", echo, **groups, **{name: keywords[name]})
 
 
+@pytest.mark.parametrize(
+    ("events", "enabled"),
+    [
+        ("off", True),
+        ("terminal", False),
+        (EventSettings(level="full"), False),
+        (EventSettings(level="off"), True),
+    ],
+)
+def test_events_that_are_said_in_two_ways_do_not_contradict_each_other(events, enabled):
+    level = events if isinstance(events, str) else events.level
+    with refused(f"events_enabled must be left out where events has level={level!r}"):
+        Worker("q", echo, events=events, events_enabled=enabled)
+
+
+@pytest.mark.parametrize(
+    ("events", "enabled", "level"),
+    [("off", False, "off"), ("terminal", True, "terminal"), ("full", True, "full")],
+)
+def test_events_that_are_said_alike_in_two_ways_are_taken(events, enabled, level):
+    worker = Worker("q", echo, events=events, events_enabled=enabled)
+
+    assert worker._settings.events.level == level
+
+
 def test_a_keyword_may_say_a_field_that_its_group_leaves_as_it_is():
     retry = RetrySettings(initial_backoff_ms=5)
 
@@ -206,11 +231,42 @@ def test_keywords_of_a_queue_say_what_its_producer_group_says_and_not_both(kind)
             lambda: blocking.Queue("q", zzz=1),
             "Queue takes no argument 'zzz'; help(Queue) lists them",
         ),
+        (
+            lambda: Worker("q", echo, is_stored=True),
+            (
+                "Worker takes no argument 'is_stored'; 'is_stored' is a field of ResultSettings: "
+                "give results=ResultSettings(is_stored=…) or store_results=…"
+            ),
+        ),
+        (
+            lambda: Worker("q", echo, initial_backoff_ms=5),
+            (
+                "Worker takes no argument 'initial_backoff_ms'; 'initial_backoff_ms' is a field of "
+                "RetrySettings: give retry=RetrySettings(initial_backoff_ms=…)"
+            ),
+        ),
+        (
+            lambda: Queue("q", events_max_stream_len=5),
+            (
+                "Queue takes no argument 'events_max_stream_len'; 'events_max_stream_len' is a field "
+                "of ProducerSettings: give producer=ProducerSettings(events_max_stream_len=…)"
+            ),
+        ),
     ],
 )
 def test_a_keyword_that_means_nothing_is_refused_with_the_nearest_one(make, sentence):
     with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
         make()
+
+
+@pytest.mark.parametrize("name", ["ttl_ms", "lease_ms", "janitor_ms", "max_bytes", "count"])
+def test_a_field_of_a_group_is_refused_with_its_group_and_keywords_that_there_are(name):
+    with pytest.raises(TypeError, match=f"{name!r} is a field of ") as refusal:
+        Worker("q", echo, **{name: 5_000})
+
+    takes = inspect.signature(Worker).parameters
+    given = re.findall(r"give (\w+)=|or (\w+)=…", str(refusal.value))
+    assert {name for pair in given for name in pair if name} <= takes.keys()
 
 
 @pytest.mark.parametrize("kind", [Queue, Worker])

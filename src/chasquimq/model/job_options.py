@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
 from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
 from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32_MAX, Backoff, RetryOverride
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 _U64_MAX = 2**64 - 1
 # The server keeps times as floats; beyond this they are no whole milliseconds any more.
 MS_MAX = 2**52
@@ -276,3 +282,57 @@ def parse_durability(text: str | Durability | None) -> Durability:
     if found is None:
         raise SettingsError("durability", text, _RULE)
     return Durability(replica_count=int(found[1]))
+
+
+def shows_options(known: type, **defaults: Any) -> Callable[[Function], Function]:
+    """Show the keys of a TypedDict in a signature instead of the `**options` that takes them."""
+    keys = inspect.get_annotations(known)
+
+    def shown(function: Function) -> Function:
+        told = inspect.signature(function)
+        own = [one for one in told.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name),
+                annotation=getattr(keys[name], "__forward_arg__", keys[name]),
+            )
+            for name in keys
+        ]  # fmt: skip
+        vars(function)["__signature__"] = told.replace(parameters=[*own, *more])
+        return function
+
+    return shown
+
+
+def refuse_unknown(
+    what: type,
+    options: Mapping[str, Any],
+    known: type,
+    groups: Mapping[str, type[DataclassInstance]],
+    keywords: Mapping[str, str],
+) -> None:
+    """Refuse keywords that mean nothing, as Python does, with the nearest that means something.
+
+    `groups` are the kinds of its groups; `keywords` stand for fields, as in "lease.lease_ms".
+    """
+    for name in options.keys() - inspect.get_annotations(known).keys():
+        hint = _as_field(name, groups, keywords) or _nearest(what, name)
+        raise TypeError(f"{what.__name__} takes no argument {name!r}; {hint}")
+
+
+def _as_field(
+    name: str, groups: Mapping[str, type[DataclassInstance]], keywords: Mapping[str, str]
+) -> str:
+    """How to give the field of that name; empty where no group has it."""
+    found: list[str] = []
+    for group, kind in groups.items():
+        if name in (field.name for field in fields(kind)):
+            keyword = keywords.get(f"{group}.{name}")
+            way = f"{group}={kind.__name__}({name}=…)" + (f" or {keyword}=…" if keyword else "")
+            found.append(f"{name!r} is a field of {kind.__name__}: give {way}")
+    return "; ".join(found)
+
+
+def _nearest(what: type, name: str) -> str:
+    near = difflib.get_close_matches(name, list(inspect.signature(what).parameters), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"help({what.__name__}) lists them"

@@ -15,6 +15,8 @@ from chasquimq.model.job_options import (
     duration_ms,
     optional_ms,
     parse_durability,
+    refuse_unknown,
+    shows_options,
 )
 from chasquimq.model.snapshot import JobState
 from chasquimq.queue.connections import Connections, DurabilityLike, QueueOptions, begin_add
@@ -37,8 +39,6 @@ from chasquimq.settings import (
     CredentialProvider,
     ProducerSettings,
     filled,
-    refuse_unknown,
-    shows_options,
 )
 from chasquimq.store.dlq import DlqQuery, Imported, Replayed
 from chasquimq.store.drain import Cancelled, Drained
@@ -99,7 +99,7 @@ class Queue:
             SettingsError: a value is refused, or a keyword and `producer` say the same field.
             TypeError: there is no such keyword.
         """
-        refuse_unknown(Queue, options, QueueOptions)
+        refuse_unknown(Queue, options, QueueOptions, {"producer": ProducerSettings}, {})
         self._name = check_queue_name(name)
         fields = {key: key for key in QueueOptions.__annotations__}
         self._settings = filled(ProducerSettings, "producer", producer, options, **fields)

@@ -17,9 +17,11 @@ from urllib.parse import urlsplit
 from chasquimq.engine.job_context import WorkerContext
 from chasquimq.errors import SettingsError
 from chasquimq.job import current_job
-from chasquimq.model.job_options import optional_whole
+from chasquimq.model.job_options import optional_whole, refuse_unknown, shows_options
 from chasquimq.settings import (
     MAX_ATTEMPTS,
+    WORKER_GROUPS,
+    WORKER_KEYWORDS,
     AbilitySettings,
     ConnectionSettings,
     CredentialProvider,
@@ -38,8 +40,6 @@ from chasquimq.settings import (
     filled,
     given,
     of_kind,
-    refuse_unknown,
-    shows_options,
     true_or_false,
 )
 from chasquimq.store.consumer.decode import encode_result
@@ -133,17 +133,18 @@ def retry_settings(retry: RetrySettings | None, options: WorkerOptions) -> Retry
     return filled(RetrySettings, "retry", retry, options, max_attempts="max_attempts")
 
 
-def event_settings(events: EventLevel | EventSettings, *, enabled: bool) -> EventSettings:
+def event_settings(events: EventLevel | EventSettings, options: WorkerOptions) -> EventSettings:
     """ChasquiMQ (Rust) knows only on and off."""
+    enabled = options.get("events_enabled", True)
     true_or_false("events_enabled", enabled)
-    if not isinstance(events, EventSettings):
-        return EventSettings(level=events if enabled else "off")
-    if enabled:
-        return events
-    if events.level != "full":
-        rule = f"left out where events has level={events.level!r}"
+    is_group = isinstance(events, EventSettings)
+    group = events if is_group else EventSettings(level=events)
+    # A level of "full" that is no group may be what nobody said.
+    is_other = group.level == "off" if enabled else is_group or group.level == "terminal"
+    if "events_enabled" in options and is_other:
+        rule = f"left out where events has level={group.level!r}"
         raise SettingsError("events_enabled", enabled, rule)
-    return replace(events, level="off")
+    return group if enabled else EventSettings(level="off")
 
 
 def history_settings(history: bool | HistorySettings, options: WorkerOptions) -> HistorySettings:
@@ -252,7 +253,7 @@ class Worker:
             SettingsError: a value is refused, or a keyword and its group say the same field.
             TypeError: there is no such keyword.
         """
-        refuse_unknown(Worker, options, WorkerOptions)
+        refuse_unknown(Worker, options, WorkerOptions, WORKER_GROUPS, WORKER_KEYWORDS)
         self.name = check_queue_name(queue_name)
         self.group = check_group_name(group)
         self.consumer_id = consumer_id_of(consumer_id)
@@ -278,7 +279,7 @@ class Worker:
                 ResultSettings, "results", results, options,
                 store_results="is_stored", result_ttl_ms="ttl_ms", max_result_bytes="max_bytes",
             ),
-            events=event_settings(events, enabled=options.get("events_enabled", True)),
+            events=event_settings(events, options),
             history=history_settings(history, options),
             pool=pool_settings(pool, options),
             upkeep=upkeep_settings(upkeep, options),
