@@ -248,6 +248,23 @@ async def test_what_gave_up_keeps_its_bytes_until_nothing_of_it_can_leave(queue,
     assert queue._store().unconfirmed_jobs._inside == 0
 
 
+async def test_what_gave_up_before_it_left_gives_its_bytes_back_at_once(queue, proxy):
+    await queue.add("n", 0)
+    proxy.freeze()
+    small = [{"name": "n", "data": 0}] * 1_000
+    # As many jobs as may be unconfirmed.
+    sent = [asyncio.ensure_future(ended(queue.add_bulk(small))) for _ in range(10)]
+    await eventually(lambda: queue._store().unconfirmed_jobs._inside == 10_000)
+    before = queue.unconfirmed_bytes
+
+    end = await ended(queue.add_bulk([{"name": "n", "data": "x" * 500_000}], add_timeout_ms=100))
+
+    assert end.outcome == "not_done"
+    await eventually(lambda: queue.unconfirmed_bytes == before, within_s=2)
+    proxy.thaw()
+    assert all([len(await one) == 1_000 for one in sent])
+
+
 class Storm:
     """Adds of every kind, each with a time of its own, and what became of them."""
 

@@ -239,12 +239,12 @@ class AddSender:
         self._following.add(task)
         task.add_done_callback(partial(self._followed, unconfirmed))
         if isinstance(unconfirmed, BulkWrite):
-            unconfirmed.waiter.add_done_callback(lambda _: self._abandon(task))
+            unconfirmed.waiter.add_done_callback(lambda _: self._abandon(unconfirmed, task))
 
-    def _abandon(self, task: asyncio.Task[list[AddMark]]) -> None:
+    def _abandon(self, unconfirmed: BulkWrite, task: asyncio.Task[list[AddMark]]) -> None:
         """The only caller has gone, and its bytes may still be on their way to the server."""
         connection = self._link.current
-        if connection is None:
+        if connection is None or not unconfirmed.write.may_be_done:
             task.cancel()
         elif not task.done():
             connection.after_all_sent(task.cancel)
