@@ -66,6 +66,7 @@ PRINTED = {
         "completed 200",
         "mail to ada@example.org",
     ],
+    "from_celery.py": ["receipt 7 to ada@example.org"],
     "graceful_stop.py": [
         "page 1 started",
         "page 1 done",

@@ -1,4 +1,4 @@
-"""The applications on the page about web frameworks answer 503 while the server is away."""
+"""The applications on the page about web frameworks answer whatever becomes of server and job."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from textwrap import dedent
 
 import pytest
 
+from chasquimq import Job, UnrecoverableError, Worker
 from support.waiting import eventually, patience
 from support.web_frameworks import AsgiClient, ask_wsgi, stand_in
 
@@ -89,3 +90,27 @@ async def test_an_application_answers_503_while_the_server_is_away(
             return (await ask("POST", "/sign-up", "email=cid"))[0] == 202
 
         await eventually(is_back, within_s=BACK_S, what="an add after the outage")
+
+
+@pytest.mark.timeout(60)
+async def test_a_route_that_waits_has_an_answer_for_each_end_of_its_job(own_server, monkeypatch):
+    stand_in(monkeypatch, "fastapi")
+    monkeypatch.setenv("CHASQUI_REDIS_URL", own_server.url)
+
+    def greet(job: Job) -> str:
+        if job.data["name"] == "nemo":
+            raise UnrecoverableError("no such guest")
+        return f"hello, {job.data['name']}"
+
+    async with fastapi(own_server.url) as ask:
+        late = await ask("POST", "/greetings", "name=eve")
+        worker = Worker("mails", greet, redis_url=own_server.url, store_results=True)
+        running = asyncio.create_task(worker.run())
+        done = await ask("POST", "/greetings", "name=ada")
+        dead = await ask("POST", "/greetings", "name=nemo")
+        await worker.close()
+        await running
+
+    assert late[0] == 504
+    assert (done[0], json.loads(done[2])) == (200, {"result": "hello, ada"})
+    assert (dead[0], json.loads(dead[2])) == (500, {"reason": "unrecoverable"})
