@@ -45,7 +45,7 @@ class Listener:
         """A read brought so many entries, some of them delivered before."""
 
     def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
-        """The door was shut: somebody was first, or our first send may have done it."""
+        """The server refused: another outcome came first, or our first send may have done it."""
 
 
 class CompositeListener(Listener):

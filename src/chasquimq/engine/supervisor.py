@@ -70,14 +70,14 @@ _UP_S = 1.0
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _LoopFailure:
     """A loop that failed and has not been up since."""
 
     since_s: float
     error: str = ""
     # Somebody has read of it already: here, or where the connection is kept.
-    is_told: bool = False
-    is_told_down: bool = False
+    is_logged: bool = False
+    is_logged_down: bool = False
 
 
 class Supervisor:
@@ -89,7 +89,7 @@ class Supervisor:
         self.tasks: set[asyncio.Task[None]] = set()
         # None: all of them are started again when other code cancels their tasks.
         self._kept_names: set[str] | None = None
-        self._troubles: dict[str, _Trouble] = {}
+        self._failing: dict[str, _LoopFailure] = {}
         # One for each loop and kind of bug; the kind is empty for what the server answered.
         self._throttles: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
 
@@ -97,8 +97,8 @@ class Supervisor:
     def loops_down(self) -> dict[str, str]:
         """Loops that have been failing for more than five seconds, with their last error."""
         now_s = time.monotonic()
-        troubles = self._troubles.items()
-        return {name: one.error for name, one in troubles if now_s - one.since_s > _DOWN_S}
+        failing = self._failing.items()
+        return {name: one.error for name, one in failing if now_s - one.since_s > _DOWN_S}
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """The one place where tasks are born."""
@@ -149,7 +149,7 @@ class Supervisor:
                 if _is_asked_for(error):
                     raise
                 self._note(loop.name, error)
-                self._tell_bug(loop.name, error)
+                self._log_bug(loop.name, error)
             failures = 1 if time.monotonic() - started_s > _DOWN_S else failures + 1
             ceiling_s = min(_PAUSE_S_MAX, _PAUSE_S_MIN * 2**failures)
             await asyncio.sleep(random.uniform(_PAUSE_S_MIN / 2, ceiling_s))
@@ -163,36 +163,36 @@ class Supervisor:
             recovery.cancel()
 
     def _note(self, name: str, error: BaseException) -> None:
-        trouble = self._troubles.setdefault(name, _Trouble(time.monotonic()))
-        failure = describe(error)
-        trouble.error = failure.message or failure.error_type
+        failure = self._failing.setdefault(name, _LoopFailure(time.monotonic()))
+        described = describe(error)
+        failure.error = described.message or described.error_type
         # The link says once that the server is away; a line for each loop would say no more.
-        trouble.is_told |= isinstance(error, ConnectionLost)
-        if name in self.loops_down and not trouble.is_told_down:
-            trouble.is_told = trouble.is_told_down = True
+        failure.is_logged |= isinstance(error, ConnectionLost)
+        if name in self.loops_down and not failure.is_logged_down:
+            failure.is_logged = failure.is_logged_down = True
             logger.error(
                 "loop %s has been failing for %.0f s: %s",
-                name, time.monotonic() - trouble.since_s, trouble.error,
-                extra=_about(name, trouble),
+                name, time.monotonic() - failure.since_s, failure.error,
+                extra=_about(name, failure),
             )  # fmt: skip
 
-    def _tell_bug(self, name: str, error: BaseException) -> None:
-        self._troubles[name].is_told = True
+    def _log_bug(self, name: str, error: BaseException) -> None:
+        self._failing[name].is_logged = True
         if self._throttles[name, describe(error).error_type].allows():
             logger.error(
                 "loop %s failed and is started again", name, exc_info=error, extra={"loop": name}
             )
 
     def _recovered(self, name: str) -> None:
-        trouble = self._troubles.pop(name, None)
-        if trouble is None:
+        failure = self._failing.pop(name, None)
+        if failure is None:
             return
-        if trouble.is_told_down:
-            logger.info("loop %s is up again", name, extra=_about(name, trouble))
-        elif not trouble.is_told and self._throttles[name, ""].allows():
+        if failure.is_logged_down:
+            logger.info("loop %s is up again", name, extra=_about(name, failure))
+        elif not failure.is_logged and self._throttles[name, ""].allows():
             logger.warning(
-                "loop %s had failed and is up again: %s", name, trouble.error,
-                extra=_about(name, trouble),
+                "loop %s had failed and is up again: %s", name, failure.error,
+                extra=_about(name, failure),
             )  # fmt: skip
 
 
@@ -207,8 +207,8 @@ def _is_asked_for(error: BaseException) -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _about(name: str, trouble: _Trouble) -> dict[str, str]:
-    return {"loop": name, "error": trouble.error}
+def _about(name: str, failure: _LoopFailure) -> dict[str, str]:
+    return {"loop": name, "error": failure.error}
 
 
 _PAUSE_MS = 60_000
