@@ -86,6 +86,7 @@ async def test_an_add_that_was_said_not_to_be_done_never_comes_after(queue, prox
     assert time.monotonic() - began_s < 0.3 * patience()
     assert (caught.value.outcome, len(caught.value.job_ids)) == ("not_done", 1)
     assert proxy.url in str(caught.value)
+    assert f"and did not ({caught.value.__cause__}); nothing was added" in str(caught.value)
     await proxy.accept()
     await queue.add("after", 0)
     assert caught.value.job_ids[0] not in await ids_there(raw)
@@ -107,6 +108,19 @@ async def test_an_add_that_left_and_was_not_answered_is_unknown(queue, proxy, ra
     await eventually(lambda: has_more(raw, before))
     proxy.cut()
     await eventually(lambda: queue.unconfirmed_bytes == 0)
+
+
+@pytest.mark.parametrize("own_ms", [None, 0], ids=["its queue", "the add"])
+async def test_an_add_that_does_not_wait_names_the_limit_of_a_command(queue_name, proxy, own_ms):
+    async with Queue(
+        queue_name, redis_url=proxy.url, command_timeout_ms=300,
+        add_timeout_ms=0 if own_ms is None else 5_000,
+    ) as queue:  # fmt: skip
+        await queue.add("warm", 0)
+        proxy.drop_replies()
+
+        with pytest.raises(ConnectionLost, match=r"within 0.3 s \(command_timeout_ms\) and did"):
+            await queue.add("n", 1, add_timeout_ms=own_ms)
 
 
 async def has_more(raw, before: Counter) -> bool:

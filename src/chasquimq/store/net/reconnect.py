@@ -51,6 +51,8 @@ class Deadline(NamedTuple):
     at_s: float
     limit_ms: int
     waits: bool
+    # Which setting the limit comes from.
+    setting: str = "add_timeout_ms"
 
     @property
     def left_s(self) -> float:
@@ -59,7 +61,10 @@ class Deadline(NamedTuple):
 
     def renewed(self, now_s: float) -> Deadline:
         """As long again."""
-        return Deadline(now_s + self.limit_ms / 1000, self.limit_ms, self.waits)
+        return self._replace(at_s=now_s + self.limit_ms / 1000)
+
+    def __str__(self) -> str:
+        return f"within {self.limit_ms / 1000:g} s ({self.setting})"
 
 
 class ReconnectingConnection:

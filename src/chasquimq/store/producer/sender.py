@@ -72,6 +72,7 @@ class AddSender:
         payloads: UnconfirmedBytes,
         limit_ms: int,
         *,
+        setting: str,
         waits: bool,
     ) -> None:
         """`connect` opens a connection that is ready for adds."""
@@ -86,7 +87,7 @@ class AddSender:
         self._jobs: list[NewJob] = []
         self._waiters: list[AddWaiter] = []
         self._own: dict[AddWaiter, Deadline] = {}
-        self._terms = SharedTerms(limit_ms, waits, self._own, self.too_late)
+        self._terms = SharedTerms(limit_ms, setting, waits, self._own, self.too_late)
         self._is_batching = confirmation is not None
         self._following: set[asyncio.Task[list[AddMark]]] = set()
 
@@ -335,7 +336,10 @@ class AddSender:
         return self._encoder.refuse_full(write.jobs) if marks is None else marks
 
     def too_late(
-        self, jobs: Sequence[NewJob], limit_ms: int, unconfirmed: UnconfirmedWrite | None = None
+        self,
+        jobs: Sequence[NewJob],
+        deadline: Deadline,
+        unconfirmed: UnconfirmedWrite | None = None,
     ) -> StoreError:
         """The error for a call whose time is over; None: nothing of it was ever sent."""
         may_be_done = unconfirmed is not None and unconfirmed.write.may_be_done
@@ -343,9 +347,10 @@ class AddSender:
         if error is not None and not may_be_done and not isinstance(error, ConnectionLost):
             # The server is there, and says itself why it cannot take the jobs yet.
             return about(error, ids_of(jobs))
-        rule = f"within {limit_ms / 1000:g} s (add_timeout_ms) and did not"
+        refusal = self._link.refusal
+        rule = f"{deadline} and did not" + (f" ({refusal})" if refusal else "")
         lost = self._lost(jobs, rule, may_be_done=may_be_done)
-        lost.__cause__ = error or self._link.refusal
+        lost.__cause__ = error or refusal
         return lost
 
     def _unsent(self, unconfirmed: UnconfirmedWrite, error: StoreError) -> StoreError:
@@ -359,7 +364,7 @@ class AddSender:
         write, deadline = unconfirmed.write, unconfirmed.deadline
         is_lost = isinstance(error, ConnectionLost)
         if deadline.left_s <= 0 and is_lost:
-            late = self.too_late(write.jobs, deadline.limit_ms, unconfirmed)
+            late = self.too_late(write.jobs, deadline, unconfirmed)
             raise late from late.__cause__
         # An error reply to a write that no one remembers may follow jobs that were added.
         may_resend = deadline.waits or (is_lost and not write.may_be_done)

@@ -56,6 +56,14 @@ _CANCELS_PER_CALL_MAX = 50
 _wait_of = attrgetter("wait")
 
 
+_COMMAND = "command_timeout_ms"
+
+
+def _limit_of(add_timeout_ms: int) -> str:
+    """Which setting limits an add: with 0 it may take as long as a command."""
+    return "add_timeout_ms" if add_timeout_ms else _COMMAND
+
+
 class ProducerStore:
     """Adds and cancels jobs of one queue, in one event loop; each loop has a store of its own."""
 
@@ -86,6 +94,7 @@ class ProducerStore:
             self.link, self.encoder, self.confirmation, self._connection,
             self.unconfirmed_jobs, self.unconfirmed,
             settings.add_timeout_ms or self._command_ms, waits=self._waits,
+            setting=_limit_of(settings.add_timeout_ms),
         )  # fmt: skip
         self.queue = queue
         self._settings = settings
@@ -115,7 +124,8 @@ class ProducerStore:
         given_ms = self._settings.add_timeout_ms if timeout_ms is None else timeout_ms
         limit_ms = given_ms or self._command_ms
         at_s = asyncio.get_running_loop().time() + limit_ms / 1000
-        return Deadline(at_s, limit_ms, self._settings.resend and given_ms > 0)
+        waits = self._settings.resend and given_ms > 0
+        return Deadline(at_s, limit_ms, waits, _limit_of(given_ms))
 
     async def room(self, deadline: Deadline) -> None:
         """Wait for a turn to encode and add, where too much is unconfirmed.
@@ -128,8 +138,8 @@ class ProducerStore:
                 await self.unconfirmed.room()
         except TimeoutError:
             raise ConnectionLost(
-                f"the server at {self.link.address} must confirm earlier adds within "
-                f"{deadline.limit_ms / 1000:g} s (add_timeout_ms), {self.unconfirmed.size:,} bytes "
+                f"the server at {self.link.address} must confirm earlier adds {deadline}, "
+                f"{self.unconfirmed.size:,} bytes "
                 "of them are unconfirmed; nothing was added: add again, give it longer with "
                 "add_timeout_ms, or let more adds start with a larger unconfirmed_max_bytes",
                 outcome="not_done",
@@ -240,7 +250,7 @@ class ProducerStore:
         if usual.limit_ms <= self._command_ms:
             return usual
         at_s = usual.at_s - (usual.limit_ms - self._command_ms) / 1000
-        return Deadline(at_s, self._command_ms, usual.waits)
+        return Deadline(at_s, self._command_ms, usual.waits, _COMMAND)
 
     async def _add_parts(
         self, parts: Sequence[Chunk], unique_ms: int, deadline: Deadline
@@ -322,11 +332,11 @@ class ProducerStore:
                 )
                 await self._permit(connection, lambda: self._roles(jobs))
         except TimeoutError:
-            late = self.sender.too_late(jobs, deadline.limit_ms)
+            late = self.sender.too_late(jobs, deadline)
             raise late from late.__cause__
         except StoreError as error:
             if deadline.left_s <= 0 and isinstance(error, ConnectionLost):
-                late = self.sender.too_late(jobs, deadline.limit_ms)
+                late = self.sender.too_late(jobs, deadline)
                 raise late from late.__cause__
             raise about(error, ids_of(jobs)) from error.__cause__
 

@@ -26,7 +26,7 @@ class TooLate(Protocol):
     """Makes the error for a call whose deadline has passed."""
 
     def __call__(
-        self, jobs: Sequence[NewJob], limit_ms: int, unconfirmed: UnconfirmedWrite, /
+        self, jobs: Sequence[NewJob], deadline: Deadline, unconfirmed: UnconfirmedWrite, /
     ) -> StoreError: ...
 
 
@@ -112,7 +112,7 @@ class BulkWrite(UnconfirmedWrite):
     def answer_late(self, now_s: float) -> None:
         self.first_s = inf
         if not self.waiter.done():
-            late = self._too_late(self.write.jobs, self._deadline.limit_ms, self)
+            late = self._too_late(self.write.jobs, self._deadline, self)
             self.waiter.set_exception(late)
 
     def leave_out_gone(self, encode: Callable[[Sequence[NewJob]], AddWrite]) -> None:
@@ -128,6 +128,7 @@ class SharedTerms:
     """What holds for all adds of one producer; `own` are the deadlines of calls that have one."""
 
     limit_ms: int
+    setting: str
     waits: bool
     own: dict[AddWaiter, Deadline]
     too_late: TooLate
@@ -164,7 +165,7 @@ class SharedWrite(UnconfirmedWrite):
         """The last of those who still wait."""
         waiting = [self._deadline_of(one).at_s for one in self.waiters if not one.done()]
         terms = self._terms
-        return Deadline(max(waiting, default=-inf), terms.limit_ms, terms.waits)
+        return Deadline(max(waiting, default=-inf), terms.limit_ms, terms.waits, terms.setting)
 
     def confirmed(self, marks: list[AddMark]) -> None:
         for waiter, mark in zip(self.waiters, marks, strict=True):
@@ -184,7 +185,7 @@ class SharedWrite(UnconfirmedWrite):
             if deadline.at_s > now_s:
                 self.first_s = min(self.first_s, deadline.at_s)
                 continue
-            late = self._terms.too_late([job], deadline.limit_ms, self)
+            late = self._terms.too_late([job], deadline, self)
             waiter.set_exception(late)
 
     def leave_out_gone(self, encode: Callable[[Sequence[NewJob]], AddWrite]) -> None:
@@ -201,7 +202,8 @@ class SharedWrite(UnconfirmedWrite):
         own = self._terms.own.get(waiter)
         if own is not None:
             return own
-        return Deadline(self._until_s, self._terms.limit_ms, self._terms.waits)
+        terms = self._terms
+        return Deadline(self._until_s, terms.limit_ms, terms.waits, terms.setting)
 
 
 def answer(waiters: Sequence[AddWaiter], answers: Iterable[AddMark | BaseException]) -> None:
