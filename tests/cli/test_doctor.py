@@ -7,6 +7,7 @@ import dataclasses
 import msgspec
 import pytest
 
+from chasquimq.cli.output.render import mask_url
 from chasquimq.model.diagnosis import ServerFacts, check_server
 from chasquimq.model.queue_diagnosis import QueueFacts, RunTimes, check_queue
 from chasquimq.model.snapshot import GroupUse, Snapshot, WorkerSnapshot
@@ -404,3 +405,24 @@ async def test_versions_that_differ_are_found(chasqui, queue_name, raw, running_
 
     assert found["level"] == "warning"
     assert found["found"].endswith("and 1 of 9.0")
+
+
+async def test_the_server_that_was_asked_is_named_with_the_reason(chasqui, queue, queue_name, url):
+    await queue.add("a", 1)
+
+    said = await chasqui("doctor", queue_name, "--redis-url", url)
+    named = (await chasqui("doctor", queue_name, "--redis-url", url, "--json")).json["server"]
+
+    (row,) = [line for line in said.out.splitlines() if " server " in line]
+    assert f"at {mask_url(url)} (its URL was given)" in row
+    assert named == {"url": mask_url(url), "reason": "its URL was given"}
+
+
+async def test_a_server_that_does_not_answer_is_named_once(chasqui):
+    url = "redis://me:canary@127.0.0.1:1"
+
+    said = await chasqui("doctor", CHASQUI_REDIS_URL=url)
+
+    assert said.code == 1
+    assert said.out.count("redis://me:***@127.0.0.1:1") == 1
+    assert "(CHASQUI_REDIS_URL is set)" in said.out

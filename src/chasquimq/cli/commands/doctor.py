@@ -13,13 +13,14 @@ from chasquimq.cli.context import (
     json_option,
     lease_option,
     possible_queue,
+    reason_of_choice,
     redis_url_option,
     refuse_unknown,
     run,
     running_server,
 )
 from chasquimq.cli.output.progress import behind_bar, progress_bar
-from chasquimq.cli.output.render import emit_json, emit_table, mask_secrets
+from chasquimq.cli.output.render import emit_json, emit_table, mask_secrets, mask_url
 from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from chasquimq.queue.inspector import Inspector
 
 EXIT_FINDINGS = 1
+# Which server was asked, and why that one; None where none was found.
+Server = dict[str, str] | None
 MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}
 
 
@@ -43,31 +46,34 @@ def doctor(
 
     Looks only, and changes nothing.
     """
-    findings = run(_diagnose(queue, group, lease_ms, redis_url))
+    server, findings = run(_diagnose(queue, group, lease_ms, redis_url))
     troubles = [finding for finding in findings if finding.is_problem]
     if as_json:
-        emit_json({"ok": not troubles, "checks": list(map(_facts, findings))})
+        checks = list(map(_facts, findings))
+        emit_json({"ok": not troubles, "server": server, "checks": checks})
     else:
-        emit_table(list(map(_row, findings)), text=("found",))
+        emit_table([_row(one, server) for one in findings], text=("found",))
         _show_remedies(troubles)
     return EXIT_FINDINGS if troubles else 0
 
 
 async def _diagnose(
     queue: str | None, group: str, lease_ms: int, redis_url: str | None
-) -> list[Diagnosis]:
+) -> tuple[Server, list[Diagnosis]]:
     from chasquimq.queue.inspector import Inspector
 
+    server: Server = None
     try:
         url = running_server(redis_url)
+        server = {"url": mask_url(url), "reason": reason_of_choice()}
         async with Inspector(redis_url=url) as inspector:
             about_server = behind_bar("asking the server", inspector.diagnose_server())
             findings = await _permitted(about_server)
             findings += await _permitted(_diagnose_queues(inspector, queue, group, lease_ms))
             # What is missing for both is said once.
-            return list(dict.fromkeys(findings))
+            return server, list(dict.fromkeys(findings))
     except (ConnectionLost, ServerRefused) as refused:
-        return [_unusable(refused)]
+        return server, [_unusable(refused)]
 
 
 async def _permitted(
@@ -132,12 +138,16 @@ def _unusable(refused: StoreError) -> Diagnosis:
     return error("server", found, remedy)
 
 
-def _row(finding: Diagnosis) -> dict[str, Any]:
+def _row(finding: Diagnosis, server: Server) -> dict[str, Any]:
+    found = finding.found
+    if server is not None and finding.check == "server":
+        place = "" if server["url"] in found else f" at {server['url']}"
+        found = f"{found}{place} ({server['reason']})"
     return {
         "": MARKS[finding.level],
         "queue": finding.queue,
         "check": finding.check,
-        "found": mask_secrets(finding.found),
+        "found": mask_secrets(found),
     }
 
 
