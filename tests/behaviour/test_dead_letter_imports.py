@@ -50,6 +50,17 @@ async def test_a_second_import_of_the_same_adds_nothing(queue, letters):
     assert len(await queue.peek_dlq()) == 0
 
 
+async def test_a_dry_run_adds_nothing_and_counts_what_is_known(queue, letters):
+    before = await queue.import_dlq(letters, dry_run=True)
+    await queue.import_dlq(letters[:2])
+    still_there = await queue.import_dlq(await queue.peek_dlq(), dry_run=True)
+    after = await queue.import_dlq(letters, dry_run=True)
+
+    found = [(one, one.known) for one in (before, still_there, after)]
+    assert found == [(0, 0), (0, 2), (0, 2)]
+    assert len(await queue.peek_dlq()) == 2
+
+
 async def test_what_is_still_in_the_dlq_is_not_added_beside_itself(queue, letters):
     await queue.import_dlq(letters)
 

@@ -219,6 +219,25 @@ async def test_what_was_exported_is_imported_once(chasqui, dead, queue, queue_na
     assert [one["error"] for one in new] == [one["error"] for one in dead]
 
 
+@pytest.mark.parametrize("more", [(), ("--as-jobs",)])
+async def test_a_dry_run_counts_what_is_known(chasqui, dead, queue, queue_name, more):
+    await chasqui("dlq", "export", queue_name, "--limit", "1", "--output", "one.jsonl")
+    await chasqui("dlq", "export", queue_name, "--output", "both.jsonl")
+    await queue.purge_dlq(all=True)
+    await chasqui("dlq", "import", queue_name, "one.jsonl", "--yes")
+    await queue.purge_dlq(all=True)
+    words = ("dlq", "import", queue_name, "both.jsonl", *more)
+
+    dry = await chasqui(*words, "--dry-run")
+    done = await chasqui(*words, "--yes")
+
+    jobs = "job" if more else "dead job"
+    assert (dry.out, done.out) == (f"would import 1 {jobs}s\n", f"imported 1 {jobs}s\n")
+    for said in (dry, done):
+        assert "1 of 2 are known: " in said.err
+        assert said.err.endswith("refused for 24 h\n")
+
+
 async def test_it_may_be_imported_as_jobs(chasqui, dead, queue, url, queue_name):
     await chasqui("dlq", "export", queue_name, "--output", "dead.jsonl")
     await queue.purge_dlq(all=True)

@@ -91,12 +91,16 @@ class Dlq:
         _check_purge(all=all, has_filter=not query.is_open or older_than_ms is not None)
         return await self._store.purge(query, older_than_ms)
 
-    async def import_all(self, letters: Iterable[Mapping[str, Any]], *, as_jobs: bool) -> Imported:
+    async def import_all(
+        self, letters: Iterable[Mapping[str, Any]], *, as_jobs: bool, dry_run: bool
+    ) -> Imported:
         """Add dead jobs that come from elsewhere; all are checked before the first is added."""
         entries = [
             check_letter(f"letters[{at}]", letter, must_be_readable=as_jobs)
             for at, letter in enumerate(letters)
         ]
+        if dry_run:
+            return Imported(known=await self._store.count_known(entries))
         return await self._store.import_all(entries, as_jobs=as_jobs)
 
     def _edit_of(self, edit: Callable[[Any], Any]) -> Edit:

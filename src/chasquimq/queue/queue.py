@@ -516,19 +516,19 @@ class Queue:
         return await self._dlq().purge(query, older_than_ms, all=all)
 
     async def import_dlq(
-        self, letters: Iterable[Mapping[str, Any]], *, as_jobs: bool = False
+        self, letters: Iterable[Mapping[str, Any]], *, as_jobs: bool = False, dry_run: bool = False
     ) -> Imported:
         """Add dead jobs that `peek_dlq` or `chasqui dlq export` gave, with the bytes they had.
 
         They become dead jobs of this queue, or with `as_jobs` jobs that run again with all their
         attempts. One that is still in the DLQ, or was imported in the last 24 hours, is not added
         again, so a call that was cut off may be repeated. All are checked before the first is
-        added.
+        added. With `dry_run` nothing is added, and the answer only says how many are known.
 
         Raises:
             SettingsError: one of them is no dead job; the message says which and why.
         """
-        return await self._dlq().import_all(letters, as_jobs=as_jobs)
+        return await self._dlq().import_all(letters, as_jobs=as_jobs, dry_run=dry_run)
 
     # ── the work behind it ───────────────────────────────────────────────────────────────────
 

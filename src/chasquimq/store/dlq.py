@@ -340,6 +340,14 @@ class DeadLetterStore:
             at += len(some)
         return Imported(added, known=count - added)
 
+    async def count_known(self, entries: Sequence[DlqEntry]) -> int:
+        """How many an import would not add."""
+        fresh = 0
+        for some in in_chunks(await self._all_not_there(entries), _IMPORTS_PER_CALL_MAX):
+            markers = {self._marker(one) for one in some}
+            fresh += (await self._reads.ask(*(("EXISTS", one) for one in markers))).count(0)
+        return len(entries) - fresh
+
     async def _all_not_there(self, entries: Sequence[DlqEntry]) -> list[DlqEntry]:
         found: list[DlqEntry] = []
         for some in in_chunks(entries, _IMPORTS_PER_CALL_MAX):

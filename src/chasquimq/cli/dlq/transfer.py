@@ -117,7 +117,7 @@ _FIELDS = (
 @queue_argument
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--as-jobs", is_flag=True, help="Not as dead jobs: let workers run them.")
-@click.option("--dry-run", "is_dry", is_flag=True, help="Only check the file.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only check the file, and say how many.")
 @yes_option
 @redis_url_option
 @json_option
@@ -155,18 +155,18 @@ async def import_all(
 ) -> Import:
     """Check every line, ask, then add them page by page."""
     count = check_file(file, as_jobs=as_jobs)
-    if is_dry or not count:
+    if not count:
         return Import(count, 0, 0)
-    if not is_sure:
+    if not (is_sure or is_dry):
         place = "to the workers" if as_jobs else "to the DLQ"
         confirm(f"add {count:,} jobs from {clean(file.name)} {place} of {clean(queue)}?")
     added = known = 0
     async with visit(queue, url, must_exist=False) as seen:
         # A server that is not there is told at once; what it holds does not matter.
         await seen.inspector.snapshot(queue)
-        with progress_bar("importing") as advance:
+        with progress_bar("checking" if is_dry else "importing") as advance:
             for page in _pages(file):
-                done = await seen.queue.import_dlq(page, as_jobs=as_jobs)
+                done = await seen.queue.import_dlq(page, as_jobs=as_jobs, dry_run=is_dry)
                 added, known = added + done, known + done.known
                 advance(added + known, count)
     return Import(count, added, known)
@@ -179,11 +179,15 @@ def _show_import(done: Import, *, is_dry: bool, as_jobs: bool, as_json: bool) ->
         return
     jobs = "jobs" if as_jobs else "dead jobs"
     if is_dry:
-        click.echo(f"would import {done.lines:,} {jobs}")
-        return
-    click.echo(f"imported {done.added:,} {jobs}")
+        click.echo(f"would import {done.lines - done.known:,} {jobs}")
+    else:
+        click.echo(f"imported {done.added:,} {jobs}")
     if done.known:
-        click.echo(f"{done.known:,} were there, or were imported before", err=True)
+        click.echo(
+            f"{done.known:,} of {done.lines:,} are known: still in the DLQ, or imported before; "
+            "what was imported is refused for 24 h",
+            err=True,
+        )
 
 
 def check_file(file: Path, *, as_jobs: bool) -> int:
