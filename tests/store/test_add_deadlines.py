@@ -86,7 +86,6 @@ async def test_an_add_that_was_said_not_to_be_done_never_comes_after(queue, prox
     assert time.monotonic() - began_s < 0.3 * patience()
     assert (caught.value.outcome, len(caught.value.job_ids)) == ("not_done", 1)
     assert proxy.url in str(caught.value)
-    assert f"and did not ({caught.value.__cause__}); nothing was added" in str(caught.value)
     await proxy.accept()
     await queue.add("after", 0)
     assert caught.value.job_ids[0] not in await ids_there(raw)
@@ -108,6 +107,18 @@ async def test_an_add_that_left_and_was_not_answered_is_unknown(queue, proxy, ra
     await eventually(lambda: has_more(raw, before))
     proxy.cut()
     await eventually(lambda: queue.unconfirmed_bytes == 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_add_that_came_too_late_says_how_the_last_dial_ended(queue, proxy, way):
+    await until_gone(queue, proxy)
+    with pytest.raises(ServerUnreachable):
+        await queue.add("first", 1, add_timeout_ms=0)  # hears how the dial ended
+
+    with pytest.raises(ConnectionLost, match=r"found none .* nothing was added") as caught:
+        await WAYS[way](queue, add_timeout_ms=200)
+
+    assert f"and did not ({caught.value.__cause__}); nothing" in str(caught.value)
 
 
 @pytest.mark.parametrize("own_ms", [None, 0], ids=["its queue", "the add"])
