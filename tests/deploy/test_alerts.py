@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -63,7 +64,7 @@ def test_commands_in_an_alert_can_be_typed(rule):
         words = found["words"].split()
         command = load_command(COMMANDS[words[0]].target)
         if words[0] == "dlq":
-            command = command.commands[words[1]]
+            command = command.get_command(click.Context(command), words[1])
         options = {name for param in command.params for name in param.opts}
         assert {word for word in words if word.startswith("--")} <= options
 
@@ -72,7 +73,9 @@ def test_commands_in_an_alert_can_be_typed(rule):
 def test_options_in_an_alert_exist(rule):
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", rule["annotations"]["action"]))
     lines = [load_command(COMMANDS[name].target) for name in ("worker", "metrics", "events")]
-    lines += load_command(COMMANDS["dlq"].target).commands.values()
+    dlq = load_command(COMMANDS["dlq"].target)
+    context = click.Context(dlq)
+    lines += [dlq.get_command(context, name) for name in dlq.list_commands(context)]
     known = {name for line in lines for param in line.params for name in param.opts}
 
     assert named <= known

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 
+import click
 import pytest
 import yaml
 
@@ -81,8 +82,8 @@ def test_commands_of_ours_can_be_typed(name):
 def assert_can_be_typed(words: list[str]) -> None:
     command = load_command(COMMANDS[words[0]].target)
     rest = words[1:]
-    if hasattr(command, "commands"):
-        command, rest = command.commands[rest[0]], rest[1:]
+    if isinstance(command, click.Group):
+        command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
     options = {name for parameter in command.params for name in parameter.opts}
     assert {word for word in rest if word.startswith("--")} <= options, words
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chasquimq.cli.app import load_command, main
+from chasquimq.cli.app import COMMANDS, load_command, main
 from fuzz.seeds import RUN_S_MAX, budget, lines
 from support.screen import CONTROL
 
@@ -117,7 +117,7 @@ def _options(name: str) -> list[str]:
 
 def _command(name: str) -> click.Command:
     first, _, second = name.partition(" ")
-    command = load_command(f"chasquimq.cli.{first}:{first}")
+    command = load_command(COMMANDS[first].target)
     if not second:
         return command
     assert isinstance(command, click.Group)
