@@ -60,8 +60,15 @@ def hush_its_end(session: SparkSession) -> None:
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop a session, be its JVM there or not."""
+    """Stop a session, be its JVM there or not.
+
+    Queries that it cuts off print their Java traces past every log level.
+    """
+    context: Any = getattr(session, "_sc", None)
     with suppress(*JVM_GONE):
+        if context is not None:
+            java = context._jvm.java  # noqa: SLF001  the one way to the JVM
+            java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
         session.stop()
 
 
