@@ -14,14 +14,14 @@ NOBODY = "redis://127.0.0.1:1"
 @pytest.mark.parametrize(
     "words",
     [
-        ["--redis-url", "URL", "--json", "queues"],
-        ["--json", "queues", "--redis-url", "URL"],
-        ["--redis-url=URL", "queues", "--json"],
-        ["--redis-url", NOBODY, "--json", "queues", "--redis-url", "URL"],
-        ["--redis-url", NOBODY, "--redis-url", "URL", "--json", "queues"],
-        ["--redis-url", NOBODY, "--json", "queues", "--redis-url-file", "FILE"],
-        ["--redis-url-file", "FILE", "--json", "queues"],
-        ["--redis-url-file", "no-such-file", "--json", "queues", "--redis-url", "URL"],
+        ["--redis-url", "URL", "--json", "inspect", "QUEUE"],
+        ["--json", "inspect", "QUEUE", "--redis-url", "URL"],
+        ["--redis-url=URL", "inspect", "QUEUE", "--json"],
+        ["--redis-url", NOBODY, "--json", "inspect", "QUEUE", "--redis-url", "URL"],
+        ["--redis-url", NOBODY, "--redis-url", "URL", "--json", "inspect", "QUEUE"],
+        ["--redis-url", NOBODY, "--json", "inspect", "QUEUE", "--redis-url-file", "FILE"],
+        ["--redis-url-file", "FILE", "--json", "inspect", "QUEUE"],
+        ["--redis-url-file", "no-such-file", "--json", "inspect", "QUEUE", "--redis-url", "URL"],
     ],
 )
 async def test_the_server_may_be_named_before_and_behind_the_command_and_the_later_one_wins(
@@ -30,12 +30,18 @@ async def test_the_server_may_be_named_before_and_behind_the_command_and_the_lat
     await queue.add("mail", 1)
     (tmp_path / "url").write_text(url)
     (tmp_path / "url").chmod(0o600)
-    names = {"URL": url, "FILE": "url", "--redis-url=URL": f"--redis-url={url}"}
+    names = {
+        "URL": url,
+        "FILE": "url",
+        "QUEUE": queue_name,
+        "--redis-url=URL": f"--redis-url={url}",
+    }
 
     said = await bare_chasqui(*(names.get(word, word) for word in words))
 
     assert (said.code, said.err) == (0, "")
-    assert queue_name in {one["queue"] for one in said.json}
+    # Another server, or none, knows of no job.
+    assert (said.json["queue"], said.json["stream_depth"]) == (queue_name, 1)
 
 
 @pytest.mark.parametrize(
