@@ -100,8 +100,8 @@ if TYPE_CHECKING:
     from chasquimq.telemetry.tracing import Tracing
     from chasquimq.worker.batching import Batch as Batch
     from chasquimq.worker.handlers import Handler, HandlerFunction
-    from chasquimq.worker.health import Health
     from chasquimq.worker.hooks import Hooks
+    from chasquimq.worker.session import Health
     from chasquimq.worker.upkeep import Upkeep
     from chasquimq.worker.worker import Worker
 
@@ -133,7 +133,7 @@ _HOMES = {
     "GroupConflict": "errors",
     "Handler": "worker.handlers",
     "HandlerFunction": "worker.handlers",
-    "Health": "worker.health",
+    "Health": "worker.session",
     "HistorySettings": "settings",
     "Hooks": "worker.hooks",
     "IdConflict": "errors",

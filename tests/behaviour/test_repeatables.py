@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from chasquimq import BackoffSpec, MissedFiresPolicy, RepeatableMeta, RepeatPattern
-from chasquimq.engine.scheduler import RepeatableScheduler
+from chasquimq.engine.upkeep import RepeatableScheduler
 from chasquimq.errors import (
     EncodeError,
     KindRefused,

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from chasquimq import UnrecoverableError
-from chasquimq.engine.suspects import PROVED_S
+from chasquimq.engine.delivery_count import PROVED_S
 from support.processes import WorkerFleet
 from support.waiting import eventually, patience
 

@@ -11,7 +11,7 @@ import pytest
 from chasquimq import Worker
 from chasquimq.cli.endpoint import LOOPBACK, Endpoint
 from chasquimq.cli.worker.run import WorkerPages
-from chasquimq.worker.health import Health
+from chasquimq.worker.session import Health
 
 pytestmark = pytest.mark.takes_turns
 

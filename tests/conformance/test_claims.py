@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from chasquimq.engine.delivery_count import Requeue
 from chasquimq.engine.in_flight import InFlight
-from chasquimq.engine.pipeline import Requeue
 from chasquimq.engine.settlement import Counters
 from chasquimq.settings import ReadSettings
 from conformance.conftest import LEASE_MS

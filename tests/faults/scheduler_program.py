@@ -11,8 +11,8 @@ import json
 import sys
 import time
 
-from chasquimq.engine.scheduler import RepeatableScheduler
 from chasquimq.engine.supervisor import Supervisor
+from chasquimq.engine.upkeep import RepeatableScheduler
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.repeatables import FiringStore

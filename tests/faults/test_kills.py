@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from chasquimq.engine.suspects import PROVED_S
+from chasquimq.engine.delivery_count import PROVED_S
 from support.journal import START, read_journals
 from support.waiting import eventually, patience
 

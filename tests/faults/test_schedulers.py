@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from chasquimq import MissedFiresPolicy, Queue, RepeatPattern
-from chasquimq.engine.scheduler import RepeatableScheduler
 from chasquimq.engine.supervisor import Supervisor
+from chasquimq.engine.upkeep import RepeatableScheduler
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.inspect.queue import server_ms
 from chasquimq.store.net.reconnect import ReconnectingConnection

@@ -116,22 +116,22 @@ MUTANTS = (
         f"{_LEASES}::test_a_renewal_between_a_lapse_and_its_hold_lets_runners_go_on[valkey]",
     ),
     Mutant(
-        "suspects beside each other", "src/chasquimq/engine/suspects.py",
+        "suspects beside each other", "src/chasquimq/engine/delivery_count.py",
         "if self._on_trial is not None or not self.waiting:", "if not self.waiting:",
         f"{_SUSPECTS}::test_redelivered_jobs_run_one_at_a_time_beside_the_others[valkey]",
     ),
     Mutant(
-        "company for a suspect on its last attempt", "src/chasquimq/engine/suspects.py",
+        "company for a suspect on its last attempt", "src/chasquimq/engine/delivery_count.py",
         "return suspect.run_number >= self._max_attempts_of(suspect)", "return False",
         f"{_SUSPECTS}::test_a_job_on_its_last_attempt_runs_alone[valkey]",
     ),
     Mutant(
-        "a suspect that is never proved", "src/chasquimq/engine/suspects.py",
+        "a suspect that is never proved", "src/chasquimq/engine/delivery_count.py",
         "left_s = self._trial_left_s(suspect)", "left_s = PROVED_S",
         f"{_SUSPECTS}::test_a_run_that_lasts_is_proved_and_holds_nobody_back_any_more[valkey]",
     ),
     Mutant(
-        "suspects that wait in vain", "src/chasquimq/engine/suspects.py",
+        "suspects that wait in vain", "src/chasquimq/engine/delivery_count.py",
         "overdue = self._suspects.take_overdue()", "return",
         f"{_SUSPECTS}::"
         "test_suspects_that_wait_in_vain_are_taken_by_another_worker_uncharged[valkey]",

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from chasquimq.engine.suspects import PROVED_S, Suspects
+from chasquimq.engine.delivery_count import PROVED_S, Suspects
 from chasquimq.model.delivery import Delivery
 
 SECOND_NS = 1_000_000_000

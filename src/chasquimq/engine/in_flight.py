@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from chasquimq.engine.suspects import Suspects
+from chasquimq.engine.delivery_count import Suspects
 from chasquimq.settings import MAX_ATTEMPTS
 
 if TYPE_CHECKING:

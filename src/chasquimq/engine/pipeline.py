@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.engine.delivery_count import DeliveryCounts, Requeue
+from chasquimq.engine.delivery_count import DeliveryCounts, Requeue, SuspectRequeuer
 from chasquimq.engine.in_flight import InFlight
 from chasquimq.engine.lease import Lease, LeaseAlarm, StallDetector
 from chasquimq.engine.reader import BUSY_BLOCK_MS_MAX, Claimer, Intake, Reader
 from chasquimq.engine.runner import STOPPING, Begin, Runners
 from chasquimq.engine.settlement import Settlement
 from chasquimq.engine.supervisor import ClockSync, Supervisor
-from chasquimq.engine.suspects import SuspectRequeuer
 from chasquimq.errors import StoreError
 from chasquimq.model.log import get_logger
 from chasquimq.model.retry import describe
@@ -102,7 +101,7 @@ class ConsumerPipeline:
             self.in_flight, self.lease, self.runners
         )
         self.reader = self._new_reader()
-        self.upkeep.heed_idleness(lambda: self.reader.can_be_woken)
+        self.upkeep.watch_idleness(lambda: self.reader.can_be_woken)
 
     async def start(self) -> None:
         """Connect, then start every loop but the reader."""

@@ -50,10 +50,9 @@ from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.keys import check_consumer_id, check_group_name, check_queue_name
 from chasquimq.worker.batching import Batch, checked_batch
 from chasquimq.worker.handlers import Handlers, HandlerSet
-from chasquimq.worker.health import Health
 from chasquimq.worker.hooks import HOOK_NAMES, HookRunner, Hooks, JobHook, RunSpans, WorkerHook
 from chasquimq.worker.pipeline_builder import PipelineBuilder
-from chasquimq.worker.session import Stopping, WorkerSession, stopped_by_signals
+from chasquimq.worker.session import Health, Stopping, WorkerSession, stopped_by_signals
 
 # One that reads more rarely would look dead to workers of other groups.
 _READ_BLOCK_MS_MAX = 5_000
