@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.spark_cost import Peak, cpu
-from chasquimq.server.session import SessionServer
+from chasquimq.server.launch import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.queues.enqueue import enqueue
 from chasquimq.spark.session import SessionSettings, open_session

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.spark_cost import Peak, cpu
 from chasquimq.model.retry import Failure
-from chasquimq.server.session import SessionServer
+from chasquimq.server.launch import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.lake.lake import Lake
 from chasquimq.spark.pipeline.batches import BatchReport

@@ -16,9 +16,8 @@ from typing import Any, Self
 from benchmarks.scenario import JOB_NAME, PAYLOAD, QUEUE, RUN_ONCE, Work
 from chasquimq.errors import ServerUnreachable, StoreError
 from chasquimq.queue import Queue
-from chasquimq.server.launch import find_binary
+from chasquimq.server.launch import SessionServer, find_binary
 from chasquimq.server.probe import AofMode
-from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.address import normal_url, redact
 from chasquimq.store.net.connect import open_connection

@@ -10,8 +10,7 @@ import pytest
 
 from chasquimq import RetryLater, UnrecoverableError, Worker
 from chasquimq.errors import SettingsError
-from chasquimq.model.history import outcome_label
-from chasquimq.wire.history import decode_history
+from chasquimq.wire.history import decode_history, outcome_label
 from support.faultproxy import FaultProxy
 from support.waiting import eventually
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from chasquimq.model.history import outcome_label
 from chasquimq.telemetry.families import FAMILIES
-from chasquimq.wire.history import decode_history
+from chasquimq.wire.history import decode_history, outcome_label
 from support.command import RunningCommand
 from support.waiting import eventually
 

@@ -21,7 +21,7 @@ sys.path[:0] = [str(_TESTS.parent / "src"), str(_TESTS)]
 from chaos.load import Load  # noqa: E402  the path is set above
 from chaos.schedule import KINDS, schedule  # noqa: E402
 from chaos.stage import Stage  # noqa: E402
-from chasquimq.server.session import SessionServer  # noqa: E402
+from chasquimq.server.launch import SessionServer  # noqa: E402
 
 _WORKERS = 3
 _DRAIN_S = 60.0

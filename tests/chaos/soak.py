@@ -22,7 +22,7 @@ _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS.parent / "src"), str(_TESTS)]
 
 from chasquimq import Queue, RepeatPattern  # noqa: E402  the path is set above
-from chasquimq.server.session import SessionServer  # noqa: E402
+from chasquimq.server.launch import SessionServer  # noqa: E402
 from support.journal import EXIT, read_journals  # noqa: E402
 from support.processes import WorkerFleet  # noqa: E402
 from support.raw import Raw  # noqa: E402

@@ -10,7 +10,7 @@ from typing import Self
 
 from chaos.schedule import Act
 from chasquimq import Queue
-from chasquimq.server.session import SessionServer
+from chasquimq.server.launch import SessionServer
 from support.checker import Fault, Verdict
 from support.clock_skew import skewed_environment
 from support.faultproxy import FaultProxy

@@ -19,10 +19,10 @@ from chasquimq.settings import (
     WorkerSettings,
 )
 from chasquimq.store.consumer.decode import encode_result
-from chasquimq.store.consumer.lanes import Lane
 from chasquimq.store.consumer.lease import LeaseStore
 from chasquimq.store.consumer.store import ConsumerStore
 from chasquimq.telemetry.tracing import Tracing
+from chasquimq.wire.keys import Lane
 from chasquimq.worker.hooks import RunSpans
 
 LEASE_MS = 30_000

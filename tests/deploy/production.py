@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from chasquimq.errors import StoreError
-from chasquimq.server.launch import bundled_binary
+from chasquimq.server.launch import SessionServer, bundled_binary
 from chasquimq.server.probe import free_port
-from chasquimq.server.session import SessionServer
 from deploy.kit import DEPLOY, run
 from support.servers import knows
 from support.tls_front import TlsFront

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq import Queue, RepeatPattern, UnrecoverableError, Worker
-from chasquimq.server.launch import bundled_binary
-from chasquimq.server.session import SessionServer
+from chasquimq.server.launch import SessionServer, bundled_binary
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.blocking import BlockingConnection
 from deploy.kit import ROOT

@@ -13,7 +13,7 @@ from chasquimq import Queue, Worker
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.queue.inspector import Inspector
 from chasquimq.server.launch import bundled_binary
-from chasquimq.store.net import rights
+from chasquimq.store.net import abilities as rights
 from deploy.kit import run
 from deploy.production import HOST, SERVER, Production, tls_binary
 from security.everyday import do_everything, produce

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chasquimq.model.history import AttemptOutcome
+from chasquimq.wire.history import AttemptOutcome
 from support.checker import ACK_WINDOW_S, Evidence, Fault, check
 from support.journal import (
     ADD_CALL,

@@ -19,9 +19,8 @@ import chasquimq
 from chasquimq import errors, server, settings
 from chasquimq.cli.app import COMMANDS
 from chasquimq.model.delivery import DlqReason
-from chasquimq.model.history import AttemptOutcome
 from chasquimq.wire import events as event_fields
-from chasquimq.wire.history import HistoryColumns
+from chasquimq.wire.history import AttemptOutcome, HistoryColumns
 from chasquimq.wire.keys import QueueKeys
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ import pytest
 from chasquimq import BackoffSpec, Queue, RepeatPattern, Upkeep, Worker, store
 from chasquimq.errors import ServerRefused
 from chasquimq.settings import ConnectionSettings
-from chasquimq.store.net import rights
+from chasquimq.store.net import abilities as rights
 from chasquimq.store.net.connect import open_connection
 from chasquimq.wire.keys import QueueKeys
 from security.test_least_privilege import EVERYWHERE, MANY_SET, NEWER, PAGE, REMOVAL

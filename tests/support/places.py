@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.history import AttemptOutcome
 from chasquimq.wire.envelope import split_envelope
 from chasquimq.wire.events import decode_event
-from chasquimq.wire.history import decode_history
+from chasquimq.wire.history import AttemptOutcome, decode_history
 from chasquimq.wire.stream_entry import split_member
 from support.raw import Raw
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from chasquimq.model.history import AttemptOutcome
+from chasquimq.wire.history import AttemptOutcome
 from support.journal import END_ERR, OPEN_S, Life, Run
 
 if TYPE_CHECKING:

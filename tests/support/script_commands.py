@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chasquimq.store.net import rights
+from chasquimq.store.net import abilities as rights
 from chasquimq.store.net.script import script
 
 SCRIPTS = Path(__file__).parents[2] / "src/chasquimq/store/scripts"

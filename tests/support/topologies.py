@@ -12,9 +12,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from chasquimq.errors import ServerRefused, StoreError
-from chasquimq.server.launch import bundled_binary
+from chasquimq.server.launch import SessionServer, bundled_binary
 from chasquimq.server.probe import free_port
-from chasquimq.server.session import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.connect import open_connection
 from chasquimq.store.net.route import SLOT_COUNT, slot_of

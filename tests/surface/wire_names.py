@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chasquimq.model.delivery import DlqReason
-from chasquimq.model.history import AttemptOutcome
 from chasquimq.telemetry.families import FAMILIES
 from chasquimq.telemetry.otel import otel_name, otel_unit
 from chasquimq.wire import events as event_fields
-from chasquimq.wire.history import HistoryColumns
+from chasquimq.wire.history import AttemptOutcome, HistoryColumns
 from chasquimq.wire.keys import QueueKeys
 
 SOURCE = Path(__file__).parents[2] / "src"

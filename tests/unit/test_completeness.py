@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.model.history import DayCounts, judge_days
+from chasquimq.wire.history import DayCounts, judge_days
 
 
 def day(server: int | None, rows: int, **facts) -> DayCounts:

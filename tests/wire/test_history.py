@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError, EncodeError
 from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
-from chasquimq.model.history import AttemptOutcome, AttemptRow, outcome_label
 from chasquimq.model.retry import Failure
-from chasquimq.wire.history import HistoryEntry, decode_history
+from chasquimq.wire.history import (
+    AttemptOutcome,
+    AttemptRow,
+    HistoryEntry,
+    decode_history,
+    outcome_label,
+)
 from chasquimq.wire.history_writer import ERROR_CHARS_MAX, HistoryBlock, HistoryRows, encode_history
 from chasquimq.wire.new_job import new_job_ids
 from support.attempts import block_of

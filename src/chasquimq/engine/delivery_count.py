@@ -20,8 +20,7 @@ from chasquimq.errors import StoreError
 if TYPE_CHECKING:
     from chasquimq.engine.in_flight import InFlight
     from chasquimq.engine.settlement import Counters
-    from chasquimq.model.delivery import Delivery
-    from chasquimq.store.consumer.lanes import Count
+    from chasquimq.model.delivery import Count, Delivery
     from chasquimq.store.consumer.store import ConsumerStore
 
 _RETRY_MS = 100

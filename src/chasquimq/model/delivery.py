@@ -41,6 +41,10 @@ def lane_and_id(key: bytes) -> tuple[int, bytes]:
     return (0, key) if mark.isdigit() else (LANE_MARKS.index(mark), key[1:])
 
 
+# The key of an entry, and the number of deliveries that it is charged with.
+Count = tuple[bytes, int]
+
+
 class Delivery(msgspec.Struct, gc=False, eq=False):
     """One delivery; the fields above the line come from the server, the others change here.
 

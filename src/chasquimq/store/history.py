@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import EncodeError, StoreError
 from chasquimq.model.delivery import Delivery, RejectedEntry
-from chasquimq.model.history import AttemptOutcome
 from chasquimq.model.retry import Failure
 from chasquimq.store.net import script
 from chasquimq.store.net.connection import pack
+from chasquimq.wire.history import AttemptOutcome
 from chasquimq.wire.history_writer import HistoryBlock, encode_history
 from chasquimq.wire.keys import QueueKeys
 

@@ -9,8 +9,7 @@ import msgspec
 
 from chasquimq.errors import EncodeError
 from chasquimq.model.delivery import ready_times_ms
-from chasquimq.model.history import AttemptOutcome
-from chasquimq.wire.history import ATTEMPTS, VERSION, ErrorNote
+from chasquimq.wire.history import ATTEMPTS, VERSION, AttemptOutcome, ErrorNote
 from chasquimq.wire.stream_entry import safe_text
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from chasquimq.store.consumer.lease import LeaseStore
 from chasquimq.store.consumer.store import ConsumerStore
 from chasquimq.store.events import EventStore
 from chasquimq.store.history import HistoryStore
+from chasquimq.store.net.abilities import EVENTS, HISTORY, upkeep_roles
 from chasquimq.store.net.reconnect import ReconnectingConnection
-from chasquimq.store.net.rights import EVENTS, HISTORY, upkeep_roles
 from chasquimq.store.repeatables import FiringStore
 from chasquimq.store.upkeep import JanitorStore, UpkeepStore
 from chasquimq.telemetry.sink import MetricsSink, WorkerHealth

@@ -16,10 +16,10 @@ from chasquimq.settings import (
     EventSettings,
     UpkeepSettings,
 )
+from chasquimq.store.net.abilities import demand, upkeep_roles
 from chasquimq.store.net.address import connection_settings
 from chasquimq.store.net.connection import Connection
 from chasquimq.store.net.reconnect import ReconnectingConnection
-from chasquimq.store.net.rights import demand, upkeep_roles
 from chasquimq.store.net.wait import wait_for_server
 from chasquimq.store.repeatables import FiringStore
 from chasquimq.store.upkeep import JanitorStore, UpkeepStore

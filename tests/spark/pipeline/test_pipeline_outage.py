@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
-from chasquimq.server.session import SessionServer
+from chasquimq.server.launch import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.pipeline.pipeline import Pipeline
 from chasquimq.spark.pipeline.streaming import _ours

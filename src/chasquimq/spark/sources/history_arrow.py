@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.history import outcome_label
 from chasquimq.spark.columns import CENTURY_MS, CENTURY_US, known_ms, moments_ms, moments_us
 from chasquimq.spark.schema import ATTEMPTS_ARROW, GAP, MARK, UNREADABLE
 from chasquimq.store.inspect.ranges import RawEntry
-from chasquimq.wire.history import HistoryColumns, HistoryEntry, decode_history
+from chasquimq.wire.history import HistoryColumns, HistoryEntry, decode_history, outcome_label
 from chasquimq.wire.stream_entry import first_values, read_text, read_uint
 
 _MARKER_ROW = -1

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
 from chasquimq.model.log import get_logger
-from chasquimq.store.consumer.lanes import Lanes
 from chasquimq.store.net.blocking import BlockingConnection
 from chasquimq.store.net.connection import pack
 from chasquimq.store.net.script import is_forgotten, script
-from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.keys import Lanes, QueueKeys
 from chasquimq.wire.outcome import encode_worker_record
 
 if TYPE_CHECKING:
     from chasquimq.model.snapshot import WorkerRecord
     from chasquimq.settings import ConnectionSettings
-    from chasquimq.store.consumer.lanes import Lane
     from chasquimq.store.net.connection import Part, Reply
+    from chasquimq.wire.keys import Lane
 
 logger = get_logger(__name__)
 _IDS_PER_CALL_MAX = 500

@@ -15,10 +15,9 @@ from chasquimq.wire.stream_entry import encode_dlq, encode_member
 
 if TYPE_CHECKING:
     from chasquimq.settings import ResultSettings
-    from chasquimq.store.consumer.lanes import Lane, Lanes
     from chasquimq.store.net.connection import Part, Reply
     from chasquimq.store.net.reconnect import ReconnectingConnection
-    from chasquimq.wire.keys import QueueKeys
+    from chasquimq.wire.keys import Lane, Lanes, QueueKeys
 
 _MOVES_PER_CALL_MAX = 100
 _MOVE_BYTES_PER_CALL_MAX = 1024 * 1024

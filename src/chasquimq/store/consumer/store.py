@@ -13,20 +13,27 @@ from chasquimq.model.log import get_logger
 from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
 from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, group_conflict
 from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, EntryDecoder, ReadBatch
-from chasquimq.store.consumer.lanes import Lane, Lanes
 from chasquimq.store.consumer.settle import SettleCalls, flat, results_of, settle
 from chasquimq.store.net import script
-from chasquimq.store.net.abilities import Abilities, has_many_set, many_set_question, probe
+from chasquimq.store.net.abilities import (
+    RESULTS,
+    WORKER,
+    Abilities,
+    Role,
+    demand,
+    has_many_set,
+    many_set_question,
+    probe,
+)
 from chasquimq.store.net.clock import ServerClock
 from chasquimq.store.net.connection import pack
 from chasquimq.store.net.reconnect import ReconnectingConnection
-from chasquimq.store.net.rights import RESULTS, WORKER, Role, demand
-from chasquimq.wire.keys import QueueKeys, check_group_name
+from chasquimq.wire.keys import Lane, Lanes, QueueKeys, check_group_name
 from chasquimq.wire.stream_entry import read_text
 
 if TYPE_CHECKING:
+    from chasquimq.model.delivery import Count
     from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
-    from chasquimq.store.consumer.lanes import Count
     from chasquimq.store.net.connection import Connection, Part, Reply
 
 logger = get_logger(__name__)

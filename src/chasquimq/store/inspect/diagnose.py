@@ -21,9 +21,15 @@ from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, WrongType
 from chasquimq.store.inspect.pages import DelayedListing, PageSize, StreamPages
 from chasquimq.store.inspect.queue import InspectorStore, KeyScan, is_missing, pairs, read_time
 from chasquimq.store.net import script
-from chasquimq.store.net.abilities import natives
+from chasquimq.store.net.abilities import (
+    PROMOTER,
+    SCHEDULER,
+    WORKER,
+    missing_rights,
+    natives,
+    refusal_of,
+)
 from chasquimq.store.net.connection import pack
-from chasquimq.store.net.rights import PROMOTER, SCHEDULER, WORKER, missing_rights, refusal_of
 from chasquimq.wire.events import EventKind
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.stream_entry import (

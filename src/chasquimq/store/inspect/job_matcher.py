@@ -7,12 +7,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.history import AttemptOutcome, AttemptRow
 from chasquimq.model.retry import handler_wait
 from chasquimq.model.snapshot import JobState, State
 from chasquimq.store.inspect.pages import DuePages, PageSize
 from chasquimq.wire.envelope import Envelope, decode_envelope, read_extras
-from chasquimq.wire.history import decode_history
+from chasquimq.wire.history import AttemptOutcome, AttemptRow, decode_history
 from chasquimq.wire.outcome import COMPLETED, DEAD, StoredOutcome, decode_outcome
 from chasquimq.wire.payload import decode_payload
 from chasquimq.wire.stream_entry import (

@@ -13,19 +13,20 @@ from uuid import uuid4
 from chasquimq.errors import ConnectionLost, DurabilityNotMet, StoreError
 from chasquimq.model.job_options import SERVER, Durability
 from chasquimq.store.events import DelayEvents
-from chasquimq.store.net.abilities import Abilities, probe
-from chasquimq.store.net.connection import Connection, pack
-from chasquimq.store.net.errors import about
-from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection
-from chasquimq.store.net.rights import (
+from chasquimq.store.net.abilities import (
     NATIVE_ADD,
     PLAIN_ADD,
     PRODUCER,
+    Abilities,
     Role,
     missing_rights,
     needs,
+    probe,
     refusal_of,
 )
+from chasquimq.store.net.connection import Connection, pack
+from chasquimq.store.net.errors import about
+from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection
 from chasquimq.store.net.script import REQUEST_TTL_S, ScriptRequest
 from chasquimq.store.producer.durability import Confirmation
 from chasquimq.store.producer.sender import AddSender

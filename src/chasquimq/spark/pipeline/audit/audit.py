@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from chasquimq.model.history import DayCounts, DayVerdict, judge_days
 from chasquimq.spark.lake.checkpoints import own_folder
 from chasquimq.spark.lake.files import write_table
 from chasquimq.spark.lake.lake import Change, Lake
@@ -18,6 +17,7 @@ from chasquimq.spark.pipeline.audit.facts import AuditFacts
 from chasquimq.spark.pipeline.audit.read_progress import Standing
 from chasquimq.spark.pipeline.audit.runs import FoundDead, open_runs
 from chasquimq.spark.pipeline.channels import EVENTS, HISTORY
+from chasquimq.wire.history import DayCounts, DayVerdict, judge_days
 
 _TAG: Final = "audit"
 _DAYS: Final = 2

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from chasquimq.model.history import DayCounts
 from chasquimq.spark.pipeline.audit.facts import AuditFacts, Look
 from chasquimq.spark.pipeline.audit.read_progress import Standing
 from chasquimq.spark.pipeline.audit.runs import OpenRun
+from chasquimq.wire.history import DayCounts
 
 # A row of the history comes up to two seconds after its attempt ended.
 _QUIET: Final = timedelta(seconds=2.5)

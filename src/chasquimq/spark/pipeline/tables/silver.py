@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chasquimq.model.history import AttemptOutcome
 from chasquimq.spark.columns import TIMESTAMP, has_text, micros, where
 from chasquimq.spark.lake.table_shape import Table
 from chasquimq.spark.lake.tables import SILVER_ATTEMPTS, SILVER_JOBS
+from chasquimq.wire.history import AttemptOutcome
 
 # What an attempt makes of its job. The others say nothing: they did not count, or perhaps not.
 _STATUS: Final = {
