@@ -12,7 +12,7 @@ from chasquimq.spark.offsets import Position
 from chasquimq.spark.sources.history import HISTORY, HistorySource
 from chasquimq.spark.sources.options import parse_options
 from chasquimq.spark.sources.planning import Planner
-from chasquimq.spark.sources.subscription import Subscription
+from chasquimq.spark.sources.source import Subscription
 from chasquimq.store.inspect.ranges import RangeStore
 
 GOES_ON = {"failOnDataLoss": "false"}

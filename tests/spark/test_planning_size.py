@@ -9,8 +9,7 @@ import pytest
 from chasquimq.spark.sources.events import EVENTS
 from chasquimq.spark.sources.history import HISTORY
 from chasquimq.spark.sources.options import parse_options
-from chasquimq.spark.sources.planning import Planner
-from chasquimq.spark.sources.ranges import share_out
+from chasquimq.spark.sources.planning import Planner, share_out
 from chasquimq.store.inspect.ranges import RangeStore
 
 TASKS = 4

@@ -10,7 +10,7 @@ from chasquimq import UnrecoverableError
 from chasquimq.errors import SettingsError
 from chasquimq.spark.sources.history import HISTORY, HistorySource
 from chasquimq.spark.sources.options import parse_options
-from chasquimq.spark.sources.subscription import Subscription
+from chasquimq.spark.sources.source import Subscription
 from chasquimq.store.inspect.ranges import RangeStore
 from chasquimq.wire.keys import QueueKeys
 from support.drive import Drive

@@ -11,10 +11,10 @@ import pytest
 
 from chasquimq.spark.lake.files import one_batch
 from chasquimq.spark.lake.tables import FOLDED_ATTEMPTS
-from chasquimq.spark.pipeline.events_batch import still_hoped_for
+from chasquimq.spark.pipeline.channel_tables import still_hoped_for
 from chasquimq.spark.pipeline.tables.bronze import bronze_events
 from chasquimq.spark.pipeline.tables.events import Folded, fold_events, rejected_entries
-from chasquimq.spark.sources.events_arrow import event_batch
+from chasquimq.spark.sources.events import event_batch
 from support.rows import DAY, after, batch
 from wire.vectors import load
 

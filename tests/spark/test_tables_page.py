@@ -6,7 +6,7 @@ from pathlib import Path
 from chasquimq.spark.lake.ledger import DROPPED, SEQUENCE
 from chasquimq.spark.lake.tables import TABLES
 from chasquimq.spark.schema import UNREADABLE
-from chasquimq.spark.sources.loss import RESET, TRIMMED
+from chasquimq.spark.sources.planning import RESET, TRIMMED
 
 PAGE = Path(__file__).parents[2] / "docs/reference/tables.md"
 SECTION = re.compile(r"^## (?P<name>\w+_\w+)\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)

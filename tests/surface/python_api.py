@@ -38,7 +38,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "chasquimq.server": None,
     "chasquimq.settings": None,
     "chasquimq.spark.queues.enqueue": ("Summary", "enqueue"),
-    "chasquimq.spark.queues.registering": ("register",),
+    "chasquimq.spark.queues.source": ("register",),
     "chasquimq.spark.session": ("SessionSettings", "open_session"),
     "chasquimq.telemetry.http": ("MetricsServer",),
     "chasquimq.telemetry.sink": ("Labeled", "QueueLabeled"),

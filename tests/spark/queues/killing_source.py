@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark import TaskContext
 
-from chasquimq.spark.queues.layout import layout_of
-from chasquimq.spark.queues.sink import QueueWriter
+from chasquimq.spark.queues.rows import layout_of
+from chasquimq.spark.queues.sink import QueueWriter, WriteTask
 from chasquimq.spark.queues.source import QueueSource
-from chasquimq.spark.queues.task import WriteTask
 from chasquimq.store.producer.rows import RowOwner
 from support.row_storm import shuffled, stopping
 

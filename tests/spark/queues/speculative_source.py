@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
-from chasquimq.spark.queues.layout import layout_of
+from chasquimq.spark.queues.rows import layout_of
 from chasquimq.spark.queues.sink import QueueWriter
 from chasquimq.spark.queues.source import QueueSource
 from support.row_storm import PARTITIONS, shuffled, stopping

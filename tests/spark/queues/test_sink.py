@@ -7,9 +7,9 @@ from pyspark import TaskContext
 from pyspark.sql import types as T  # noqa: N812  Spark's own habit
 
 from chasquimq.errors import NotSupportedError
-from chasquimq.spark.queues.layout import layout_of
 from chasquimq.spark.queues.options import parse_options
 from chasquimq.spark.queues.report import TaskReport
+from chasquimq.spark.queues.rows import layout_of
 from chasquimq.spark.queues.sink import QueueStreamWriter
 from chasquimq.store.producer.rows import bucket_keys
 

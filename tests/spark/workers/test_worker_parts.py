@@ -8,11 +8,10 @@ from chasquimq.cli.app import main
 from chasquimq.cli.spark.worker import _host
 from chasquimq.errors import SettingsError
 from chasquimq.spark.workers.board import Board, Record, stop_runs
-from chasquimq.spark.workers.hosting import RESTART_MS_MAX, restart_ms
+from chasquimq.spark.workers.hosting import RESTART_MS_MAX, new_worker, restart_ms
 from chasquimq.spark.workers.run import RESUBMIT_MS_MAX, resubmit_ms
 from chasquimq.spark.workers.settings import RunSettings, workers_conf, workers_master
 from chasquimq.spark.workers.tally import ALIVE_S, FORGET_S, Tally
-from chasquimq.spark.workers.target import new_worker
 from support.noted_runs import HANDLERS, connection, host
 
 

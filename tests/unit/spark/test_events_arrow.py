@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chasquimq.spark.schema import EVENTS_ARROW
-from chasquimq.spark.sources.events_arrow import event_batch, gap_batch
+from chasquimq.spark.sources.events import event_batch, gap_batch
 from chasquimq.wire.events import Event, encode_event
 from wire.vectors import load
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chasquimq.spark.columns import CENTURY_US, LAST_MS
 from chasquimq.spark.schema import ATTEMPTS_ARROW
-from chasquimq.spark.sources.history_arrow import attempt_batches, gap_batch
+from chasquimq.spark.sources.history import attempt_batches, gap_batch
 from chasquimq.wire.history import decode_history
 from chasquimq.wire.history_writer import encode_history
 from support.attempts import BASE_MS, attempts, block_of, entry, failed

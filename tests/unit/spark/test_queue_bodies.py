@@ -7,9 +7,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from chasquimq.spark.queues.bodies import MISFIT, UNREADABLE, cells
 from chasquimq.spark.queues.options import parse_options
-from chasquimq.spark.queues.shapes import ddl_of
+from chasquimq.spark.queues.reading import MISFIT, UNREADABLE_PAYLOAD, cells
+from chasquimq.spark.queues.source import ddl_of
 from chasquimq.wire.payload import encode_payload
 
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_read_is_null_and_marked():
     column, faults = cells([b"\xc1", b"", None, b"\1"], pa.string(), is_json=True)
 
     assert column.to_pylist() == [None, None, None, "1"]
-    assert faults == [UNREADABLE, UNREADABLE, "", ""]
+    assert faults == [UNREADABLE_PAYLOAD, UNREADABLE_PAYLOAD, "", ""]
 
 
 def test_bytes_are_not_even_looked_at():

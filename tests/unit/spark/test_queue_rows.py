@@ -10,11 +10,9 @@ import pytest
 from pyspark.sql import types as T  # noqa: N812  Spark's own habit
 
 from chasquimq.errors import SettingsError
-from chasquimq.spark.queues.layout import layout_of
 from chasquimq.spark.queues.options import parse_options, refuse_for
-from chasquimq.spark.queues.rows import RowReader, Rows
+from chasquimq.spark.queues.rows import RowReader, Rows, layout_of, values
 from chasquimq.spark.queues.source import QueueSource
-from chasquimq.spark.queues.values import values
 from chasquimq.wire.new_job import encode_envelopes, encode_values, job_digests, row_digests
 from chasquimq.wire.payload import decode_payload, encode_payload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from chasquimq.spark.sources.ranges import StreamRange, share_out
+from chasquimq.spark.sources.planning import StreamRange, share_out
 
 
 def pieces(queue: str, rows: list[int]) -> list[StreamRange]:

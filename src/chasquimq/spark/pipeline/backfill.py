@@ -13,9 +13,12 @@ from chasquimq.spark.lake.lake import Change, Lake
 from chasquimq.spark.lake.manifest import Manifest
 from chasquimq.spark.lake.tables import BRONZE_ATTEMPTS, BRONZE_EVENTS, FOLDED_ATTEMPTS, GOLD_SLO
 from chasquimq.spark.pipeline.batches import changes_of
-from chasquimq.spark.pipeline.events_batch import OPEN_DAYS_MAX
-from chasquimq.spark.pipeline.frames import lake_frame, landed_frame
-from chasquimq.spark.pipeline.gold_batch import gold_rows
+from chasquimq.spark.pipeline.channel_tables import (
+    OPEN_DAYS_MAX,
+    gold_rows,
+    lake_frame,
+    landed_frame,
+)
 from chasquimq.spark.pipeline.tables.gold import ANY_NAME
 from chasquimq.spark.pipeline.writers import FACTS_DDL, DayLander, Landed, SilverLander, read_landed
 from chasquimq.wire.keys import JOB_NAME_BYTES_MAX

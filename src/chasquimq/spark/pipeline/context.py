@@ -20,9 +20,8 @@ from chasquimq.spark.pipeline.audit.read_progress import ask_standing
 from chasquimq.spark.pipeline.backfill import Backfill
 from chasquimq.spark.pipeline.backlog import Backlog
 from chasquimq.spark.pipeline.batches import Batches, ChannelTables, OnBatch
+from chasquimq.spark.pipeline.channel_tables import EventsTables, HistoryTables
 from chasquimq.spark.pipeline.channels import HISTORY, SETTLE_MS, Channels
-from chasquimq.spark.pipeline.events_batch import EventsTables
-from chasquimq.spark.pipeline.history_batch import HistoryTables
 from chasquimq.spark.pipeline.sampler import ServerSampler
 from chasquimq.spark.pipeline.settings import BatchReport, PipelineRun, PipelineSettings
 from chasquimq.spark.pipeline.streaming import ChannelQuery

@@ -1,9 +1,15 @@
-"""Starts the streaming query of a channel, and says in our words why one failed."""
+"""Runs the streaming query of a channel, whose tasks write the files of bronze and silver."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from chasquimq.errors import (
     ConnectionLost,
@@ -14,24 +20,34 @@ from chasquimq.errors import (
 )
 from chasquimq.model.log import get_logger
 from chasquimq.spark.failures import Lateness, complaint, complaint_kind, is_late_process
+from chasquimq.spark.lake.checkpoints import Checkpoint
 from chasquimq.spark.lake.extent import last_ids
 from chasquimq.spark.pipeline.channels import BRONZE
-from chasquimq.spark.pipeline.source import FORMAT, LandingSource
+from chasquimq.spark.pipeline.writers import FACTS_DDL, land_events, land_history
+from chasquimq.spark.sources.channel import Channel
+from chasquimq.spark.sources.events import EVENTS
+from chasquimq.spark.sources.history import HISTORY
+from chasquimq.spark.sources.options import SourceOptions, parse_options
+from chasquimq.spark.sources.planning import ReadTask
+from chasquimq.spark.sources.reading import read_task
+from chasquimq.spark.sources.source import ChannelStreamReader
 from chasquimq.store.net.address import dialled_url
 from chasquimq.store.net.errors import error_from_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from chasquimq.spark.lake.checkpoints import Checkpoint
     from chasquimq.spark.lake.lake import Lake
     from chasquimq.spark.pipeline.batches import Batches
     from chasquimq.spark.pipeline.settings import PipelineSettings
 
 logger = get_logger(__name__)
+FORMAT: Final = "chasqui.landing"
+_BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
 
 class ChannelQuery:
@@ -149,3 +165,57 @@ def source_options(settings: PipelineSettings, queues: Sequence[str]) -> dict[st
         "maxOffsetsPerTrigger": str(settings.max_rows_per_batch),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
     }
+
+
+class LandingSource(DataSource):
+    """`lake` and `tag` say where and under which name to write; the rest is as in the sources."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        given = {key.lower(): value for key, value in options.items()}
+        self._lake, self._tag = Path(given.pop("lake")), given.pop("tag")
+        self._channel = HISTORY if given.pop("channel") == HISTORY.place else EVENTS
+        self._options = parse_options(given)
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return FACTS_DDL
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's
+        return LandingReader(self._options, self._channel, self._lake, self._tag)
+
+
+class LandingReader(ChannelStreamReader):
+    """Plans as the sources do; its tasks write."""
+
+    def __init__(self, options: SourceOptions, channel: Channel, lake: Path, tag: str) -> None:
+        super().__init__(options, channel)
+        self._lake = lake
+        self._tag = tag
+
+    # It has more to carry.
+    def __reduce__(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+    ) -> tuple[type, tuple[SourceOptions, Channel, Path, str]]:
+        return type(self), (self._options, self._channel, self._lake, self._tag)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ReadTask), "a stream is read in the tasks it was planned in"
+        batches = read_task(partition, self._options, self._channel)
+        batch_id = _batch_id()
+        tag = f"{self._tag}-{batch_id}"
+        if self._channel.place == HISTORY.place:
+            yield land_history(batches, self._lake, tag, batch_id).fact()
+            return
+        staging = Checkpoint(self._lake, self._channel.place).staging
+        yield land_events(batches, self._lake, staging, tag, batch_id).fact()
+
+
+def _batch_id() -> int:
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
+    assert text is not None, "the tasks of a streaming query know which batch they are of"
+    return int(text)

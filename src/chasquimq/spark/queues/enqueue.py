@@ -15,9 +15,9 @@ from chasquimq.errors import RowsRefused, StoreError, WriteFailed
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.failures import complaint, complaint_kind, first_line
 from chasquimq.spark.queues.options import QueueOptions, refuse_nameless
-from chasquimq.spark.queues.registering import register
 from chasquimq.spark.queues.report import Summary, faults_text
 from chasquimq.spark.queues.sink import FORGET_AFTER_MS, SUMMARY_FIELD
+from chasquimq.spark.queues.source import register
 from chasquimq.store.net.address import dialled_url
 from chasquimq.store.producer.rows import RowWriter
 

@@ -1,26 +1,127 @@
-"""Slices of Arrow as rows that can become jobs; those that cannot are counted by what is wrong."""
+"""Turns rows of a DataFrame into jobs: finds the columns, checks the rows, encodes the values."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812  Spark's own habit
 
+from chasquimq.errors import SettingsError
 from chasquimq.model.backoff import U32_MAX
 from chasquimq.settings import ProducerSettings
-from chasquimq.spark.queues.layout import Layout
 from chasquimq.spark.queues.options import QueueOptions
-from chasquimq.spark.queues.values import structs, values
 from chasquimq.wire.keys import JOB_ID_BYTES_MAX, JOB_NAME_BYTES_MAX
 from chasquimq.wire.new_job import encode_values
 
+# A kind of column: how it is told, what to cast to, and the types that it may have.
+_Kind = tuple[str, str, tuple[type[T.DataType], ...]]
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_TEXT: _Kind = ("a column of text", "string", (T.StringType,))
+_NUMBER: _Kind = ("a column of whole numbers", "bigint", _WHOLE)
+_MS: _Kind = ("a column of whole milliseconds", "bigint", _WHOLE)
 _NIL: Final = b"\xc0"
 _EMPTY_MAP: Final = b"\x80"
 _DELAY_MS_MAX: Final = ProducerSettings().max_delay_secs * 1_000
 # Says what is wrong with a value; empty: nothing.
 _Judge = Callable[[Any], str]
+_PLAIN = (
+    T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType,
+    T.StringType, T.CharType, T.VarcharType, T.BinaryType, T.NullType,
+)  # fmt: skip
+_HINTS: tuple[tuple[type[T.DataType], str], ...] = (
+    (T.TimestampType, "cast it to string, or use unix_millis(…)"),
+    (T.TimestampNTZType, "cast it to string"),
+    (T.DateType, "cast it to string"),
+    (T.DecimalType, "cast it to string, or to double or long"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Places of columns; None: there is no such column.
+
+    Without a payload column, `payload_at` is None and the columns of `rest` make the payload.
+    """
+
+    id_at: int | None
+    name_at: int | None
+    payload_at: int | None
+    delay_at: int | None
+    attempts_at: int | None
+    corrupt_at: int | None = None
+    rest: tuple[tuple[str, int], ...] = ()
+    is_raw: bool = False
+
+
+def layout_of(schema: T.StructType, options: QueueOptions) -> Layout:
+    """Find the columns that the options name.
+
+    Raises:
+        SettingsError: a column is not there, or is of a type that it cannot have.
+    """
+    finder = _Finder(schema)
+    id_at = finder.find("idColumn", options.id_column, _TEXT)
+    name_at = finder.find("nameColumn", options.name_column, _TEXT)
+    delay_at = finder.find("delayColumn", options.delay_column, _MS)
+    attempts_at = finder.find("attemptsColumn", options.attempts_column, _NUMBER)
+    corrupt_at = finder.find("corruptColumn", options.corrupt_column, _TEXT)
+    payload_at, is_raw, rest = None, False, ()
+    if options.payload_column:
+        payload_at = finder.place("payloadColumn", options.payload_column)
+        kind = schema.fields[payload_at].dataType
+        check_type(options.payload_column, kind)
+        is_raw = isinstance(kind, T.BinaryType)
+    else:
+        rest = _rest(schema, {id_at, name_at, delay_at, attempts_at, corrupt_at})
+    return Layout(
+        id_at=id_at, name_at=name_at, payload_at=payload_at, delay_at=delay_at,
+        attempts_at=attempts_at, corrupt_at=corrupt_at, rest=rest, is_raw=is_raw,
+    )  # fmt: skip
+
+
+def _rest(schema: T.StructType, taken: set[int | None]) -> tuple[tuple[str, int], ...]:
+    rest = [(one, at) for at, one in enumerate(schema.fields) if at not in taken]
+    names = [one.name for one, _ in rest]
+    if len(set(names)) < len(names):
+        raise SettingsError("columns of the payload", names, "of different names")
+    for one, _ in rest:
+        check_type(one.name, one.dataType)
+    return tuple((one.name, at) for one, at in rest)
+
+
+class _Finder:
+    def __init__(self, schema: T.StructType) -> None:
+        self._schema = schema
+
+    def find(self, option: str, name: str, kind: _Kind) -> int | None:
+        if not name:
+            return None
+        at = self.place(option, name)
+        found, (rule, cast, types) = self._schema.fields[at].dataType, kind
+        if not isinstance(found, types):
+            hint = f"cast {name} to {cast} first"
+            raise SettingsError(f"{option} {name}", found.simpleString(), rule, hint=hint)
+        return at
+
+    def place(self, option: str, name: str) -> int:
+        names = self._schema.fieldNames()
+        # Spark tells no case apart; where one column is spelled exactly so, it is meant.
+        alike = [at for at, one in enumerate(names) if one.lower() == name.lower()]
+        exact = [at for at in alike if names[at] == name]
+        if len(exact or alike) == 1:
+            return (exact or alike)[0]
+        if alike:
+            raise SettingsError(option, name, "a column that is there once")
+        close = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[:20])}"
+        raise SettingsError(option, name, "a column of the data", hint=hint)
 
 
 @dataclass(slots=True)
@@ -188,3 +289,88 @@ def _wait_fault(value: int | None) -> str:
 def _attempts_fault(value: int | None) -> str:
     is_good = value is None or 1 <= value <= U32_MAX
     return "" if is_good else "attempts that are not at least 1"
+
+
+def check_type(path: str, kind: T.DataType) -> None:
+    """Refuse a column that no payload can hold; `path` is its name.
+
+    Raises:
+        SettingsError: the column, or a part of it, has no MessagePack form.
+    """
+    if isinstance(kind, T.StructType):
+        _check_fields(path, kind)
+    elif isinstance(kind, T.ArrayType):
+        check_type(f"{path}[]", kind.elementType)
+    elif isinstance(kind, T.MapType):
+        _check_map(path, kind)
+    elif not isinstance(kind, _PLAIN):
+        hint = next((hint for one, hint in _HINTS if isinstance(kind, one)), "cast it to string")
+        rule = "of a type that MessagePack has: text, binary, number, boolean, struct, array or map"
+        raise SettingsError(f"column {path}", kind.simpleString(), rule, hint=hint)
+
+
+def _check_fields(path: str, kind: T.StructType) -> None:
+    names = kind.fieldNames()
+    if not names:
+        raise SettingsError(f"column {path}", "struct<>", "a struct with at least one field")
+    if len(set(names)) < len(names):
+        raise SettingsError(f"column {path}", names, "a struct whose fields have different names")
+    for one in kind.fields:
+        check_type(f"{path}.{one.name}", one.dataType)
+
+
+def _check_map(path: str, kind: T.MapType) -> None:
+    if not isinstance(kind.keyType, T.StringType):
+        found, rule = kind.keyType.simpleString(), "a map with text as keys"
+        raise SettingsError(f"column {path}", found, rule, hint="cast the keys to string")
+    check_type(f"{path}{{}}", kind.valueType)
+
+
+def values(column: pa.Array[Any]) -> list[Any]:
+    """The values of a column; structs become objects that encode as maps."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return structs([field.name for field in kind], column.flatten(), _nulls(column))
+    if pa.types.is_map(kind):
+        pairs = list(zip(values(_inside(column, column.keys)), values(_inside(column, column.items)), strict=True))  # fmt: skip
+        return [None if part is None else dict(part) for part in _parts(column, pairs)]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _parts(column, values(_inside(column, column.values)))
+    return column.to_pylist()
+
+
+def structs(names: list[str], columns: list[Any], nulls: list[bool] | None = None) -> list[Any]:
+    """Objects that encode as maps with these names, one a row."""
+    made = list(map(_maker(tuple(names)), *map(values, columns))) if names else []
+    if nulls is None:
+        return made
+    return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)]
+
+
+@cache
+def _maker(names: tuple[str, ...]) -> type[msgspec.Struct]:
+    """A class of objects is made and encoded in half of the time that dicts take."""
+    fields = [(f"field_{at}", Any) for at in range(len(names))]
+    rename = {f"field_{at}": name for at, name in enumerate(names)}
+    return msgspec.defstruct("Row", fields, rename=rename, gc=False)
+
+
+def _nulls(column: pa.Array[Any]) -> list[bool] | None:
+    return column.is_null().to_pylist() if column.null_count else None
+
+
+def _inside(column: Any, inner: pa.Array[Any]) -> pa.Array[Any]:
+    """The part of the elements that belongs to these rows, which may be a slice."""
+    offsets = column.offsets
+    first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
+    return inner.slice(first, last - first)
+
+
+def _parts(column: Any, elements: list[Any]) -> list[Any]:
+    offsets: list[int] = column.offsets.to_pylist()
+    base = offsets[0]
+    parts = [elements[first - base : last - base] for first, last in pairwise(offsets)]
+    nulls = _nulls(column)
+    if nulls is None:
+        return parts
+    return [None if is_null else part for part, is_null in zip(parts, nulls, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chasquimq.spark.sources.loss import TRIMMED, entries_lost, loss_sentence
+from chasquimq.spark.sources.planning import TRIMMED, entries_lost, loss_sentence
 from chasquimq.store.inspect.ranges import RangeStore, RawEntry
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from chasquimq.spark.sources.channel import Channel
     from chasquimq.spark.sources.options import SourceOptions
-    from chasquimq.spark.sources.ranges import ReadTask, StreamRange
+    from chasquimq.spark.sources.planning import ReadTask, StreamRange
 
 _CLIENT_NAME = "chasqui-spark"
 # A batch costs Spark about the same whatever its size: of 5,000 rows, half the rows a second.

@@ -1,27 +1,38 @@
-"""What a task of Spark does: runs one ordinary worker on a loop of its own until it is to stop."""
+"""Runs in the tasks of Spark: probes whether a worker can run there, and hosts one."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import re
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 
-from chasquimq.errors import StoreError
+from chasquimq.errors import (
+    ChasquiError,
+    NotSupportedError,
+    SettingsError,
+    SparkFailed,
+    StoreError,
+)
 from chasquimq.model.backoff import doubled_ms
 from chasquimq.model.log import get_logger
+from chasquimq.server.finder import URL_VARIABLES
+from chasquimq.spark.failures import first_line
 from chasquimq.spark.workers.board import Board, Record
-from chasquimq.spark.workers.target import new_worker
+from chasquimq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from chasquimq.spark.workers.settings import HostSettings
-    from chasquimq.worker.worker import Worker
 
 BEAT_S: Final = 1.0
 RESTART_MS_MIN: Final = 200
@@ -32,6 +43,7 @@ _COUNTERS: Final = (
 )  # fmt: skip
 
 logger = get_logger(__name__)
+_IMPORT_FAILED = re.compile(r"^(?:ModuleNotFoundError|ImportError): (?P<what>.+)$", re.MULTILINE)
 
 
 def host_worker(settings: HostSettings, partition: int, _rows: Iterable[int]) -> Iterator[Record]:
@@ -124,3 +136,85 @@ def _runner() -> asyncio.Runner:
     except ImportError:
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def new_worker(settings: HostSettings, consumer_id: str) -> Worker:
+    """The worker of a task; a target that is a Worker keeps its settings about jobs.
+
+    One that names no server dials the one that the run was told.
+    """
+    found = find_target(settings)
+    # Queues of the target that name no server find the one of the run.
+    os.environ[URL_VARIABLES[0]] = settings.url
+    if not isinstance(found, Worker):
+        options: dict[str, Any] = {"redis_url": settings.url, **settings.options}
+        return Worker(settings.queue, found, consumer_id=consumer_id, **options)
+    if found.is_closed:
+        raise SettingsError(
+            "spark.python.worker.reuse", "true", "false for a handler that is a Worker",
+            hint="a Worker runs once, so each task needs a process of its own",
+        )  # fmt: skip
+    if found.named_url is None:
+        found.use_server(settings.url)
+    found.use_process_options(**settings.options)
+    found.consumer_id = consumer_id
+    return found
+
+
+def find_target(settings: HostSettings) -> Any:
+    """Import what `module:attribute` names."""
+    if settings.folder and settings.folder not in sys.path:
+        sys.path.insert(0, settings.folder)
+    module, _, attribute = settings.target.partition(":")
+    return attrgetter(attribute)(import_module(module))
+
+
+def look_around(
+    settings: HostSettings, _partition: int, _rows: Iterable[int]
+) -> Iterator[str | None]:
+    """What keeps a worker from running here, in a sentence."""
+    yield _handler_trouble(settings) or _server_trouble(settings)
+
+
+def refuse_troubles(troubles: Iterable[str | None]) -> None:
+    """Raise the first sentence there is."""
+    for trouble in filter(None, troubles):
+        raise NotSupportedError(trouble)
+
+
+def not_hosted(error: Exception) -> ChasquiError:
+    """Why not even the question could be asked."""
+    found = _IMPORT_FAILED.findall(str(error))
+    if found:
+        return NotSupportedError(
+            f"executors must be able to import chasquimq and what it needs: {found[-1].strip()}; "
+            "install chasquimq-py for their Python, or name one that has it by PYSPARK_PYTHON"
+        )
+    return SparkFailed(
+        f"Spark must be able to run a first task, but said: {first_line(error)}; look at its "
+        "master and the logs of its executors"
+    )
+
+
+def _handler_trouble(settings: HostSettings) -> str | None:
+    try:
+        new_worker(settings, "probe")
+    except SettingsError as refused:
+        return str(refused)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's module may raise anything
+        return (
+            f"executors must be able to import {settings.target}, but {socket.gethostname()} "
+            f"cannot: {type(error).__name__}: {error}; give its files with --py-files"
+        )
+    return None
+
+
+def _server_trouble(settings: HostSettings) -> str | None:
+    board = Board(settings.queue, settings.connection, settings.run)
+    try:
+        board.ping()
+    except StoreError as error:
+        return f"executors must reach the server, but {socket.gethostname()} cannot: {error}"
+    finally:
+        board.close()
+    return None

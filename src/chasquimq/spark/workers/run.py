@@ -1,28 +1,31 @@
-"""A run of workers on Spark, seen from the driver: submit, watch, stop, submit again."""
+"""Runs workers on Spark from the driver: submits the job, watches it, and submits it again."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from uuid import uuid4
+
+from pyspark.errors import PySparkException
 
 from chasquimq.errors import SparkFailed, StoreError
 from chasquimq.model.backoff import doubled_ms
 from chasquimq.model.log import get_logger
 from chasquimq.spark.failures import JVM_GONE, first_line
-from chasquimq.spark.workers.beside import JobBeside
 from chasquimq.spark.workers.board import Board, Record
-from chasquimq.spark.workers.hosting import host_worker
-from chasquimq.spark.workers.probe import look_around, not_hosted, refuse_troubles
+from chasquimq.spark.workers.hosting import host_worker, look_around, not_hosted, refuse_troubles
 from chasquimq.spark.workers.tally import Progress, Tally
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from chasquimq.spark.workers.settings import RunSettings
+    from chasquimq.spark.workers.settings import HostSettings, RunSettings
 
 LOOK_S: Final = 0.5
 # Tasks hear of the flag within a second, and need some more to tell that they have ended.
@@ -205,3 +208,43 @@ def _is_gone(context: Any) -> bool:
         return jsc is None or bool(jsc.sc().isStopped())
     except JVM_GONE:
         return True
+
+
+Row = TypeVar("Row")
+Task = Callable[["HostSettings", int, Iterable[int]], Iterator[Row]]
+
+
+class JobBeside(Generic[Row]):
+    """One task for each partition; `rows` are what they yielded, `error` is why there are none."""
+
+    def __init__(
+        self, context: SparkContext, task: Task[Row], settings: HostSettings, tasks: int
+    ) -> None:
+        self.rows: list[Row] = []
+        self.error: Exception | None = None
+        self._context = context
+        self._group = f"chasqui-{uuid4().hex[:12]}"
+        self._title = f"{settings.target} for {settings.queue}"
+        self._work: Any = partial(task, settings)
+        self._tasks = tasks
+        self._thread = threading.Thread(target=self._run, name=self._group, daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """True: the job is over."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Let Spark end the tasks; their processes are killed."""
+        with suppress(*JVM_GONE):
+            self._context.cancelJobGroup(self._group)
+
+    def _run(self) -> None:
+        try:
+            # A group belongs to the thread that submits.
+            self._context.setJobGroup(self._group, self._title)
+            numbers = self._context.parallelize(range(self._tasks), self._tasks)
+            self.rows = numbers.mapPartitionsWithIndex(self._work).collect()
+        except (PySparkException, *JVM_GONE) as error:
+            self.error = error
