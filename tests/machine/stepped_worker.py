@@ -130,7 +130,7 @@ class SteppedWorker:
         pipeline, now_s = self.pipeline, time.monotonic()
         for loop in pipeline.settlement.loops:
             pipeline.supervisor.start(loop)
-        await pipeline.stop(lambda: now_s)
+        await pipeline.shutdown.run(lambda: now_s)
         self.pipeline.lease._store.close()
 
     async def crash(self) -> None:

@@ -89,7 +89,7 @@ MUTANTS = (
         "[valkey-as probed-no results]",
     ),
     Mutant(
-        "heartbeat on the event loop", "src/chasquimq/engine/pipeline.py",
+        "heartbeat on the event loop", "src/chasquimq/worker/pipeline.py",
         "            self.lease.start()\n",
         "            async def beats() -> None:\n"
         "                while True:\n"
@@ -377,7 +377,7 @@ MUTANTS = (
         "test_a_handed_back_entry_is_parked_uncharged_and_claimable_at_once[valkey]",
     ),
     Mutant(
-        "the deadline is counted from a later moment", "src/chasquimq/engine/pipeline.py",
+        "the deadline is counted from a later moment", "src/chasquimq/engine/shutdown.py",
         "        await self._wait_for_handlers(deadline_s)\n",
         "        begun_s = self._loop.time()\n"
         "        await self._wait_for_handlers(lambda: begun_s + 20)\n",

@@ -6,36 +6,31 @@ Asked to stop once, a worker lets its running jobs end; asked twice, it gives th
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.engine.pipeline import ConsumerPipeline
+from chasquimq.engine.shutdown import Stopping, to_the_end
 from chasquimq.errors import StoreError
 from chasquimq.model.json_value import ToDict
 from chasquimq.model.log import get_logger
-from chasquimq.model.stop_signals import StopSignals
 from chasquimq.store.inspect.queue import InspectorStore
 from chasquimq.store.net.address import lookup_reason, shown_address
 from chasquimq.telemetry.sink import WorkerHealth
 from chasquimq.worker.handlers import HandlerSet
-from chasquimq.worker.pipeline_builder import PipelineBuilder
+from chasquimq.worker.pipeline import ConsumerPipeline, PipelineBuilder
 
 if TYPE_CHECKING:
-    from chasquimq.engine.pipeline import ConsumerPipeline
+    from chasquimq.engine.shutdown import Stopping
     from chasquimq.model.delivery import Delivery
 
 logger = get_logger(__name__)
 # How many of the jobs that it leaves behind a worker names.
 _LEFT_SHOWN_MAX = 5
-_STOP_TRIES = 5
 # What hooks of the last jobs have when the deadline has passed.
 _HOOKS_S_MIN = 0.1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkerSession:
@@ -117,14 +112,14 @@ class WorkerSession:
     def _log_end(self, pipeline: ConsumerPipeline) -> None:
         """The sums of all that `run` did; what was left behind is a warning."""
         counters, builder = pipeline.settlement.counters, self._builder
-        left = pipeline.left_behind_count
+        left = pipeline.shutdown.left_behind_count
         uptime_s = time.monotonic() - self._began_s
         (logger.warning if left else logger.info)(
             "worker %s of queue %s ended after %s: %d jobs completed, %d runs failed, %d jobs will "
             "be retried, %d are dead, %d were given back, %d left behind%s%s",
             builder.consumer, builder.queue, timedelta(seconds=round(uptime_s)),
             counters.completed, counters.failed, counters.retried, counters.buried,
-            counters.handed_back, left, _left_text(pipeline.left_behind, left, self._lease_ms),
+            counters.handed_back, left, _left_text(pipeline.shutdown.left_behind, left, self._lease_ms),
             _doubt_text(counters.unproven_outcomes + counters.stale_outcomes),
             extra={
                 "queue": builder.queue, "worker": builder.consumer,
@@ -152,8 +147,8 @@ class WorkerSession:
         deadline_s = self._stopping.deadline()
         self._handlers.hurry()
         try:
-            was_cancelled = await _to_the_end(
-                lambda: pipeline.stop(deadline_s), self._stopping.hurry
+            was_cancelled = await to_the_end(
+                lambda: pipeline.shutdown.run(deadline_s), self._stopping.hurry
             )
             hooks_s = time.monotonic() + _HOOKS_S_MIN
             await self._hooks.calls.settle(lambda: max(deadline_s(), hooks_s))
@@ -166,83 +161,6 @@ class WorkerSession:
             if self._builder.spans is not None:
                 self._builder.spans.close()
             await self._handlers.close(0)
-
-
-class Stopping:
-    """The wish to stop, and the moment at which it must be fulfilled."""
-
-    def __init__(self, deadline_ms: int) -> None:
-        self._deadline_ms = deadline_ms
-        self._deadline_s: float | None = None
-        self._asked = asyncio.Event()
-
-    def set_deadline(self, deadline_ms: int) -> None:
-        """How long running jobs may go on; for those who have not been asked yet."""
-        self._deadline_ms = deadline_ms
-
-    @property
-    def is_asked(self) -> bool:
-        return self._asked.is_set()
-
-    def ask(self) -> None:
-        """The first time sets the deadline, the second time it is now."""
-        patience_ms = 0 if self.is_asked else self._deadline_ms
-        self._deadline_s = time.monotonic() + patience_ms / 1000
-        self._asked.set()
-
-    def hurry(self) -> None:
-        """Move a deadline that was set to now; who was not asked has none to wait for."""
-        if self.is_asked:
-            self.ask()
-
-    async def wait(self) -> None:
-        await self._asked.wait()
-
-    def deadline(self) -> Callable[[], float]:
-        """A deadline that may move closer; who stops without being asked has no time left."""
-        now_s = time.monotonic()
-        return lambda: now_s if self._deadline_s is None else self._deadline_s
-
-
-@contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Generator[None]:
-    """Let the running loop call `stop` for each signal that asks for the end, but for echoes."""
-    loop, signals = asyncio.get_running_loop(), StopSignals()
-
-    def hear() -> None:
-        if signals.note():
-            stop()
-
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, hear)
-    try:
-        yield
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
-
-
-async def _to_the_end(
-    stop: Callable[[], Coroutine[Any, Any, None]], hurry: Callable[[], None]
-) -> bool:
-    """Stop although we are cancelled meanwhile: a stop that is cut in two leaves its leases behind.
-
-    Each cancel hurries it. The answer says whether there was one, which is then to be passed on.
-    """
-    was_cancelled = False
-    for _ in range(_STOP_TRIES):
-        stopping = asyncio.ensure_future(stop())
-        while not stopping.done():
-            try:
-                await asyncio.wait([stopping])
-            except asyncio.CancelledError:
-                was_cancelled = True
-                hurry()
-        # Code that cancels every task reaches this one, too.
-        if not stopping.cancelled():
-            stopping.result()
-            break
-    return was_cancelled
 
 
 async def _is_idle(inspector: InspectorStore, delayed_within_ms: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from chasquimq.engine.job_context import WorkerContext
+from chasquimq.engine.shutdown import Stopping, stopped_by_signals
 from chasquimq.errors import SettingsError
 from chasquimq.job import current_job
 from chasquimq.model.job_options import optional_whole, refuse_unknown, shows_options
@@ -51,8 +52,8 @@ from chasquimq.wire.keys import check_consumer_id, check_group_name, check_queue
 from chasquimq.worker.batching import Batch, checked_batch
 from chasquimq.worker.handlers import Handlers, HandlerSet
 from chasquimq.worker.hooks import HOOK_NAMES, HookRunner, Hooks, JobHook, RunSpans, WorkerHook
-from chasquimq.worker.pipeline_builder import PipelineBuilder
-from chasquimq.worker.session import Health, Stopping, WorkerSession, stopped_by_signals
+from chasquimq.worker.pipeline import PipelineBuilder
+from chasquimq.worker.session import Health, WorkerSession
 
 # One that reads more rarely would look dead to workers of other groups.
 _READ_BLOCK_MS_MAX = 5_000

@@ -1,20 +1,27 @@
-"""Builds the pipeline of a worker: its stores, its loops, and who listens to them."""
+"""Builds the pipeline of a worker: its stores, its loops, and the listeners to outcomes."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from chasquimq.engine.delivery_count import DeliveryCounts, Requeue, SuspectRequeuer
 from chasquimq.engine.event_publisher import EventPublisher
 from chasquimq.engine.history_recorder import HistoryRecorder
+from chasquimq.engine.in_flight import InFlight
 from chasquimq.engine.job_context import WorkerContext
+from chasquimq.engine.lease import Lease, LeaseAlarm, StallDetector
 from chasquimq.engine.listeners import Listener, combine
 from chasquimq.engine.metrics_listener import HealthReporter, Loss, MetricsListener
-from chasquimq.engine.pipeline import ConsumerPipeline
-from chasquimq.engine.runner import Begin, begin_with
+from chasquimq.engine.reader import BUSY_BLOCK_MS_MAX, Claimer, Intake, Reader
+from chasquimq.engine.runner import Begin, Runners, begin_with
+from chasquimq.engine.settlement import Settlement
+from chasquimq.engine.shutdown import Shutdown
+from chasquimq.engine.supervisor import ClockSync, Supervisor
 from chasquimq.engine.upkeep import UpkeepLoops
 from chasquimq.job import DeliveredJob, enter_job
 from chasquimq.model.retry import RetryPolicy
@@ -31,6 +38,10 @@ from chasquimq.store.repeatables import FiringStore
 from chasquimq.store.upkeep import JanitorStore, UpkeepStore
 from chasquimq.telemetry.sink import MetricsSink, WorkerHealth
 from chasquimq.worker.hooks import HookRunner, RunSpans
+
+if TYPE_CHECKING:
+    from chasquimq.engine.supervisor import Loop
+    from chasquimq.model.delivery import Delivery
 
 Execute = Callable[[Any], Awaitable[Any]]
 
@@ -184,3 +195,119 @@ def _losses(
     if history_recorder is not None:
         losses.append(("history", lambda: history_recorder.dropped_count))
     return losses
+
+
+class ConsumerPipeline:
+    """Holds the parts of one running consumer, and starts them; `shutdown` stops them."""
+
+    def __init__(
+        self,
+        store: ConsumerStore,
+        lease_store: LeaseStore,
+        upkeep: UpkeepLoops,
+        begin: Begin,
+        settings: WorkerSettings,
+        policy: RetryPolicy,
+        *,
+        encode: Callable[[Any], bytes],
+        listener: Listener | None,
+        history_recorder: HistoryRecorder | None,
+        reporter: HealthReporter | None,
+        context: WorkerContext,
+        on_lease_lost: Callable[[Delivery], None] | None,
+    ) -> None:
+        self.is_reading = False
+        self._settings = settings
+        self.store = store
+        self.upkeep = upkeep
+        self.reporter = reporter
+        self._history_recorder = history_recorder
+        self._policy = policy
+        self._clock_sync = ClockSync(store)
+        self.supervisor = Supervisor(f"worker {store.consumer} of queue {store.keys.queue}")
+        self.in_flight = InFlight(settings.concurrency, settings.read, policy.max_attempts_of)
+        self.settlement = Settlement(
+            store, self.in_flight, self._policy, settings, encode=encode, listener=listener
+        )
+        self._requeue = Requeue(store, self.in_flight, self.settlement.counters)
+        self._requeuer = SuspectRequeuer(self.in_flight.suspects, self._requeue)
+        self._delivery_counts = DeliveryCounts(
+            store, self.in_flight, settings.lease.uncharge_after_ms
+        )
+        self.runners = Runners(
+            self.in_flight, begin, self.settlement, self.supervisor,
+            policy=policy, delivery_counts=self._delivery_counts,
+            stall_after_ms=settings.stall_after_ms,
+        )  # fmt: skip
+        self.lease = self._new_lease(lease_store, context, on_lease_lost)
+        self._stall_detector = self.lease.stall_detector = StallDetector(
+            self.in_flight, self.lease, self.runners
+        )
+        self.reader = self._new_reader()
+        self.upkeep.watch_idleness(lambda: self.reader.can_be_woken)
+        self.shutdown = self._new_shutdown()
+
+    async def start(self) -> None:
+        """Connect, then start every loop but the reader."""
+        try:
+            await self.store.open()
+        except BaseException:
+            await self.store.close()
+            raise
+        if self._settings.lease.enabled:
+            self.lease.start()
+        for loop in self._loops():
+            self.supervisor.start(loop)
+
+    def read(self) -> None:
+        """Let jobs in."""
+        self.is_reading = True
+        self.supervisor.start(self.reader)
+
+    def _loops(self) -> list[Loop]:
+        loops: list[Loop] = [
+            self._stall_detector,
+            *self.settlement.loops,
+            self._delivery_counts,
+            self._clock_sync,
+            self._requeuer,
+        ]
+        loops += [loop for loop in (self._history_recorder, self.reporter) if loop is not None]
+        return [*loops, *self.upkeep.loops]
+
+    def _new_lease(
+        self,
+        store: LeaseStore,
+        context: WorkerContext,
+        on_lost: Callable[[Delivery], None] | None,
+    ) -> Lease:
+        alarm = LeaseAlarm(
+            asyncio.get_running_loop(), self.settlement, self.runners, context, on_lost
+        )
+        return Lease(store, self.in_flight, self._settings.lease, alarm, self.store)
+
+    def _new_reader(self) -> Reader:
+        intake = Intake(
+            self.settlement, self.runners, self._policy, self.store.clock, self._delivery_counts
+        )
+        claimer = Claimer(self.store, self._settings.lease.lease_ms)
+        return Reader(
+            self.store, self.in_flight, intake, claimer, self._stall_detector,
+            requeue=self._requeue, upkeep=self.upkeep, settlement=self.settlement,
+            block_ms=self._idle_block_ms,
+        )  # fmt: skip
+
+    def _new_shutdown(self) -> Shutdown:
+        return Shutdown(
+            self.store, self.in_flight, self.supervisor, self.settlement, self.runners, self.lease,
+            requeue=self._requeue, upkeep=self.upkeep,
+            intake=(self.reader, self._delivery_counts, self._requeuer, self._clock_sync),
+            history_recorder=self._history_recorder,
+        )  # fmt: skip
+
+    @property
+    def _idle_block_ms(self) -> int:
+        """A worker that the server has not heard of for a lease looks dead, also while it waits."""
+        return min(
+            self._settings.read.block_ms, max(BUSY_BLOCK_MS_MAX, self._settings.lease.beat_ms)
+        )
