@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.spark_cost import Peak, cpu
-from chasquimq.model.retry import Failure
+from chasquimq.model.delivery import Failure
 from chasquimq.server.launch import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.lake.lake import Lake

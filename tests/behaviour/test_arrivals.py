@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from chasquimq.model.backoff import RetryOverride
-from chasquimq.model.retry import fingerprint
+from chasquimq.model.delivery import fingerprint
+from chasquimq.model.job_options import RetryOverride
 from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.payload import encode_payload
 from support.waiting import eventually

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from chasquimq import Worker
 from chasquimq.engine.tracebacks import WITHHELD
 from chasquimq.errors import RetryLater, SettingsError
-from chasquimq.model.retry import fingerprint
+from chasquimq.model.delivery import fingerprint
 from chasquimq.settings import RetrySettings
 from support.spans import traced_to
 from support.waiting import eventually

@@ -17,7 +17,7 @@ from chasquimq.errors import (
     PayloadTooLarge,
     SettingsError,
 )
-from chasquimq.model.backoff import Backoff, RetryOverride
+from chasquimq.model.job_options import Backoff, RetryOverride
 from chasquimq.model.schedule import Plan
 from chasquimq.settings import ConnectionSettings, UpkeepSettings
 from chasquimq.store.inspect.queue import server_ms

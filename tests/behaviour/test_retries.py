@@ -10,7 +10,7 @@ import pytest
 
 from chasquimq import BackoffSpec, UnrecoverableError
 from chasquimq.errors import RetryLater
-from chasquimq.model.retry import fingerprint
+from chasquimq.model.delivery import fingerprint
 from chasquimq.settings import RetrySettings
 from chasquimq.store.inspect.queue import server_ms
 from chasquimq.wire.envelope import decode_envelope, encode_envelope, read_extras

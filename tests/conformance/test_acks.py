@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chasquimq.model.retry import SettleResult
+from chasquimq.model.delivery import SettleResult
 
 DONE, GONE = SettleResult.DONE, SettleResult.GONE
 

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from chasquimq.engine.in_flight import InFlight
 from chasquimq.engine.settlement import Settlement
 from chasquimq.errors import UnrecoverableError
-from chasquimq.model.backoff import BackoffDefaults
-from chasquimq.model.retry import Burying, RetryPolicy
+from chasquimq.model.delivery import Burying
+from chasquimq.model.retry import BackoffDefaults, RetryPolicy
 from chasquimq.settings import (
     ConnectionSettings,
     ReadSettings,

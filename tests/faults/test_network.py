@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from chasquimq import Queue, Worker
-from chasquimq.model.backoff import dial_delay_ms
+from chasquimq.store.net.connect import dial_delay_ms
 from support import fault_worker
 from support.faultproxy import FaultProxy
 from support.journal import START, read_journals

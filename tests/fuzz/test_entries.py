@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chasquimq.model.backoff import BackoffDefaults
 from chasquimq.model.delivery import DlqReason
-from chasquimq.model.retry import RetryPolicy, judge_start
+from chasquimq.model.retry import BackoffDefaults, RetryPolicy, judge_start
 from chasquimq.store.consumer.decode import EntryDecoder
 from fuzz.seeds import RUN_S_MAX, budget, entries, envelopes, mutated
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError, SettingsError
-from chasquimq.model.backoff import Backoff, BackoffDefaults, RetryOverride, delay_ms
+from chasquimq.model.job_options import Backoff, RetryOverride
+from chasquimq.model.retry import BackoffDefaults, delay_ms
 from chasquimq.model.schedule import Cron, plan_fires
 from chasquimq.wire.repeat import StoredRepeat, read_stored
 from fuzz.seeds import RUN_S_MAX, budget, golden, lines, mutated

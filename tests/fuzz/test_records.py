@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.delivery import DlqReason
-from chasquimq.model.retry import Failure
+from chasquimq.model.delivery import DlqReason, Failure
 from chasquimq.store.dlq import next_generation
 from chasquimq.telemetry.prometheus import PrometheusSink
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome

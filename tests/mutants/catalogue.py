@@ -385,13 +385,13 @@ MUTANTS = (
         "test_handlers_that_ignore_their_cancel_do_not_delay_the_exit[valkey]",
     ),
     Mutant(
-        "no ceiling for the pause between dials", "src/chasquimq/model/backoff.py",
+        "no ceiling for the pause between dials", "src/chasquimq/store/net/connect.py",
         "return uniform(_LONG_MS_MIN, _LONG_MS_MAX)", "return uniform(40, 60)",
         "tests/faults/test_network.py::"
         "test_an_outage_is_no_storm_of_dials_and_its_end_is_noticed[valkey]",
     ),
     Mutant(
-        "no jitter between dials", "src/chasquimq/model/backoff.py",
+        "no jitter between dials", "src/chasquimq/store/net/connect.py",
         "return uniform(ceiling / 2, ceiling)", "return ceiling",
         "tests/unit/test_dialing.py::test_two_clients_do_not_dial_in_step",
     ),
@@ -471,7 +471,7 @@ MUTANTS = (
         "[as probed-valkey-add_unique]",
     ),
     Mutant(
-        "dials before their time are not counted", "src/chasquimq/model/backoff.py",
+        "dials before their time are not counted", "src/chasquimq/store/net/connect.py",
         "return (is_long or is_urgent) and self._leaves_enough(now_s)",
         "return is_long or is_urgent",
         "tests/unit/test_dialing.py::test_no_pattern_of_demand_costs_more_than_fifteen_dials_a_minute",

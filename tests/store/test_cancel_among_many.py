@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from chasquimq.errors import StoreError
-from chasquimq.model.backoff import RetryOverride
+from chasquimq.model.job_options import RetryOverride
 from chasquimq.store.net.connection import pack
 from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.stream_entry import encode_member

@@ -8,7 +8,7 @@ from chasquimq.errors import StoreError
 from chasquimq.model.delivery import Delivery
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.history import HistoryStore
-from chasquimq.store.net.clock import ServerClock
+from chasquimq.store.net.connection import ServerClock
 from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.store.net.script import script
 from chasquimq.wire.history import decode_history

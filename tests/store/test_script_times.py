@@ -13,8 +13,7 @@ import pytest
 
 from chasquimq import Queue
 from chasquimq.engine import in_flight
-from chasquimq.model.delivery import Delivery, DlqReason
-from chasquimq.model.retry import Burying, Completing, Retrying
+from chasquimq.model.delivery import Burying, Completing, Delivery, DlqReason, Retrying
 from chasquimq.settings import (
     AbilitySettings,
     ConnectionSettings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.errors import ScriptFailed, ServerRefused, StoreError
-from chasquimq.model.retry import Retrying, SettleResult
+from chasquimq.model.delivery import Retrying, SettleResult
 from chasquimq.settings import AbilitySettings, ConnectionSettings, ReadSettings, ResultSettings
 from chasquimq.store.consumer.settle import PartlySettled
 from chasquimq.store.consumer.store import ConsumerStore

@@ -7,7 +7,8 @@ import pytest
 from chasquimq.errors import ServerRefused, ServerUnreachable, SettingsError
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.address import normal_url
-from chasquimq.store.net.connect import client_errors_as_ours, open_connection
+from chasquimq.store.net.connect import open_connection
+from chasquimq.store.net.errors import client_errors_as_ours
 from support.faultproxy import FaultProxy
 
 STARTS = "start one with `chasqui server start`, or correct the URL"

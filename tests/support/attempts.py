@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chasquimq.model.retry import Failure
+from chasquimq.model.delivery import Failure
 from chasquimq.wire.history_writer import HistoryBlock, HistoryRows, encode_history
 
 BASE_MS = 1_800_000_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chasquimq.model.retry import Failure
+from chasquimq.model.delivery import Failure
 from chasquimq.wire.history_writer import HistoryRows, encode_history
 from support.attempts import attempts, block_of
 from support.feed import Feed

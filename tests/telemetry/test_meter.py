@@ -3,8 +3,15 @@
 import pytest
 
 from chasquimq.engine.metrics_listener import MetricsListener
-from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
-from chasquimq.model.retry import Burying, Completing, Failure, Retrying
+from chasquimq.model.delivery import (
+    Burying,
+    Completing,
+    Delivery,
+    DlqReason,
+    Failure,
+    RejectedEntry,
+    Retrying,
+)
 from chasquimq.telemetry.memory import InMemorySink
 from chasquimq.telemetry.sink import DlqRouted, JobOutcome, RetryScheduled, StaleOutcomes
 

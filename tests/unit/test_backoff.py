@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chasquimq.model.backoff import Backoff, BackoffDefaults, delay_ms
+from chasquimq.model.job_options import Backoff
+from chasquimq.model.retry import BackoffDefaults, delay_ms
 
 STILL = BackoffDefaults(jitter_ms=0)
 DICE = random.Random(5)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from chasquimq.model.backoff import DialSchedule, dial_delay_ms
+from chasquimq.store.net.connect import DialSchedule, dial_delay_ms
 
 SHORTEST, LONGEST = min, max
 MINUTE_MS = 60_000

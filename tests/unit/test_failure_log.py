@@ -9,8 +9,8 @@ import pytest
 
 from chasquimq.engine import failure_log
 from chasquimq.engine.failure_log import FailureLog
-from chasquimq.model.delivery import Delivery
-from chasquimq.model.retry import Failure, Retry
+from chasquimq.model.delivery import Delivery, Failure
+from chasquimq.model.retry import Retry
 
 FAILURE = Failure("ValueError", "no")
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from chasquimq.model.retry import fingerprint, normalise
+from chasquimq.model.delivery import fingerprint, normalise
 
 NORMAL = {
     "": "",

@@ -9,9 +9,10 @@ import pytest
 
 from chasquimq import BackoffSpec
 from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
-from chasquimq.model.backoff import Backoff, RetryOverride
 from chasquimq.model.job_options import (
     MS_MAX,
+    Backoff,
+    RetryOverride,
     Wait,
     duration_ms,
     optional_ms,

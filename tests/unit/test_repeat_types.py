@@ -6,7 +6,7 @@ import pytest
 
 from chasquimq import MissedFiresPolicy, RepeatableMeta, RepeatPattern
 from chasquimq.errors import DecodeError, KindRefused, SettingsError
-from chasquimq.model.backoff import Backoff, RetryOverride
+from chasquimq.model.job_options import Backoff, RetryOverride
 from chasquimq.model.schedule import INSTANT_MS_MAX, Cron, Every, MissedFires
 from chasquimq.repeat import QuarantinedRepeatable
 from chasquimq.wire.repeat import (

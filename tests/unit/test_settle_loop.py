@@ -7,7 +7,7 @@ import pytest
 
 from chasquimq.engine.settlement import SettleLoop
 from chasquimq.errors import ConnectionLost, ServerRefused
-from chasquimq.model.retry import SettleResult
+from chasquimq.model.delivery import SettleResult
 from chasquimq.store.consumer.settle import PartlySettled
 
 DONE, GONE = SettleResult.DONE, SettleResult.GONE

@@ -7,19 +7,17 @@ import asyncio
 import pytest
 
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
-from chasquimq.model.backoff import Backoff, BackoffDefaults, RetryOverride
-from chasquimq.model.delivery import Delivery, DlqReason
+from chasquimq.model.delivery import Delivery, DlqReason, Failure, describe, ready_ms
+from chasquimq.model.job_options import Backoff, RetryOverride
 from chasquimq.model.retry import (
+    BackoffDefaults,
     Bury,
-    Failure,
     Retry,
     RetryPolicy,
     UnknownName,
-    describe,
     is_at_once,
     judge,
     judge_start,
-    ready_ms,
     unknown_since_ms,
 )
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.backoff import Backoff, RetryOverride
+from chasquimq.model.job_options import Backoff, RetryOverride
 from chasquimq.wire.envelope import (
     Envelope,
     changed_extras,

@@ -4,7 +4,7 @@ import msgpack
 import pytest
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.backoff import Backoff, RetryOverride
+from chasquimq.model.job_options import Backoff, RetryOverride
 from chasquimq.wire.envelope import decode_envelope, split_envelope
 from chasquimq.wire.stream_entry import read_fields
 from wire.vectors import cases, flat, load

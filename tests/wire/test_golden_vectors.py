@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from chasquimq.model.backoff import Backoff, RetryOverride
+from chasquimq.model.job_options import Backoff, RetryOverride
 from chasquimq.wire.envelope import Envelope, decode_envelope, encode_envelope
 from chasquimq.wire.events import decode_event, encode_event
 from chasquimq.wire.keys import QueueKeys

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chasquimq.errors import DecodeError, EncodeError
-from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
-from chasquimq.model.retry import Failure
+from chasquimq.model.delivery import Delivery, DlqReason, Failure, RejectedEntry
 from chasquimq.wire.history import (
     AttemptOutcome,
     AttemptRow,

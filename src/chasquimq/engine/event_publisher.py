@@ -11,7 +11,7 @@ from chasquimq.model.delivery import Delivery
 from chasquimq.model.log import LogThrottle, get_logger
 
 if TYPE_CHECKING:
-    from chasquimq.model.retry import Burying, Retrying
+    from chasquimq.model.delivery import Burying, Retrying
     from chasquimq.store.events import EventStore
 
 logger = get_logger(__name__)

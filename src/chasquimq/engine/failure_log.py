@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
 
-from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
+from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry, describe
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.model.retry import Retry, describe, unknown_since_ms
+from chasquimq.model.retry import Retry, unknown_since_ms
 
 if TYPE_CHECKING:
     from chasquimq.errors import StoreError
-    from chasquimq.model.delivery import TakenOver
-    from chasquimq.model.retry import Bury, Burying, Failure, RetryPolicy
+    from chasquimq.model.delivery import Burying, Failure, TakenOver
+    from chasquimq.model.retry import Bury, RetryPolicy
 
 _P = ParamSpec("_P")
 logger = get_logger(__name__)

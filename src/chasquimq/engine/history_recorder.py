@@ -12,8 +12,7 @@ from chasquimq.errors import StoreError
 from chasquimq.model.log import get_logger
 
 if TYPE_CHECKING:
-    from chasquimq.model.delivery import Delivery
-    from chasquimq.model.retry import Burying, Retrying
+    from chasquimq.model.delivery import Burying, Delivery, Retrying
     from chasquimq.store.history import HistoryStore
 
 logger = get_logger(__name__)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from chasquimq.engine.supervisor import Ticker
 from chasquimq.errors import StoreError
-from chasquimq.model.backoff import dial_delay_ms
 from chasquimq.model.log import LogThrottle, get_logger
+from chasquimq.store.net.connect import dial_delay_ms
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chasquimq.model.delivery import describe
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
-    from chasquimq.model.delivery import Delivery
-    from chasquimq.model.retry import Burying, Retrying
+    from chasquimq.model.delivery import Burying, Delivery, Retrying
 
 logger = get_logger(__name__)
 Hear = Callable[..., None]

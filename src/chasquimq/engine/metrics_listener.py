@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from chasquimq.engine.listeners import Listener
 from chasquimq.engine.supervisor import Ticker
-from chasquimq.model.delivery import Delivery
-from chasquimq.model.retry import Burying, Completing, Retrying, ready_ms
+from chasquimq.model.delivery import Burying, Completing, Delivery, Retrying, ready_ms
 from chasquimq.telemetry.sink import (
     CompletedRuns,
     DlqRouted,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from chasquimq.model.retry import Burying, RetryPolicy, judge_start
+from chasquimq.model.delivery import Burying
+from chasquimq.model.retry import RetryPolicy, judge_start
 from chasquimq.store.consumer.decode import EMPTY
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery
     from chasquimq.store.consumer.decode import ReadBatch
     from chasquimq.store.consumer.store import ConsumerStore
-    from chasquimq.store.net.clock import ServerClock
+    from chasquimq.store.net.connection import ServerClock
 
 _LOOK_MS_MAX = 500
 _QUIET_MS_MAX = 10_000

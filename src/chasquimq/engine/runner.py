@@ -17,8 +17,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import JobTimeout
+from chasquimq.model.delivery import describe
 from chasquimq.model.log import get_logger
-from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
     from chasquimq.engine.delivery_count import DeliveryCounts

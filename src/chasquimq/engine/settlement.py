@@ -19,18 +19,22 @@ import msgspec
 from chasquimq.engine.failure_log import FailureLog, UnknownNameLog
 from chasquimq.engine.tracebacks import Redaction, trace_of, traceback_text
 from chasquimq.errors import PayloadTooLarge, RetryLater, ScriptFailed, ServerRefused, StoreError
-from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
-from chasquimq.model.retry import (
-    Bury,
+from chasquimq.model.delivery import (
     Burying,
     Completing,
+    Delivery,
+    DlqReason,
     Failure,
-    Retry,
+    RejectedEntry,
     Retrying,
-    RetryPolicy,
     SettleResult,
-    UnknownName,
     describe,
+)
+from chasquimq.model.retry import (
+    Bury,
+    Retry,
+    RetryPolicy,
+    UnknownName,
     handler_found,
     handler_missing,
     is_at_once,

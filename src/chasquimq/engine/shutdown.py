@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.engine.runner import STOPPING
 from chasquimq.errors import StoreError
+from chasquimq.model.delivery import describe
 from chasquimq.model.log import get_logger
-from chasquimq.model.retry import describe
 from chasquimq.model.stop_signals import StopSignals
 
 if TYPE_CHECKING:

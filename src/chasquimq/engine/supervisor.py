@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chasquimq.errors import ConnectionLost, StoreError
+from chasquimq.model.delivery import describe
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.model.retry import describe
 
 if TYPE_CHECKING:
     from chasquimq.store.consumer.store import ConsumerStore

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast
 
 import msgspec
 
+from chasquimq.model.delivery import Failure, describe, type_name
 from chasquimq.model.log import get_logger
-from chasquimq.model.retry import Failure, describe, type_name
 
 if TYPE_CHECKING:
     from chasquimq.settings import Redact

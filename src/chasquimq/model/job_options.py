@@ -10,12 +10,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
 from chasquimq.errors import KindRefused, LimitExceeded, SettingsError
-from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32_MAX, Backoff, RetryOverride
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,6 +26,53 @@ MS_MAX = 2**52
 _FLOAT_MAX = sys.float_info.max
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _BACKOFF_KEYS = ("delay_ms", "max_delay_ms", "multiplier", "jitter_ms")
+
+
+FIXED = "fixed"
+EXPONENTIAL = "exponential"
+U32_MAX = 2**32 - 1
+U32 = Annotated[int, msgspec.Meta(ge=0, le=U32_MAX)]
+# The wire holds unsigned 64-bit numbers; MessagePack itself is the ceiling.
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Backoff(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A job's own backoff; None in a slot means the worker's default.
+
+    Every slot is required, because the wire counts them: use `fixed` or `exponential`. The wire
+    carries the multiplier as a float, so it must be one; read from the wire it always is.
+    """
+
+    kind: str
+    delay_ms: U64
+    max_delay_ms: U64 | None
+    multiplier: float | None
+    jitter_ms: U64 | None
+
+    @classmethod
+    def fixed(cls, delay_ms: int, jitter_ms: int | None = None) -> Backoff:
+        """Wait the same time before every run."""
+        return cls(FIXED, delay_ms, None, None, jitter_ms)
+
+    @classmethod
+    def exponential(
+        cls,
+        delay_ms: int,
+        *,
+        multiplier: float | None = None,
+        max_delay_ms: int | None = None,
+        jitter_ms: int | None = None,
+    ) -> Backoff:
+        """Wait longer before each run, up to `max_delay_ms`."""
+        factor = None if multiplier is None else float(multiplier)
+        return cls(EXPONENTIAL, delay_ms, max_delay_ms, factor, jitter_ms)
+
+
+class RetryOverride(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The retry settings of one job, which override those of its worker."""
+
+    max_attempts: U32 | None
+    backoff: Backoff | None
 
 
 class BackoffLike(Protocol):

@@ -1,56 +1,18 @@
-"""Decides what happens to a job whose handler failed: retry or bury; fingerprints its error."""
+"""Decides whether a job whose handler failed runs again, and when: the verdict and its wait."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
-from functools import lru_cache
-from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
-from chasquimq.model.backoff import Backoff, BackoffDefaults, RandomSource, delay_ms
-from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry
+from chasquimq.model.delivery import Delivery, DlqReason, ready_ms
+from chasquimq.model.job_options import FIXED, Backoff
 
-# ── the fingerprint of an error ───────────────────────────────────────────────────────────────────
-
-_PLACEHOLDERS = (
-    (re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"), "<uuid>"),
-    # A quotation mark after a letter is an apostrophe, except in a literal such as b'…'.
-    (re.compile(r"(?<!\w)[bru]?'[^']*'(?!\w)|(?<!\w)[bru]?\"[^\"]*\"|`[^`]*`"), "<text>"),
-    (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.\-+@~]+){2,}"), "<path>"),
-    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<hex>"),
-    (re.compile(r"\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b"), "<hex>"),
-    # After the hex runs, whose marks are kept on servers; before digits would cut it to pieces.
-    (re.compile(r"(?<![^\W_])[0-7][0-9A-HJKMNP-TV-Z]{25}(?![^\W_])", re.IGNORECASE), "<ulid>"),
-    (re.compile(r"\d+(?:\.\d+)?"), "<n>"),
-)
-_MESSAGE_CHARS_MAX = 2_048
-
-
-def normalise(message: str) -> str:
-    """The message with digits, hex runs, UUIDs, ULIDs, quoted text and paths replaced."""
-    message = message[:_MESSAGE_CHARS_MAX]
-    for pattern, placeholder in _PLACEHOLDERS:
-        message = pattern.sub(placeholder, message)
-    return " ".join(message.split())
-
-
-@lru_cache(maxsize=1_024)
-def fingerprint(error_type: str, message: str) -> str:
-    """Return sixteen hex digits, equal for errors that differ in details only."""
-    text = f"{error_type}\0{normalise(message)}".encode(errors="backslashreplace")
-    return blake2b(text, digest_size=8).hexdigest()
-
-
-# ── retry or bury ─────────────────────────────────────────────────────────────────────────────────
-
-_DETAIL_CHARS_MAX = 512
 # Keys of the extras of a job that no handler has the name of. ChasquiMQ (Rust) knows neither.
 UNKNOWN_SINCE, UNKNOWN_UNTIL = "unknown_since_ms", "unknown_until_ms"
 # Due times are floats to the server; beyond this they are no whole milliseconds any more.
@@ -63,21 +25,6 @@ class UnknownName(Exception):
     def __init__(self, message: str = "", handlers: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.handlers = handlers
-
-
-class Failure(msgspec.Struct, frozen=True, gc=False):
-    """The error of a failed attempt, as text that can be stored."""
-
-    error_type: str
-    message: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.error_type}: {self.message}" if self.message else self.error_type
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.error_type, self.message)
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
@@ -172,22 +119,6 @@ def is_at_once(verdict: Retry, delivery: Delivery) -> bool:
     return verdict.after_ms == 0 and verdict.spent == delivery.run_number
 
 
-def describe(error: BaseException, redact: Callable[[str, str], str] | None = None) -> Failure:
-    """Return an error as stored text, even if its `__str__` raises.
-
-    `redact` gets the whole message: it could not recognise a secret that was cut in half.
-    """
-    try:
-        error_type, message = _remote_words(error) or (type(error).__name__, str(error))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # noqa: BLE001 - a user's __str__ may raise anything
-        error_type, message = type_name(type(error)), "<exception str() failed>"
-    if redact is not None:
-        message = redact(error_type, message)
-    return Failure(_storable(error_type), _storable(message))
-
-
 def unknown_since_ms(delivery: Delivery, now_ms: float) -> int:
     """When a worker first met this job without a handler for it."""
     since = (delivery.extras or {}).get(UNKNOWN_SINCE)
@@ -228,33 +159,6 @@ def _asked_ms(error: RetryLater) -> int | None:
     return int(min(max(0, asked), _AFTER_MS_MAX))
 
 
-# The name of a class as it was written, whatever its metaclass answers.
-type_name: Callable[[type], str] = vars(type)["__name__"].__get__
-
-
-def _remote_words(error: BaseException) -> tuple[str, str] | None:
-    """What was raised in a child process; the error over here says it, or its cause does."""
-    cause = error.__cause__
-    if cause is None:
-        return _words_of(error) if vars(error) else None
-    return _words_of(error) or _words_of(cause)
-
-
-def _words_of(error: BaseException) -> tuple[str, str] | None:
-    facts = vars(error)
-    error_type, message = facts.get("type_name"), facts.get("message")
-    if isinstance(error_type, str) and isinstance(message, str):
-        return error_type, message
-    return None
-
-
-def _storable(text: str) -> str:
-    if text.isascii():
-        return text[:_DETAIL_CHARS_MAX]
-    # Half a surrogate pair, as in the name of a file, has no UTF-8.
-    return text[:_DETAIL_CHARS_MAX].encode(errors="backslashreplace").decode()
-
-
 def _judge_unknown_name(delivery: Delivery, policy: RetryPolicy, now_ms: float) -> Retry | Bury:
     if now_ms - unknown_since_ms(delivery, now_ms) >= policy.unknown_name_for_ms:
         return Bury(DlqReason.UNKNOWN_NAME)
@@ -268,141 +172,59 @@ def _is_expired(delivery: Delivery, now_ms: float) -> bool:
     return now_ms - ready_ms(delivery) > expires_ms
 
 
-def ready_ms(delivery: Delivery) -> int:
-    """When the server put the job into the stream, by the server's clock."""
-    return int(delivery.entry_id.partition(b"-")[0])
+# ── how long to wait ──────────────────────────────────────────────────────────────────────────────
 
 
-# ── what is sent to settle a job ──────────────────────────────────────────────────────────────────
+class BackoffDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """The backoff of a worker, for jobs without one of their own."""
+
+    initial_backoff_ms: int = 100
+    max_backoff_ms: int = 30_000
+    multiplier: float = 2.0
+    jitter_ms: int = 100
 
 
-class SettleResult(IntEnum):
-    """How the server answered a settle call: done, or the entry was not ours."""
+class RandomSource(Protocol):
+    """Draws whole numbers like `random.Random`."""
 
-    NOT_OWNER = -1
-    GONE = 0
-    DONE = 1
+    def randrange(self, start: int, /) -> int: ...
 
 
-class Completing(msgspec.Struct, frozen=True, gc=False):
-    """A delivery whose handler returned; `result` is None when there is nothing to keep."""
+def delay_ms(n: int, backoff: Backoff | None, defaults: BackoffDefaults, rng: RandomSource) -> int:
+    """Return the wait before retry `n`, counted from 1.
 
-    delivery: Delivery
-    result: bytes | None
-
-    @property
-    def entry(self) -> Delivery:
-        return self.delivery
-
-    @property
-    def entry_id(self) -> bytes:
-        return self.delivery.entry_id
-
-    @property
-    def key(self) -> bytes:
-        return self.delivery.key
-
-    @property
-    def lane(self) -> int:
-        return self.delivery.lane
-
-
-class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """A delivery on its way to another run; `spent` goes into its new envelope.
-
-    Its extras travel as they came, but for those that `changes` sets.
+    Jitter only adds, after the cap, as in ChasquiMQ (Rust).
     """
-
-    delivery: Delivery
-    after_ms: int
-    spent: int
-    changes: dict[str, int | None] | None
-    failure: Failure | None = None
-    # It goes back to the stream instead of waiting in the delayed set.
-    is_at_once: bool = False
-
-    @property
-    def entry(self) -> Delivery:
-        return self.delivery
-
-    @property
-    def entry_id(self) -> bytes:
-        return self.delivery.entry_id
-
-    @property
-    def key(self) -> bytes:
-        return self.delivery.key
-
-    @property
-    def lane(self) -> int:
-        return self.delivery.lane
-
-    @property
-    def was_run(self) -> bool:
-        """Whether a handler was called; a job of an unknown name has none."""
-        return self.delivery.started_ns > 0
-
-    @property
-    def is_snooze(self) -> bool:
-        """Whether it comes back without an attempt spent."""
-        delivery = self.delivery
-        return self.spent <= delivery.spent + delivery.earlier
+    assert n >= 1, "the first retry is number 1"
+    rule = backoff or Backoff.exponential(defaults.initial_backoff_ms)
+    cap_ms = defaults.max_backoff_ms if rule.max_delay_ms is None else rule.max_delay_ms
+    jitter_ms = defaults.jitter_ms if rule.jitter_ms is None else rule.jitter_ms
+    if rule.kind == FIXED:
+        wait_ms = min(rule.delay_ms, cap_ms)
+    else:
+        wait_ms = _capped(_grown_ms(n, rule, defaults), cap_ms)
+    return wait_ms + (rng.randrange(jitter_ms) if jitter_ms else 0)
 
 
-class Burying(msgspec.Struct, frozen=True, gc=False):
-    """An entry on its way to the DLQ; `attempt` 0 means that it never started.
-
-    `traceback` is that of its last attempt; empty where nothing of it is kept.
-    """
-
-    entry: Delivery | RejectedEntry
-    reason: DlqReason
-    attempt: int
-    failure: Failure | None = None
-    traceback: str = ""
-
-    @property
-    def entry_id(self) -> bytes:
-        return self.entry.entry_id
-
-    @property
-    def key(self) -> bytes:
-        return self.entry.key
-
-    @property
-    def lane(self) -> int:
-        return self.entry.lane
-
-    @property
-    def was_run(self) -> bool:
-        """Whether a handler was called; what was refused on arrival never saw one."""
-        return isinstance(self.entry, Delivery) and self.entry.started_ns > 0
-
-    @property
-    def detail(self) -> str | None:
-        """What the reason alone does not say; None where there is nothing to add."""
-        if isinstance(self.entry, RejectedEntry):
-            return self.entry.detail
-        return _lost_runs_text(self) if self.is_crash_loop else None
-
-    @property
-    def fingerprint(self) -> str:
-        """The mark of its kind; all crash loops are one kind."""
-        if self.failure is not None:
-            return self.failure.fingerprint
-        return fingerprint(self.reason, "") if self.is_crash_loop else ""
-
-    @property
-    def is_crash_loop(self) -> bool:
-        return self.reason is DlqReason.CRASH_LOOP
-
-    @property
-    def size_bytes(self) -> int:
-        entry = self.entry
-        return len(entry.body if isinstance(entry, RejectedEntry) else entry.envelope)
+def _grown_ms(n: int, rule: Backoff, defaults: BackoffDefaults) -> float:
+    multiplier = defaults.multiplier if rule.multiplier is None else rule.multiplier
+    return rule.delay_ms * _power(multiplier, n - 1)
 
 
-def _lost_runs_text(move: Burying) -> str:
-    lost = move.entry.earlier if isinstance(move.entry, Delivery) else 0
-    workers = "its worker" if lost == 1 else "their workers"
-    return f"{lost} of {move.attempt} runs reported no end: {workers} died or went silent"
+def _power(multiplier: float, exponent: int) -> float:
+    try:
+        return multiplier**exponent
+    except OverflowError:
+        return -math.inf if multiplier < 0 and exponent % 2 else math.inf
+
+
+def _capped(base_ms: float, cap_ms: int) -> int:
+    # Zero times infinity is NaN, and an unknown wait is the longest one.
+    if math.isnan(base_ms) or base_ms >= cap_ms:
+        return cap_ms
+    return math.floor(max(0, base_ms))
+
+
+def doubled_ms(failures: int, least_ms: int, most_ms: int) -> int:
+    """The pause after so many failures in a row: twice as long each time, up to `most_ms`."""
+    return min(most_ms, least_ms * 2 ** min(failures - 1, 20))

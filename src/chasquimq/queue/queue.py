@@ -45,7 +45,6 @@ from chasquimq.store.drain import Cancelled, Drained
 from chasquimq.store.inspect.find_job import SCANNED_BYTES_MAX
 from chasquimq.store.inspect.queue import Counts, InspectorStore
 from chasquimq.store.net.address import connection_settings
-from chasquimq.store.net.clock import wall_ms
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.producer.writes import ADDED, AddMark
 from chasquimq.store.results import Leftovers, ResultStore
@@ -59,6 +58,7 @@ from chasquimq.wire.new_job import (
     encode_all,
     ids_of,
     new_job_id,
+    wall_ms,
 )
 from chasquimq.wire.payload import encode_payload
 from chasquimq.wire.repeat import Bounds, NewRepeat

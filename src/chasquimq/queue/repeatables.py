@@ -17,13 +17,12 @@ from chasquimq.repeat import (
     RepeatPattern,
 )
 from chasquimq.store.inspect.pages import ReadStore
-from chasquimq.store.net.clock import wall_ms
 from chasquimq.store.net.errors import about
 from chasquimq.store.net.reconnect import Deadline
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.repeatables import ListedSpec, RepeatStore
 from chasquimq.wire.keys import check_spec_key
-from chasquimq.wire.new_job import JobSpec, NewJob, new_job_id
+from chasquimq.wire.new_job import JobSpec, NewJob, new_job_id, wall_ms
 from chasquimq.wire.payload import decode_payload
 from chasquimq.wire.repeat import Bounds, NewRepeat, encode_repeat
 

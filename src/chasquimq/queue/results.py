@@ -9,9 +9,9 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from chasquimq.errors import JobFailed, ResultExpired, ServerRefused, SettingsError, StoreError
-from chasquimq.model.backoff import dial_delay_ms
 from chasquimq.model.log import LogThrottle, get_logger
 from chasquimq.store.event_reader import EndReader
+from chasquimq.store.net.connect import dial_delay_ms
 from chasquimq.store.results import Leftovers, ResultStore
 from chasquimq.wire.keys import check_job_id
 from chasquimq.wire.outcome import COMPLETED, DEAD

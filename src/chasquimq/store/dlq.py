@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from chasquimq.errors import DecodeError, EditRefused
-from chasquimq.model.backoff import U32_MAX
 from chasquimq.model.chunks import in_chunks, in_sized_chunks
+from chasquimq.model.job_options import U32_MAX
 from chasquimq.model.json_value import ToDict
 from chasquimq.model.retry import UNKNOWN_SINCE, UNKNOWN_UNTIL
 from chasquimq.store.inspect.pages import FIRST_PAGE_MAX, NamedPages, Pages, PageSize, StreamPages

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ConnectionLost
 from chasquimq.model.delivery import Delivery
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.store.net.clock import wall_ms, wall_offset_ns
 from chasquimq.store.producer.writes import AddMark
 from chasquimq.wire.events import EventEncoder
 from chasquimq.wire.keys import QueueKeys
+from chasquimq.wire.new_job import wall_ms
 
 if TYPE_CHECKING:
+    from chasquimq.model.delivery import Burying, Retrying
     from chasquimq.model.job_options import Wait
-    from chasquimq.model.retry import Burying, Retrying
     from chasquimq.store.net.connection import Reply
     from chasquimq.store.net.reconnect import ReconnectingConnection
     from chasquimq.wire.new_job import NewJob
@@ -197,3 +198,8 @@ def _is_ahead(wait: Wait, now_ms: int) -> bool:
 def _wait(wait: Wait, now_ms: int) -> tuple[int, int | None]:
     """How long, and until when: a wait for so long gets its due time from the server's clock."""
     return (wait.ms - now_ms, wait.ms) if wait.is_absolute else (wait.ms, None)
+
+
+def wall_offset_ns() -> int:
+    """The time of day minus the monotonic clock."""
+    return time.time_ns() - time.monotonic_ns()

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import EncodeError, StoreError
-from chasquimq.model.delivery import Delivery, RejectedEntry
-from chasquimq.model.retry import Failure
+from chasquimq.model.delivery import Delivery, Failure, RejectedEntry
 from chasquimq.store.net import script
 from chasquimq.store.net.connection import pack
 from chasquimq.wire.history import AttemptOutcome
@@ -17,8 +16,8 @@ from chasquimq.wire.history_writer import HistoryBlock, encode_history
 from chasquimq.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from chasquimq.model.retry import Burying, Retrying
-    from chasquimq.store.net.clock import ServerClock
+    from chasquimq.model.delivery import Burying, Retrying
+    from chasquimq.store.net.connection import ServerClock
     from chasquimq.store.net.reconnect import ReconnectingConnection
 
 _WRITES_PER_LOOK = 64

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple, TypeGuard, cast
 import msgspec
 
 from chasquimq.errors import DecodeError
-from chasquimq.model.backoff import EXPONENTIAL, FIXED, U32, U32_MAX, U64, Backoff, RetryOverride
+from chasquimq.model.job_options import (
+    EXPONENTIAL,
+    FIXED,
+    U32,
+    U32_MAX,
+    U64,
+    Backoff,
+    RetryOverride,
+)
 from chasquimq.wire.payload import decode_payload
 
 # What may follow an envelope: room for everything that is known, and no way to exhaust a stack.

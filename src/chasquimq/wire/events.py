@@ -20,8 +20,7 @@ from chasquimq.wire.stream_entry import (
 )
 
 if TYPE_CHECKING:
-    from chasquimq.model.delivery import Delivery
-    from chasquimq.model.retry import Burying, Failure, Retrying
+    from chasquimq.model.delivery import Burying, Delivery, Failure, Retrying
 
 # ── events as fields ──────────────────────────────────────────────────────────────────────────────
 

@@ -13,8 +13,7 @@ from chasquimq.wire.history import ATTEMPTS, VERSION, AttemptOutcome, ErrorNote
 from chasquimq.wire.stream_entry import safe_text
 
 if TYPE_CHECKING:
-    from chasquimq.model.delivery import Delivery, RejectedEntry
-    from chasquimq.model.retry import Failure
+    from chasquimq.model.delivery import Delivery, Failure, RejectedEntry
 
 ERROR_CHARS_MAX = 512
 _ERROR_TYPE_CHARS_MAX = 256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -13,8 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from chasquimq.errors import PayloadTooLarge, SettingsError, WireError
-from chasquimq.model.backoff import RetryOverride
-from chasquimq.model.job_options import JobOptions, Wait, optional_ms
+from chasquimq.model.job_options import JobOptions, RetryOverride, Wait, optional_ms
 from chasquimq.wire.envelope import encode_envelope, encode_plain_envelope
 from chasquimq.wire.keys import check_job_id, check_job_name
 from chasquimq.wire.payload import encode_payload
@@ -30,6 +30,11 @@ _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _DIGITS = {char: digit for digit, char in enumerate(_ALPHABET)}
 # 256 is a multiple of 32, so taking each byte modulo 32 keeps the characters uniform.
 _CHAR_OF_BYTE = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
+
+
+def wall_ms() -> int:
+    """Return the time of day of this machine, by which ids are stamped."""
+    return time.time_ns() // 1_000_000
 
 
 def new_job_id(now_ms: int) -> str:

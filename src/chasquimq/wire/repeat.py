@@ -7,8 +7,7 @@ from typing import Literal
 import msgspec
 
 from chasquimq.errors import DecodeError, SettingsError
-from chasquimq.model.backoff import U64, RetryOverride
-from chasquimq.model.job_options import whole_number
+from chasquimq.model.job_options import U64, RetryOverride, whole_number
 from chasquimq.model.schedule import INSTANT_MS_MAX, Cron, Every, MissedFires, Pattern, first_fire
 from chasquimq.wire.envelope import encode_envelope
 from chasquimq.wire.keys import check_job_name, check_spec_key

@@ -13,9 +13,14 @@ from chasquimq.engine.process_pool.pool import ProcessPool
 from chasquimq.engine.thread_pool import ThreadPool
 from chasquimq.errors import SettingsError
 from chasquimq.job import DeliveredJob, Job
-from chasquimq.model.backoff import BackoffDefaults
 from chasquimq.model.job_options import BackoffLike, retry_override
-from chasquimq.model.retry import NO_LIMITS, HandlerLimits, RetryPolicy, UnknownName
+from chasquimq.model.retry import (
+    NO_LIMITS,
+    BackoffDefaults,
+    HandlerLimits,
+    RetryPolicy,
+    UnknownName,
+)
 from chasquimq.settings import Pool, at_least
 from chasquimq.worker.batching import Batch, Batcher, checked_batch
 

@@ -18,7 +18,7 @@ from chasquimq.model.log import LogThrottle, get_logger
 if TYPE_CHECKING:
     from chasquimq.engine.job_context import JobContext
     from chasquimq.engine.runner import Begin
-    from chasquimq.model.retry import Burying, Failure, Retrying
+    from chasquimq.model.delivery import Burying, Failure, Retrying
     from chasquimq.telemetry.tracing import RunSpan, Tracing
 
 # It is handed the worker, which this room does not know.

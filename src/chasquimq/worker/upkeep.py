@@ -18,9 +18,9 @@ from chasquimq.settings import (
 )
 from chasquimq.store.net.abilities import demand, upkeep_roles
 from chasquimq.store.net.address import connection_settings
+from chasquimq.store.net.connect import wait_for_server
 from chasquimq.store.net.connection import Connection
 from chasquimq.store.net.reconnect import ReconnectingConnection
-from chasquimq.store.net.wait import wait_for_server
 from chasquimq.store.repeatables import FiringStore
 from chasquimq.store.upkeep import JanitorStore, UpkeepStore
 from chasquimq.wire.keys import QueueKeys, check_group_name, check_queue_name

@@ -45,7 +45,7 @@ from chasquimq.settings import (
 )
 from chasquimq.store.consumer.decode import encode_result
 from chasquimq.store.net.address import connection_settings, redact, url_of
-from chasquimq.store.net.wait import wait_for_server
+from chasquimq.store.net.connect import wait_for_server
 from chasquimq.telemetry.sink import MetricsSink, both_sinks, safe_sink
 from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.keys import check_consumer_id, check_group_name, check_queue_name

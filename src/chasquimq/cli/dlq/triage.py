@@ -30,7 +30,7 @@ from chasquimq.cli.output.tables import terminal_columns, wrapped
 from chasquimq.cli.pipeline.options import lake_option, refuse_named_lake
 from chasquimq.cli.values import AT_LEAST_1
 from chasquimq.errors import ChasquiError
-from chasquimq.model.retry import fingerprint
+from chasquimq.model.delivery import fingerprint
 
 if TYPE_CHECKING:
     from chasquimq.queue.dlq import DeadLetter

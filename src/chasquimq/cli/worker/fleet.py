@@ -12,8 +12,8 @@ from contextlib import suppress
 from chasquimq.cli.interrupts import EXIT_INTERRUPTED
 from chasquimq.cli.signals import exit_code_of, hear_signals
 from chasquimq.errors import EXIT_FAILED, EXIT_USAGE
-from chasquimq.model.backoff import doubled_ms
 from chasquimq.model.log import get_logger
+from chasquimq.model.retry import doubled_ms
 from chasquimq.model.stop_signals import ECHO_S, StopSignals
 
 # How a child says that another consumer group has the queue; the answer of the fleet is 1.

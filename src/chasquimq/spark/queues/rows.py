@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812  Spark's own habit
 
 from chasquimq.errors import SettingsError
-from chasquimq.model.backoff import U32_MAX
+from chasquimq.model.job_options import U32_MAX
 from chasquimq.settings import ProducerSettings
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.wire.keys import JOB_ID_BYTES_MAX, JOB_NAME_BYTES_MAX

@@ -24,8 +24,8 @@ from chasquimq.errors import (
     SparkFailed,
     StoreError,
 )
-from chasquimq.model.backoff import doubled_ms
 from chasquimq.model.log import get_logger
+from chasquimq.model.retry import doubled_ms
 from chasquimq.server.finder import URL_VARIABLES
 from chasquimq.spark.failures import first_line
 from chasquimq.spark.workers.board import Board, Record

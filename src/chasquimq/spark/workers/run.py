@@ -15,8 +15,8 @@ from uuid import uuid4
 from pyspark.errors import PySparkException
 
 from chasquimq.errors import SparkFailed, StoreError
-from chasquimq.model.backoff import doubled_ms
 from chasquimq.model.log import get_logger
+from chasquimq.model.retry import doubled_ms
 from chasquimq.spark.failures import JVM_GONE, first_line
 from chasquimq.spark.workers.board import Board, Record
 from chasquimq.spark.workers.hosting import host_worker, look_around, not_hosted, refuse_troubles

@@ -6,8 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chasquimq.errors import StoreError
-from chasquimq.model.delivery import Delivery, RejectedEntry
-from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
+from chasquimq.model.delivery import (
+    Burying,
+    Completing,
+    Delivery,
+    RejectedEntry,
+    Retrying,
+    SettleResult,
+)
 from chasquimq.store.net import script
 from chasquimq.wire.envelope import changed_extras, encode_envelope, raw_extras
 from chasquimq.wire.outcome import encode_completed, encode_dead

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.model.delivery import Burying, Completing, Retrying, SettleResult
 from chasquimq.model.log import get_logger
-from chasquimq.model.retry import Burying, Completing, Retrying, SettleResult
 from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, group_conflict
 from chasquimq.store.consumer.decode import EMPTY, PARKED_IDLE_MS, EntryDecoder, ReadBatch
 from chasquimq.store.consumer.settle import SettleCalls, flat, results_of, settle
@@ -25,8 +25,7 @@ from chasquimq.store.net.abilities import (
     many_set_question,
     probe,
 )
-from chasquimq.store.net.clock import ServerClock
-from chasquimq.store.net.connection import pack
+from chasquimq.store.net.connection import ServerClock, pack
 from chasquimq.store.net.reconnect import ReconnectingConnection
 from chasquimq.wire.keys import Lane, Lanes, QueueKeys, check_group_name
 from chasquimq.wire.stream_entry import read_text

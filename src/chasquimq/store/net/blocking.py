@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from chasquimq.errors import ConnectionLost, StoreError
-from chasquimq.model.backoff import dial_delay_ms
 from chasquimq.store.net.address import check_listener, new_blocking_connection
-from chasquimq.store.net.connect import client_errors_as_ours
+from chasquimq.store.net.connect import dial_delay_ms
 from chasquimq.store.net.connection import Part, Reply, pack
 from chasquimq.store.net.errors import (
     Action,
     about,
     action_for,
+    client_errors_as_ours,
     error_from_reply,
     is_login_refused,
     without_errors,

@@ -1,35 +1,41 @@
-"""Dials once, and turns the errors of the client library into ours."""
+"""Dials a server: once, again as seldom as an outage asks for, and until it answers."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-import ssl
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
-from chasquimq.errors import ServerRefused, ServerUnreachable, StoreError
-from chasquimq.model.backoff import dial_delay_ms
+from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
+from chasquimq.model.log import get_logger
 from chasquimq.store.net.address import (
     check_listener,
     new_async_connection,
-    shown_server,
-    tls_file_fault,
-    url_of,
 )
 from chasquimq.store.net.connection import Connection, pack
-from chasquimq.store.net.errors import about, error_from_reply, is_login_refused
+from chasquimq.store.net.errors import (
+    Action,
+    about,
+    action_for,
+    client_errors_as_ours,
+    is_login_refused,
+)
+from chasquimq.store.net.route import Route
 
 if TYPE_CHECKING:
-    from chasquimq.server.finder import Found
     from chasquimq.settings import ConnectionSettings
     from chasquimq.store.net.connection import Reply
-    from chasquimq.store.net.route import Asking, FoundT, Question, Range, Route
+    from chasquimq.store.net.route import Asking, FoundT, Question, Range
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+logger = get_logger(__name__)
+
+
+# What asks for the way to a server.
+_NAME = "chasqui-route"
 
 
 async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Connection:
@@ -45,147 +51,6 @@ async def open_connection(settings: ConnectionSettings, *, name: str = "") -> Co
         await owner.disconnect(nowait=True)
         raise
     return Connection(owner, settings.command_timeout_ms)
-
-
-class DialRefusals:
-    """When a dial that was refused may be tried again: ever later, for callers ask ever again."""
-
-    def __init__(self) -> None:
-        self._refusals = 0
-        self._not_before_s = 0.0
-        self._error: StoreError | None = None
-
-    def check(self) -> None:
-        """Raise the last refusal again while it is too early for another dial."""
-        if self._error is not None and time.monotonic() < self._not_before_s:
-            raise about(self._error, ()) from self._error.__cause__
-
-    def note(self, error: StoreError, *, was_open: bool = False) -> None:
-        """A dial failed for good; where a connection was open before, whatever the reason is."""
-        if not (was_open or is_login_refused(error)):
-            self.clear()
-            return
-        self._error, self._refusals = error, self._refusals + 1
-        pause_ms = dial_delay_ms(self._refusals, random.uniform)
-        self._not_before_s = time.monotonic() + pause_ms / 1000
-
-    def clear(self) -> None:
-        self._error, self._refusals = None, 0
-
-
-@contextmanager
-def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
-    """Turn whatever the client library raises into one of our errors."""
-    from redis.exceptions import RedisError as ClientError
-
-    try:
-        yield
-    except (ClientError, OSError, TimeoutError) as error:
-        # Over a unix socket the library wraps the refusal in a broken connection.
-        inner = error.__cause__ or error.__context__
-        if isinstance(inner, StoreError):
-            # It is ours already: what the credential provider came to.
-            raise inner from inner.__cause__
-        refusal = _refusal(settings, error) or _refusal(settings, inner)
-        raise refusal or _unreachable(settings, error) from error
-
-
-def _refusal(settings: ConnectionSettings, error: BaseException | None) -> StoreError | None:
-    """What the server answered instead of a welcome; None where it did not answer."""
-    from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
-
-    if isinstance(error, AuthenticationError):
-        return _refused(shown_server(settings), error)
-    if isinstance(error, NoPermissionError):
-        # The library takes the code off its messages.
-        return error_from_reply(f"NOPERM {error}")
-    if not isinstance(error, ResponseError):
-        return None
-    is_database = "DB index is out of range" in str(error)
-    return _no_database(settings, error) if is_database else error_from_reply(str(error))
-
-
-def _refused(address: str, error: Exception) -> ServerRefused:
-    return ServerRefused(
-        f"the server at {address} must accept the credentials, it says: {str(error).rstrip('.')}; "
-        "correct user and password in the URL or the credential provider",
-        code="WRONGPASS",
-    )
-
-
-def _no_database(settings: ConnectionSettings, error: Exception) -> ServerRefused:
-    return ServerRefused(
-        f"the server at {shown_server(settings)} must have database {_database(settings)}, it says: "
-        f"{str(error).rstrip('.')}; choose a smaller number in the URL, or raise `databases` in the "
-        "server's configuration",
-        code="ERR",
-    )
-
-
-def _unreachable(settings: ConnectionSettings, error: BaseException) -> ServerUnreachable:
-    fault = tls_file_fault(settings)
-    cause = _cause(error) if fault is None else " ".join(fault)
-    hint = "correct the file or its name" if fault is not None else _hint(settings, error)
-    return ServerUnreachable(
-        f"a server must answer at {shown_server(settings)}, found none ({cause}); {hint}"
-    )
-
-
-def _hint(settings: ConnectionSettings, error: BaseException) -> str:
-    """What to try: it depends on what was dialled, and on what came back."""
-    url = url_of(settings)
-    if url.startswith("rediss"):
-        return _tls_hint(error)
-    is_hung_up = "closed" in str(error) or _is_caused_by(error, ConnectionResetError)
-    if is_hung_up and not url.startswith("unix"):
-        return "it may be stopping, or the port may speak TLS only: try rediss://"
-    if settings.lookup is not None:
-        return _lookup_hint(settings.lookup.found)
-    is_local = url.startswith("unix") or urlsplit(url).hostname in _LOOPBACK
-    start = "start one with `chasqui server start`" if is_local else "start it"
-    return f"{start}, or correct the URL"
-
-
-def _lookup_hint(found: Found) -> str:
-    if found.variable:
-        return f"start it, or correct {found.variable}"
-    if found.is_project:
-        return "see `chasqui server status`, or set CHASQUI_REDIS_URL"
-    return "set CHASQUI_REDIS_URL or pass redis_url, or start one here with `chasqui server start`"
-
-
-def _tls_hint(error: BaseException) -> str:
-    if _is_caused_by(error, ssl.SSLCertVerificationError):
-        return (
-            "name the file of its authority with ssl_ca_certs= in the URL, or correct the host name"
-        )
-    if _is_caused_by(error, ssl.SSLError, TimeoutError, ConnectionResetError):
-        return "the port may not speak TLS: try redis://, or correct the URL"
-    return "start it, or correct the URL"
-
-
-def _is_caused_by(error: BaseException | None, *kinds: type[BaseException]) -> bool:
-    """Whether it is one of these, or the library wrapped one of them."""
-    while error is not None:
-        if isinstance(error, kinds):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _database(settings: ConnectionSettings) -> str:
-    parts = urlsplit(url_of(settings))
-    named = dict(parse_qsl(parts.query)).get("db")
-    return named or parts.path.strip("/")
-
-
-def _cause(error: BaseException) -> str:
-    silence = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-    text = str(error).strip() or silence
-    return text.rstrip(".").splitlines()[0]
-
-
-_NAME = "chasqui-route"
 
 
 async def dial(route: Route, *, name: str = "") -> Connection:
@@ -229,3 +94,207 @@ async def _ask(question: Question) -> Reply | StoreError:
         return error
     finally:
         await connection.close()
+
+
+# ── when to dial again ────────────────────────────────────────────────────────────────────────────
+
+# Dense at first, so that a server restart costs under two seconds; sparse later, so that
+# an outage of a minute costs at most fifteen dials for each connection, one of them kept for a
+# caller that needs the connection between two.
+_CEILINGS_MS = (200, 400, 800, 1_600)
+_LONG_MS_MIN, _LONG_MS_MAX = 5_800, 6_000
+_WINDOW_S = 60.0
+_DIALS_PER_WINDOW_MAX = 15
+_EARLY_GAP_S = 1.0
+# After this long without a dial the next outage counts as a new one: it begins with dense dials.
+_QUIET_S = 30.0
+
+
+def dial_delay_ms(failures: int, uniform: Callable[[float, float], float]) -> float:
+    """Return the pause after `failures` failed dials in a row."""
+    if failures <= 0:
+        return 0.0
+    if failures <= len(_CEILINGS_MS):
+        ceiling = _CEILINGS_MS[failures - 1]
+        return uniform(ceiling / 2, ceiling)
+    return uniform(_LONG_MS_MIN, _LONG_MS_MAX)
+
+
+class DialSchedule:
+    """Decides when a broken connection may dial: ever less often, and at most 15 times a minute.
+
+    A caller that needs the connection may dial before a long pause is over, as long as the limit
+    holds. All times are of one clock, in seconds.
+    """
+
+    def __init__(self, uniform: Callable[[float, float], float]) -> None:
+        self._uniform = uniform
+        self._failures = 0
+        self._not_before_s = float("-inf")
+        self._dials_s: deque[float] = deque(maxlen=_DIALS_PER_WINDOW_MAX)
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long the next dial has to wait."""
+        return max(0.0, self._not_before_s - now_s)
+
+    def dialled(self, now_s: float) -> None:
+        """Record that a dial begins."""
+        self._dials_s.append(now_s)
+
+    def failed(self, now_s: float) -> None:
+        """Record that a dial has failed."""
+        self._failures += 1
+        self._put_off(now_s)
+
+    def broke(self, now_s: float, *, is_young: bool) -> None:
+        """Record that an open connection broke; a young one counts as a failed dial."""
+        self._failures = self._failures + 1 if is_young else 0
+        self._put_off(now_s)
+
+    def asked(self, now_s: float) -> None:
+        """Record that a caller needs the connection; after a long quiet the failures are forgotten."""
+        if self._dials_s and now_s - self._dials_s[-1] > _QUIET_S:
+            self._failures = 0
+
+    def allows_early(self, now_s: float, *, is_urgent: bool = False) -> bool:
+        """Return whether a dial before its time keeps every minute below the limit.
+
+        Short pauses are always kept, except for an urgent caller.
+        """
+        is_long = self._failures > len(_CEILINGS_MS) and now_s - self._dials_s[-1] >= _EARLY_GAP_S
+        return (is_long or is_urgent) and self._leaves_enough(now_s)
+
+    def _leaves_enough(self, now_s: float) -> bool:
+        """In the worst case all later dials follow at the shortest of the long pauses."""
+        return all(
+            made + 1 + self._later_dials(now_s - dialled_s) <= _DIALS_PER_WINDOW_MAX
+            for made, dialled_s in enumerate(reversed(self._dials_s), start=1)
+            if now_s - dialled_s < _WINDOW_S
+        )
+
+    def _later_dials(self, age_s: float) -> int:
+        """How many more may follow within the minute that began so long ago."""
+        return int((_WINDOW_S - age_s) * 1000 // _LONG_MS_MIN)
+
+    def _put_off(self, now_s: float) -> None:
+        self._not_before_s = now_s + dial_delay_ms(self._failures, self._uniform) / 1000
+
+
+class DialRefusals:
+    """When a dial that was refused may be tried again: ever later, for callers ask ever again."""
+
+    def __init__(self) -> None:
+        self._refusals = 0
+        self._not_before_s = 0.0
+        self._error: StoreError | None = None
+
+    def check(self) -> None:
+        """Raise the last refusal again while it is too early for another dial."""
+        if self._error is not None and time.monotonic() < self._not_before_s:
+            raise about(self._error, ()) from self._error.__cause__
+
+    def note(self, error: StoreError, *, was_open: bool = False) -> None:
+        """A dial failed for good; where a connection was open before, whatever the reason is."""
+        if not (was_open or is_login_refused(error)):
+            self.clear()
+            return
+        self._error, self._refusals = error, self._refusals + 1
+        pause_ms = dial_delay_ms(self._refusals, random.uniform)
+        self._not_before_s = time.monotonic() + pause_ms / 1000
+
+    def clear(self) -> None:
+        self._error, self._refusals = None, 0
+
+
+# ── waiting for a server ──────────────────────────────────────────────────────────────────────────
+
+
+async def wait_for_server(
+    settings: ConnectionSettings, patience_ms: float, stopped: Awaitable[object]
+) -> bool:
+    """Wait until the server answers; False: what is `stopped` came first.
+
+    A server that is out of reach, loads its data or does not lead yet is waited for. One that
+    refuses the credentials is not: it would refuse them for ever.
+
+    Raises:
+        ServerUnreachable: the server did not answer in time.
+        ServerRefused: the server does not take the user or the password.
+    """
+    waiting = asyncio.ensure_future(_ServerWait(settings, patience_ms).run())
+    stopping = asyncio.ensure_future(stopped)
+    try:
+        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            return False
+        waiting.result()
+        return True
+    finally:
+        waiting.cancel()
+        stopping.cancel()
+        await asyncio.gather(waiting, stopping, return_exceptions=True)
+
+
+class _ServerWait:
+    """Dials with the pauses of an outage."""
+
+    def __init__(self, settings: ConnectionSettings, patience_ms: float) -> None:
+        self._settings = settings
+        self._route = Route(settings)
+        self._patience_ms = patience_ms
+        self._failures = 0
+        self._last: StoreError | None = None
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.timeout(_seconds(self._patience_ms)):
+                while not await self._is_there():
+                    pause_ms = dial_delay_ms(self._failures, random.uniform)
+                    await asyncio.sleep(pause_ms / 1000)
+        except TimeoutError:
+            raise self._too_late() from self._last
+        if self._failures:
+            logger.info("the server at %s is there", self._route)
+
+    def _too_late(self) -> ServerUnreachable:
+        waited_s = self._patience_ms / 1000
+        if self._last is not None:
+            return ServerUnreachable(f"{self._last}; gave up after {waited_s:g} s")
+        return ServerUnreachable(
+            f"a server must answer at {self._route} within {waited_s:g} s and did not; "
+            "start it, correct the URL, or wait for longer"
+        )
+
+    async def _is_there(self) -> bool:
+        connection: Connection | None = None
+        try:
+            connection = await dial(Route(self._settings), name="chasqui-waiting")
+            await connection.call("PING")
+        except StoreError as error:
+            return self._is_answer(error)
+        finally:
+            if connection is not None:
+                await connection.close()
+        return True
+
+    def _is_answer(self, error: StoreError) -> bool:
+        """False: it may be there later. A user that may not even ask has had an answer."""
+        if not _may_pass(error):
+            if getattr(error, "code", "") == "NOPERM":
+                return True
+            raise error
+        if not self._failures:
+            logger.warning(
+                "the server at %s is not there, waiting for it: %s",
+                self._route, error, extra={"error": str(error)},
+            )  # fmt: skip
+        self._failures, self._last = self._failures + 1, error
+        return False
+
+
+def _may_pass(error: StoreError) -> bool:
+    return isinstance(error, ConnectionLost) or action_for(error) is not Action.RAISE
+
+
+def _seconds(patience_ms: float) -> float | None:
+    return None if math.isinf(patience_ms) else patience_ms / 1000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -289,3 +290,29 @@ def _close_socket(transport: Any) -> None:
         transport.abort()
     with suppress(RuntimeError):
         plain._call_connection_lost(None)  # noqa: SLF001
+
+
+# ── the server's time ─────────────────────────────────────────────────────────────────────────────
+
+
+class ServerClock:
+    """Server milliseconds carried forward by this machine's monotonic clock."""
+
+    def __init__(self) -> None:
+        # Until the server has been asked, the local clock is the best guess.
+        self._offset_ms = time.time() * 1000 - time.monotonic() * 1000
+
+    async def learn(self, connection: Connection) -> None:
+        """Ask the server; half the round trip is taken as the way back."""
+        before_s = time.monotonic()
+        seconds, micros = await connection.call("TIME")
+        after_s = time.monotonic()
+        server_ms = int(seconds) * 1000 + int(micros) / 1000
+        self._offset_ms = server_ms - (before_s + after_s) * 500
+
+    def now_ms(self) -> float:
+        return time.monotonic() * 1000 + self._offset_ms
+
+    def at_ms(self, monotonic_ns: int) -> float:
+        """The server's time at a moment of this machine's monotonic clock."""
+        return monotonic_ns / 1_000_000 + self._offset_ms

@@ -1,11 +1,14 @@
-"""Says what an error reply of the server means, and what to do about it: one table."""
+"""Says what an error of the server or of its client library means, and what to do about it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import ssl
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 from chasquimq.errors import (
     ConnectionLost,
@@ -13,8 +16,14 @@ from chasquimq.errors import (
     ScriptFailed,
     ServerOutOfMemory,
     ServerRefused,
+    ServerUnreachable,
     StoreError,
 )
+from chasquimq.store.net.address import shown_server, tls_file_fault, url_of
+
+if TYPE_CHECKING:
+    from chasquimq.server.finder import Found
+    from chasquimq.settings import ConnectionSettings
 
 
 class Action(Enum):
@@ -166,3 +175,120 @@ def is_worth_resending(error: StoreError) -> bool:
 def may_have_left(error: StoreError) -> bool:
     """Whether what was asked may have been done all the same."""
     return isinstance(error, ConnectionLost) and error.outcome == "unknown"
+
+
+# ── errors of the client library ──────────────────────────────────────────────────────────────────
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@contextmanager
+def client_errors_as_ours(settings: ConnectionSettings) -> Generator[None]:
+    """Turn whatever the client library raises into one of our errors."""
+    from redis.exceptions import RedisError as ClientError
+
+    try:
+        yield
+    except (ClientError, OSError, TimeoutError) as error:
+        # Over a unix socket the library wraps the refusal in a broken connection.
+        inner = error.__cause__ or error.__context__
+        if isinstance(inner, StoreError):
+            # It is ours already: what the credential provider came to.
+            raise inner from inner.__cause__
+        refusal = _refusal(settings, error) or _refusal(settings, inner)
+        raise refusal or _unreachable(settings, error) from error
+
+
+def _refusal(settings: ConnectionSettings, error: BaseException | None) -> StoreError | None:
+    """What the server answered instead of a welcome; None where it did not answer."""
+    from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+
+    if isinstance(error, AuthenticationError):
+        return _refused(shown_server(settings), error)
+    if isinstance(error, NoPermissionError):
+        # The library takes the code off its messages.
+        return error_from_reply(f"NOPERM {error}")
+    if not isinstance(error, ResponseError):
+        return None
+    is_database = "DB index is out of range" in str(error)
+    return _no_database(settings, error) if is_database else error_from_reply(str(error))
+
+
+def _refused(address: str, error: Exception) -> ServerRefused:
+    return ServerRefused(
+        f"the server at {address} must accept the credentials, it says: {str(error).rstrip('.')}; "
+        "correct user and password in the URL or the credential provider",
+        code="WRONGPASS",
+    )
+
+
+def _no_database(settings: ConnectionSettings, error: Exception) -> ServerRefused:
+    return ServerRefused(
+        f"the server at {shown_server(settings)} must have database {_database(settings)}, it says: "
+        f"{str(error).rstrip('.')}; choose a smaller number in the URL, or raise `databases` in the "
+        "server's configuration",
+        code="ERR",
+    )
+
+
+def _unreachable(settings: ConnectionSettings, error: BaseException) -> ServerUnreachable:
+    fault = tls_file_fault(settings)
+    cause = _cause(error) if fault is None else " ".join(fault)
+    hint = "correct the file or its name" if fault is not None else _hint(settings, error)
+    return ServerUnreachable(
+        f"a server must answer at {shown_server(settings)}, found none ({cause}); {hint}"
+    )
+
+
+def _hint(settings: ConnectionSettings, error: BaseException) -> str:
+    """What to try: it depends on what was dialled, and on what came back."""
+    url = url_of(settings)
+    if url.startswith("rediss"):
+        return _tls_hint(error)
+    is_hung_up = "closed" in str(error) or _is_caused_by(error, ConnectionResetError)
+    if is_hung_up and not url.startswith("unix"):
+        return "it may be stopping, or the port may speak TLS only: try rediss://"
+    if settings.lookup is not None:
+        return _lookup_hint(settings.lookup.found)
+    is_local = url.startswith("unix") or urlsplit(url).hostname in _LOOPBACK
+    start = "start one with `chasqui server start`" if is_local else "start it"
+    return f"{start}, or correct the URL"
+
+
+def _lookup_hint(found: Found) -> str:
+    if found.variable:
+        return f"start it, or correct {found.variable}"
+    if found.is_project:
+        return "see `chasqui server status`, or set CHASQUI_REDIS_URL"
+    return "set CHASQUI_REDIS_URL or pass redis_url, or start one here with `chasqui server start`"
+
+
+def _tls_hint(error: BaseException) -> str:
+    if _is_caused_by(error, ssl.SSLCertVerificationError):
+        return (
+            "name the file of its authority with ssl_ca_certs= in the URL, or correct the host name"
+        )
+    if _is_caused_by(error, ssl.SSLError, TimeoutError, ConnectionResetError):
+        return "the port may not speak TLS: try redis://, or correct the URL"
+    return "start it, or correct the URL"
+
+
+def _is_caused_by(error: BaseException | None, *kinds: type[BaseException]) -> bool:
+    """Whether it is one of these, or the library wrapped one of them."""
+    while error is not None:
+        if isinstance(error, kinds):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _database(settings: ConnectionSettings) -> str:
+    parts = urlsplit(url_of(settings))
+    named = dict(parse_qsl(parts.query)).get("db")
+    return named or parts.path.strip("/")
+
+
+def _cause(error: BaseException) -> str:
+    silence = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    text = str(error).strip() or silence
+    return text.rstrip(".").splitlines()[0]

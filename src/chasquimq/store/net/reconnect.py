@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
-from chasquimq.model.backoff import DialSchedule
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.store.net.connect import DialRefusals, dial
+from chasquimq.store.net.connect import DialRefusals, DialSchedule, dial
 from chasquimq.store.net.connection import Connection, Part, Reply
 from chasquimq.store.net.errors import (
     Action,
