@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from chasquimq import Queue, Worker
+from chasquimq import Queue
+from chasquimq.server.launch import SessionServer
 from support.raw import Raw
 from support.scheduling import FewJvms, turn_of
 from support.servers import ServerKind, knows, server_kinds
 from support.turns import left_to_another_kind
-from support.workers import RunningWorker
+from support.workers import Workers
 
 _KINDS = server_kinds()
 # An example is right or wrong, however busy the machine is.
@@ -23,11 +26,10 @@ settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")
-def _sessions():
-    running = {}
-    yield running
-    for session in running.values():
-        session.stop()
+def _shared_server():
+    """Servers that tests of this process share: one of a kind for those that name the same use."""
+    with ExitStack() as running:
+        yield cache(lambda kind, _use: running.enter_context(kind.session()))
 
 
 @pytest.fixture(params=_KINDS, ids=lambda kind: kind.label)
@@ -37,11 +39,24 @@ def kind(request) -> ServerKind:
 
 
 @pytest.fixture
-def url(kind, _sessions) -> str:
-    """A shared server of this kind; tests keep apart by queue name."""
-    if kind not in _sessions:
-        _sessions[kind] = kind.session().start()
-    return _sessions[kind].url
+def start_server(kind):
+    """Start servers of this kind for this test alone; all are gone when it ends."""
+    with ExitStack() as running:
+        yield lambda **options: running.enter_context(kind.session(**options))
+
+
+@pytest.fixture
+def server(request, kind, start_server, _shared_server) -> SessionServer:
+    """The server of a test: one that all share, keeping apart by queue name, or what a mark says."""
+    if own := request.node.get_closest_marker("own_server"):
+        return start_server(**own.kwargs)
+    is_of_file = request.node.get_closest_marker("file_server") is not None
+    return _shared_server(kind, request.node.path if is_of_file else None)
+
+
+@pytest.fixture
+def url(server) -> str:
+    return server.url
 
 
 @pytest.fixture(autouse=True)
@@ -74,16 +89,9 @@ async def raw(url, queue_name):
 @pytest.fixture
 async def running_worker(url, queue_name):
     """Start workers of the test's queue; all are stopped when the test ends."""
-    started: list[RunningWorker] = []
-
-    async def start(handler, **options) -> RunningWorker:
-        running = RunningWorker(Worker(queue_name, handler, redis_url=url, **options))
-        started.append(running)
-        await running.until_consuming()
-        return running
-
-    yield start
-    for running in started:
+    workers = Workers(queue_name, url)
+    yield workers.start
+    for running in workers.started:
         await running.stop()
 
 

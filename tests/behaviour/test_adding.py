@@ -20,7 +20,6 @@ from chasquimq.store.producer.writes import AddMark
 from chasquimq.wire.envelope import decode_envelope, split_envelope
 from chasquimq.wire.payload import decode_payload
 from support.faultproxy import FaultProxy
-from support.raw import Raw
 from support.waiting import eventually
 
 SCRIPTS_ONLY = AbilitySettings(idempotent_add=False)
@@ -314,18 +313,9 @@ async def test_there_is_room_again_when_jobs_have_run(capped, running_worker, ra
 # servers that cannot
 
 
-@pytest.fixture
-async def full_server(kind):
-    """A server of its own that has no memory left."""
-    with kind.session() as server:
-        raw = await Raw.open(server.url, "q")
-        yield server, raw
-        await raw.close()
-
-
-async def test_a_server_without_memory_takes_nothing_and_says_so(full_server, abilities):
-    server, raw = full_server
-    async with Queue("q", redis_url=server.url, abilities=abilities) as queue:
+@pytest.mark.own_server
+async def test_a_server_without_memory_takes_nothing_and_says_so(url, raw, queue_name, abilities):
+    async with Queue(queue_name, redis_url=url, abilities=abilities) as queue:
         await queue.add("n", 0)
         await raw("CONFIG", "SET", "maxmemory", 1)
 
@@ -346,9 +336,9 @@ async def test_a_server_without_memory_takes_nothing_and_says_so(full_server, ab
         assert await raw("EXISTS", raw.keys.delayed, raw.keys.uniq("own")) == 0
 
 
-async def test_adds_go_on_when_memory_returns(full_server, abilities):
-    server, raw = full_server
-    async with Queue("q", redis_url=server.url, abilities=abilities) as queue:
+@pytest.mark.own_server
+async def test_adds_go_on_when_memory_returns(url, raw, queue_name, abilities):
+    async with Queue(queue_name, redis_url=url, abilities=abilities) as queue:
         await queue.add("n", 0)
         await raw("CONFIG", "SET", "maxmemory", 1)
         with pytest.raises(ServerOutOfMemory):

@@ -9,37 +9,32 @@ import pytest
 from chasquimq import Queue
 from chasquimq.errors import AbilityMissing, DurabilityNotMet, QueueFull, SettingsError
 from support.raw import Raw
+from support.topologies import port_of
 
 
 @pytest.fixture
-def disk_server(kind):
-    """A server that appends every write to its log."""
-    with kind.session(aof="everysec") as server:
-        yield server
-
-
-@pytest.fixture
-def pair(kind):
+def pair(start_server):
     """A primary and a replica that follows it."""
-    with kind.session(port=0) as primary:
-        port = primary.url.rsplit(":", 1)[1].rstrip("/")
-        with kind.session(port=0, args=("--replicaof", f"127.0.0.1 {port}")) as replica:
-            yield primary, replica
+    primary = start_server(port=0)
+    follow = ("--replicaof", f"127.0.0.1 {port_of(primary.url)}")
+    return primary, start_server(port=0, args=follow)
 
 
 @pytest.mark.needs("WAITAOF")
-async def test_an_add_of_class_fsync_survives_a_kill_of_the_server(disk_server, queue_name):
-    async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
+@pytest.mark.own_server(aof="everysec")
+async def test_an_add_of_class_fsync_survives_a_kill_of_the_server(server, queue_name):
+    async with Queue(queue_name, redis_url=server.url, durability="fsync") as queue:
         jobs = await queue.add_bulk([{"name": "a", "data": at} for at in range(500)])
-        disk_server.kill()
-        disk_server.restart()
+        server.kill()
+        server.restart()
 
         assert (await queue.counts()).ready == len(jobs)
 
 
 @pytest.mark.needs("WAITAOF")
-async def test_single_adds_of_one_tick_share_one_wait(disk_server, queue_name):
-    async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
+@pytest.mark.own_server(aof="everysec")
+async def test_single_adds_of_one_tick_share_one_wait(url, queue_name):
+    async with Queue(queue_name, redis_url=url, durability="fsync") as queue:
         await queue.add("first", 0)
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -83,31 +78,25 @@ async def test_too_few_replicas_is_an_error_that_names_the_written_jobs(queue):
     assert (await queue.counts()).ready == 1
 
 
+@pytest.mark.own_server
 @pytest.mark.parametrize("wait", [{}, {"delay_ms": 60_000}], ids=["ready", "delayed"])
-async def test_a_server_that_has_seen_no_script_yet_is_waited_for_once(kind, queue_name, wait):
+async def test_a_server_that_has_seen_no_script_yet_is_waited_for_once(queue, raw, wait):
     """The first miss took twice as long: the answer to an unknown script was waited for, too."""
-    with kind.session() as server:
-        async with Queue(queue_name, redis_url=server.url) as queue:
-            with pytest.raises(DurabilityNotMet):
-                await queue.add("a", 1, job_id="kept", durability="replica:1", **wait)
+    with pytest.raises(DurabilityNotMet):
+        await queue.add("a", 1, job_id="kept", durability="replica:1", **wait)
 
-        raw = await Raw.open(server.url, queue_name)
-        calls = (await raw("INFO", "commandstats")).decode()
-        await raw.close()
-        assert "cmdstat_wait:calls=1," in calls
+    assert "cmdstat_wait:calls=1," in (await raw("INFO", "commandstats")).decode()
 
 
-async def test_writes_under_way_at_once_share_their_waits(kind, queue_name):
+@pytest.mark.own_server
+async def test_writes_under_way_at_once_share_their_waits(url, raw, queue_name):
     """Each had a wait of its own, one behind the other, until the last ones gave up."""
-    with kind.session() as server:
-        async with Queue(queue_name, redis_url=server.url, durability="replica:1") as queue:
-            adds = [queue.add("a", at, job_id=f"id-{at}") for at in range(12)]
-            errors = await asyncio.gather(*adds, return_exceptions=True)
-            counts = await queue.counts()
+    async with Queue(queue_name, redis_url=url, durability="replica:1") as queue:
+        adds = [queue.add("a", at, job_id=f"id-{at}") for at in range(12)]
+        errors = await asyncio.gather(*adds, return_exceptions=True)
+        counts = await queue.counts()
 
-        raw = await Raw.open(server.url, queue_name)
-        calls = (await raw("INFO", "commandstats")).decode()
-        await raw.close()
+    calls = (await raw("INFO", "commandstats")).decode()
     assert [type(error) for error in errors] == [DurabilityNotMet] * 12
     assert [list(error.job_ids) for error in errors] == [[f"id-{at}"] for at in range(12)]
     assert counts.ready == 12
@@ -125,8 +114,9 @@ async def test_a_full_queue_is_told_as_that_even_without_replicas(url, queue_nam
 
 
 @pytest.mark.needs("WAITAOF")
-async def test_one_who_gives_up_takes_nothing_from_the_others(disk_server, queue_name):
-    async with Queue(queue_name, redis_url=disk_server.url, durability="fsync") as queue:
+@pytest.mark.own_server(aof="everysec")
+async def test_one_who_gives_up_takes_nothing_from_the_others(url, queue_name):
+    async with Queue(queue_name, redis_url=url, durability="fsync") as queue:
         await queue.add("first", 0)
         adds = [asyncio.ensure_future(queue.add("a", at, job_id=f"id-{at}")) for at in range(4)]
         await asyncio.sleep(0.05)

@@ -26,13 +26,8 @@ WATCHED_S = 15
 LEADER_CALLS_PER_S, FOLLOWER_CALLS_PER_S = 2, 1
 HOUR_MS = 3_600_000
 LATE_MS_MAX = 120
-
-
-@pytest.fixture
-def url(kind):
-    """A server that nobody else asks anything."""
-    with kind.session() as session:
-        yield session.url
+# A server that nobody else asks anything.
+pytestmark = pytest.mark.own_server
 
 
 async def noop(job):
@@ -84,12 +79,12 @@ async def hold_locks(raw) -> None:
 
 
 @asynccontextmanager
-async def alone(kind) -> AsyncIterator[tuple[str, Raw]]:
+async def alone(start_server) -> AsyncIterator[tuple[str, Raw]]:
     """A server that nobody else asks anything, and a look at the queue `idle`."""
-    with kind.session() as server:
-        raw = await Raw.open(server.url, "idle")
-        yield server.url, raw
-        await raw.close()
+    url = start_server().url
+    raw = await Raw.open(url, "idle")
+    yield url, raw
+    await raw.close()
 
 
 @asynccontextmanager
@@ -100,8 +95,8 @@ async def at_work(url: str, handler) -> AsyncIterator[RunningWorker]:
     await running.stop()
 
 
-async def calls_of_a_leader(kind, *, has_worked: bool) -> Counter[str]:
-    async with alone(kind) as (url, raw), at_work(url, fails_at_first) as running:
+async def calls_of_a_leader(start_server, *, has_worked: bool) -> Counter[str]:
+    async with alone(start_server) as (url, raw), at_work(url, fails_at_first) as running:
         await eventually(lambda: raw("EXISTS", raw.keys.promoter_lock, raw.keys.scheduler_lock))
         await until_asleep(running)
         if has_worked:
@@ -113,8 +108,8 @@ async def calls_of_a_leader(kind, *, has_worked: bool) -> Counter[str]:
         return await calls_of(url)
 
 
-async def calls_of_a_follower(kind) -> Counter[str]:
-    async with alone(kind) as (url, raw):
+async def calls_of_a_follower(start_server) -> Counter[str]:
+    async with alone(start_server) as (url, raw):
         leading = asyncio.create_task(hold_locks(raw))
         await eventually(lambda: raw("EXISTS", raw.keys.scheduler_lock))
         async with at_work(url, noop) as running:
@@ -125,12 +120,12 @@ async def calls_of_a_follower(kind) -> Counter[str]:
     return calls
 
 
-async def test_an_idle_worker_sends_few_calls(kind):
+async def test_an_idle_worker_sends_few_calls(start_server, kind):
     """A leader that is fresh, one that has worked, and a follower, watched at the same time."""
     fresh, worked, follower = await asyncio.gather(
-        calls_of_a_leader(kind, has_worked=False),
-        calls_of_a_leader(kind, has_worked=True),
-        calls_of_a_follower(kind),
+        calls_of_a_leader(start_server, has_worked=False),
+        calls_of_a_leader(start_server, has_worked=True),
+        calls_of_a_follower(start_server),
     )
 
     for who, calls in {"fresh": fresh, "worked": worked, "follower": follower}.items():

@@ -28,6 +28,7 @@ WATCHED_S = 5.0
 DENIED_MAX = 6
 # The longest pause of the ladder, and what a loop takes to be up again.
 BACK_S_MAX = 8.0
+pytestmark = pytest.mark.own_server(port=0)
 
 
 @dataclass
@@ -63,13 +64,9 @@ class Guarded:
 
 
 @pytest.fixture
-async def guarded(kind):
-    with kind.session(port=0) as server:
-        raw = await Raw.open(server.url, "q")
-        await raw("ACL", "SETUSER", USER, "on", f">{OLD}", "~*", "&*", "+@all")
-        host = urlsplit(server.url).netloc
-        yield Guarded(raw, f"redis://{USER}:{OLD}@{host}")
-        await raw.close()
+async def guarded(url, raw):
+    await raw("ACL", "SETUSER", USER, "on", f">{OLD}", "~*", "&*", "+@all")
+    return Guarded(raw, f"redis://{USER}:{OLD}@{urlsplit(url).netloc}")
 
 
 def told(caplog) -> list[str]:

@@ -25,13 +25,8 @@ FILL = """
 for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'd', 'x') end
 return #redis.call('XREADGROUP', 'GROUP', 'default', 'busy', 'COUNT', ARGV[1], 'STREAMS', KEYS[1], '>')
 """
-
-
-@pytest.fixture
-def url(kind):
-    """A server whose processor time is that of this test."""
-    with kind.session() as session:
-        yield session.url
+# A server whose processor time is that of this test.
+pytestmark = pytest.mark.own_server
 
 
 @pytest.fixture

@@ -30,13 +30,8 @@ async def handler(job):
 worker = Worker(sys.argv[1], handler, redis_url=sys.argv[2], claim_min_idle_ms=1_000)
 asyncio.run(worker.run(handle_signals=True))
 """
-
-
-@pytest.fixture
-def url(kind):
-    """A server that may be killed."""
-    with kind.session() as session:
-        yield session.url
+# A server that may be killed.
+pytestmark = pytest.mark.own_server
 
 
 @contextmanager
@@ -91,12 +86,13 @@ def test_jobs_that_are_taken_over_are_told(url, queue_name, tmp_path):
             assert said(err, "took over").startswith(f"took over 1 job of queue {queue_name} from")
 
 
-def test_an_outage_and_its_end_are_told(kind, queue_name, tmp_path):
-    with kind.session(port=0) as session, program(tmp_path, queue_name, session.url) as (run, err):
-        with blocking.Queue(queue_name, redis_url=session.url) as queue:
+@pytest.mark.own_server(port=0)
+def test_an_outage_and_its_end_are_told(server, queue_name, tmp_path):
+    with program(tmp_path, queue_name, server.url) as (run, err):
+        with blocking.Queue(queue_name, redis_url=server.url) as queue:
             queue.add("send", "well")
         assert run.stdout.readline() == "run well\n"
-        session.kill()
+        server.kill()
         said(err, "does not answer, dialling again")
-        session.start()
+        server.start()
         assert said(err, "connected to").endswith(" s")

@@ -17,9 +17,8 @@ import msgspec
 import pytest
 
 import chasquimq
-from chasquimq import Queue, Worker
+from chasquimq import Worker
 from chasquimq.queue.inspector import Inspector
-from support.raw import Raw
 from support.waiting import eventually, patience
 from support.workers import RunningWorker
 
@@ -211,34 +210,28 @@ async def test_a_worker_without_the_right_to_its_key_works_and_warns_once(
     await raw("ACL", "DELUSER", queue_name)
 
 
-async def test_a_server_without_memory_costs_the_record_and_nothing_else(kind, queue_name, caplog):
-    with kind.session() as server:
-        async with (
-            Queue(queue_name, redis_url=server.url) as queue,
-            Inspector(redis_url=server.url) as inspector,
-        ):
-            seen = []
+@pytest.mark.own_server
+async def test_a_server_without_memory_costs_the_record_and_nothing_else(
+    url, queue, raw, queue_name, running_worker, caplog
+):
+    seen = []
 
-            async def handler(job):
-                seen.append(job.data)
+    async def handler(job):
+        seen.append(job.data)
 
-            running = RunningWorker(
-                Worker(queue_name, handler, redis_url=server.url, claim_min_idle_ms=LEASE_MS)
-            )
-            await running.until_consuming()
-            await queue.add_bulk([{"name": "n", "data": at} for at in range(10)])
-            raw = await Raw.open(server.url, queue_name)
-            await eventually(lambda: record_of(raw, running.worker.consumer_id))
-            await raw("CONFIG", "SET", "maxmemory", "1")
-            await eventually(lambda: len(seen) == 10)
-            await asyncio.sleep(LEASE_MS / 1000)
+    async with Inspector(redis_url=url) as inspector:
+        running = await running_worker(handler, claim_min_idle_ms=LEASE_MS)
+        await queue.add_bulk([{"name": "n", "data": at} for at in range(10)])
+        await eventually(lambda: record_of(raw, running.worker.consumer_id))
+        await raw("CONFIG", "SET", "maxmemory", "1")
+        await eventually(lambda: len(seen) == 10)
+        await asyncio.sleep(LEASE_MS / 1000)
 
-            # It is renewed by a command that needs no memory.
-            assert (await the_worker(inspector, queue_name)).state(1) == "alive"
-            assert running.worker.health().is_ok
-            await raw("CONFIG", "SET", "maxmemory", "0")
-            await running.stop()
-            await raw.close()
+        # It is renewed by a command that needs no memory.
+        assert (await the_worker(inspector, queue_name)).state(1) == "alive"
+        assert running.worker.health().is_ok
+        await raw("CONFIG", "SET", "maxmemory", "0")
+        await running.stop()
     assert "its record" not in caplog.text
 
 

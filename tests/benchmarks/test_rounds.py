@@ -19,12 +19,7 @@ from chasquimq.errors import StoreError
 JOBS = 1_500
 # Between them they ask for everything that a worker can be asked for.
 BEYOND_RUNNING = ["consume-100-all", "consume-results", "delayed-end-to-end", "retry-throughput"]
-
-
-@pytest.fixture
-def server(kind):
-    with kind.session(port=0) as session:
-        yield session
+pytestmark = pytest.mark.own_server(port=0)
 
 
 @pytest.fixture

@@ -156,10 +156,10 @@ async def test_abilities_are_told_with_what_stands_in_for_them(chasqui, queue, q
     assert [checks[name]["level"] for name in names] == [level] * 3
 
 
-async def test_a_healthy_queue_on_a_safe_server_is_code_0(kind, chasqui):
-    with kind.session(aof="everysec") as server:
-        await chasqui("add", "q", "a", "--delay", "1h", "--redis-url", server.url)
-        said = await chasqui("doctor", "--redis-url", server.url)
+@pytest.mark.own_server(aof="everysec")
+async def test_a_healthy_queue_on_a_safe_server_is_code_0(chasqui):
+    await chasqui("add", "q", "a", "--delay", "1h")
+    said = await chasqui("doctor")
 
     assert said.code == 0, said.out
     assert said.out.endswith("\nnothing to do\n")

@@ -7,7 +7,6 @@ import pytest
 from chasquimq import Queue
 from chasquimq.queue.inspector import Inspector
 from chasquimq.store.inspect.queue import escaped
-from support.raw import Raw
 
 pytestmark = pytest.mark.takes_turns
 
@@ -71,23 +70,20 @@ async def test_many_queues_are_counted_in_few_writes(url, queue_name):
     ]
 
 
-async def test_a_broken_queue_is_named_and_hides_no_other(kind, chasqui):
-    with kind.session() as server:
-        to = ("--redis-url", server.url)
-        nothing = await chasqui("queues", *to)
-        raw = await Raw.open(server.url, "bad")
-        await raw("XADD", "{chasqui:good}:stream", "*", "d", "x")
-        await raw("XADD", raw.keys.stream, "*", "d", "x")
-        await raw("SET", raw.keys.delayed, "x")
-        await raw.close()
+@pytest.mark.own_server
+async def test_a_broken_queue_is_named_and_hides_no_other(raw, queue_name, chasqui):
+    nothing = await chasqui("queues")
+    await raw("XADD", "{chasqui:good}:stream", "*", "d", "x")
+    await raw("XADD", raw.keys.stream, "*", "d", "x")
+    await raw("SET", raw.keys.delayed, "x")
 
-        listed, page = await chasqui("queues", *to), await chasqui("metrics", *to)
+    listed, page = await chasqui("queues"), await chasqui("metrics")
 
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "this server has no queues\n")
     assert (listed.code, page.code) == (1, 1)
     assert [row[:2] for row in listed.rows] == [["good", "1"]]
     assert 'chasquimq_queue_ready{queue="good",group="default"} 1' in page.out
-    assert "{chasqui:bad}:delayed must hold a zset, found a string" in listed.err
+    assert f"{{chasqui:{queue_name}}}:delayed must hold a zset, found a string" in listed.err
 
 
 def test_a_pattern_matches_only_the_text_it_was_made_from():

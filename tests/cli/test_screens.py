@@ -45,23 +45,8 @@ NO_ROOM = re.compile(r"no room for (?P<columns>.+?); a wider terminal or --json 
 # Colours, and bold, faint, italic, underlined: all that is not "as it was".
 COLOURS = re.compile(r"\x1b\[(?!0?m)[0-9;]*m")
 FRAMED = [name for name in LOOKS if name != "events"]
-pytestmark = pytest.mark.takes_turns
-
-
-@pytest.fixture(scope="module")
-def _own_servers():
-    running = {}
-    yield running
-    for session in running.values():
-        session.stop()
-
-
-@pytest.fixture
-def url(kind, _own_servers) -> str:
-    """A server without the queues of other tests, so that all of its queues can be looked at."""
-    if kind not in _own_servers:
-        _own_servers[kind] = kind.session().start()
-    return _own_servers[kind].url
+# Without the queues of other tests all of a server's queues can be looked at.
+pytestmark = [pytest.mark.takes_turns, pytest.mark.file_server]
 
 
 @pytest.fixture

@@ -53,23 +53,20 @@ async def status(port: int, path: str) -> int:
 
 
 @pytest.fixture
-def start_server(kind, port):
+def start_late(start_server, port):
     """Start the server late; it has the user of the URLs here."""
-    started = []
 
     def start(*args: str) -> str:
         user = ("--user", "me", "on", ">canary", "~*", "&*", "+@all")
-        started.append(kind.session(port=port, args=[*user, *args]).start())
+        start_server(port=port, args=[*user, *args])
         return f"redis://me:canary@127.0.0.1:{port}"
 
-    yield start
-    for one in started:
-        one.stop()
+    return start
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_worker_waits_for_its_server_and_then_works(
-    running, start_server, port, queue_name, processes
+    running, start_late, port, queue_name, processes
 ):
     command = running(
         "worker", "tasks:send", "--queue", queue_name, "--wait-for-server", "forever",
@@ -80,7 +77,7 @@ async def test_a_worker_waits_for_its_server_and_then_works(
     pages = int(re.findall(r"http://[\d.]+:(\d+)", command.err)[0])
     assert (await status(pages, "/healthz"), await status(pages, "/readyz")) == (200, 503)
 
-    url = start_server()
+    url = start_late()
     await command.until_said("consuming", processes)
     await eventually(lambda: is_ready(pages))
     async with Queue(queue_name, redis_url=url) as queue:
@@ -100,13 +97,13 @@ async def is_empty(queue: Queue) -> bool:
     return not (await queue.counts()).ready
 
 
-async def test_upkeep_waits_for_its_server(running, start_server, port, queue_name):
+async def test_upkeep_waits_for_its_server(running, start_late, port, queue_name):
     command = running(
         "upkeep", queue_name, f"{queue_name}-2", "--wait-for-server", "1h",
         CHASQUI_REDIS_URL=f"redis://me:canary@127.0.0.1:{port}",
     )  # fmt: skip
     await command.until_said("waiting for it")
-    start_server()
+    start_late()
     await command.until_said("keeping up")
     assert await command.ended(signal.SIGTERM) == 0
     assert command.err.count("waiting for it") == command.err.count("is there") == 1
@@ -145,10 +142,8 @@ async def test_the_wait_has_an_end(bare_chasqui, words):
 @pytest.mark.parametrize(
     "words", [("worker", "tasks:send", "--queue", "q"), ("upkeep", "q")], ids=lambda w: w[0]
 )
-async def test_wrong_credentials_are_not_waited_for(
-    bare_chasqui, start_server, port, words, secret
-):
-    start_server()
+async def test_wrong_credentials_are_not_waited_for(bare_chasqui, start_late, port, words, secret):
+    start_late()
     url = f"redis://{secret}127.0.0.1:{port}"
     said = await bare_chasqui(*words, "--wait-for-server", "forever", CHASQUI_REDIS_URL=url)
     assert said.code == 1
@@ -156,10 +151,8 @@ async def test_wrong_credentials_are_not_waited_for(
     assert "wrong@" not in said.err
 
 
-async def test_a_server_that_asks_for_a_password_is_not_waited_for(
-    bare_chasqui, start_server, port
-):
-    url = start_server()
+async def test_a_server_that_asks_for_a_password_is_not_waited_for(bare_chasqui, start_late, port):
+    url = start_late()
     async with Queue("q", redis_url=url):
         pass
     await lock(url)
@@ -178,7 +171,7 @@ async def lock(url: str) -> None:
 
 
 async def test_a_key_of_the_wrong_type_is_refused_after_the_wait(
-    running, start_server, port, queue_name
+    running, start_late, port, queue_name
 ):
     command = running(
         "worker", "tasks:send", "--queue", queue_name, "--wait-for-server", "forever",
@@ -187,7 +180,7 @@ async def test_a_key_of_the_wrong_type_is_refused_after_the_wait(
     await command.until_said("waiting for it")
     stopped = signal.SIGSTOP, signal.SIGCONT
     command.process.send_signal(stopped[0])
-    raw = await Raw.open(start_server(), queue_name)
+    raw = await Raw.open(start_late(), queue_name)
     await raw("SET", f"{{chasqui:{queue_name}}}:stream", "x")
     command.process.send_signal(stopped[1])
     assert await command.ended() == 1
@@ -201,7 +194,7 @@ async def test_a_value_that_is_no_wait_is_refused(bare_chasqui):
     assert "write 30s, 10m or forever" in said.err
 
 
-async def test_a_worker_of_a_program_waits_too(start_server, port, queue_name):
+async def test_a_worker_of_a_program_waits_too(start_late, port, queue_name):
     done = asyncio.Event()
 
     async def send(job) -> None:
@@ -211,7 +204,7 @@ async def test_a_worker_of_a_program_waits_too(start_server, port, queue_name):
     working = asyncio.create_task(worker.run(wait_for_server_ms=math.inf))
     await asyncio.sleep(0.3)
     assert not worker.health().is_ok
-    async with Queue(queue_name, redis_url=start_server()) as queue:
+    async with Queue(queue_name, redis_url=start_late()) as queue:
         await queue.add("send", 1)
     async with asyncio.timeout(20):
         await done.wait()
@@ -219,11 +212,11 @@ async def test_a_worker_of_a_program_waits_too(start_server, port, queue_name):
         await working
 
 
-async def test_a_program_may_wait_by_itself(start_server, port, queue_name):
+async def test_a_program_may_wait_by_itself(start_late, port, queue_name):
     url = f"redis://me:canary@127.0.0.1:{port}"
     with pytest.raises(ServerUnreachable, match=r"me:\*\*\*@"):
         await Upkeep(queue_name, redis_url=url).wait_for_server(100)
-    start_server()
+    start_late()
     assert await Upkeep(queue_name, redis_url=url).wait_for_server()
     with pytest.raises(ServerRefused):
         await Worker(queue_name, print, redis_url=url.replace("canary", "x")).wait_for_server()

@@ -93,21 +93,19 @@ def test_an_interval_of_nothing_is_wrong_usage():
     assert main(["watch", "q", "--interval-ms", "0"]) == 2
 
 
-async def test_a_server_that_goes_away_is_told_and_waited_for(kind, running):
-    with kind.session(port=0) as server:
-        added = running("add", "q", "a", "--redis-url", server.url)
-        assert await added.ended() == 0
-        watching = running(
-            "watch", "q", "--interval-ms", "100", "--json", "--redis-url", server.url
-        )
-        await watching.until_said("steady")
+@pytest.mark.own_server(port=0)
+async def test_a_server_that_goes_away_is_told_and_waited_for(server, running):
+    added = running("add", "q", "a")
+    assert await added.ended() == 0
+    watching = running("watch", "q", "--interval-ms", "100", "--json")
+    await watching.until_said("steady")
 
-        server.kill()
-        server.start()
+    server.kill()
+    server.start()
 
-        count = watching.out.count("\n")
-        await watching.until(lambda: watching.out.count("\n") > count + 1, "another look")
-        assert await watching.ended(signal.SIGINT) == 130
+    count = watching.out.count("\n")
+    await watching.until(lambda: watching.out.count("\n") > count + 1, "another look")
+    assert await watching.ended(signal.SIGINT) == 130
 
 
 @pytest.mark.parametrize(

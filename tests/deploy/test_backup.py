@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq import Queue, RepeatPattern, UnrecoverableError, Worker
-from chasquimq.server.launch import SessionServer, bundled_binary
+from chasquimq.server.launch import bundled_binary
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.net.blocking import BlockingConnection
 from deploy.kit import ROOT
@@ -28,10 +28,14 @@ LEASE_MS = 1_000
 
 
 @pytest.fixture
-def server(kind, tmp_path):
-    folder = tmp_path / "node"
-    with SessionServer(binary=kind.binary, directory=folder, aof="everysec") as running:
-        yield running
+def server_in(start_server, tmp_path):
+    """Start a server on the data in this folder."""
+    return lambda name: start_server(directory=tmp_path / name, aof="everysec")
+
+
+@pytest.fixture
+def server(server_in):
+    return server_in("node")
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ async def fill(queue: Queue, url: str) -> RunningWorker:
 
 
 async def test_a_restored_server_has_everything_that_was_backed_up(
-    server, script, kind, queue_name, tmp_path
+    server, server_in, script, queue_name, tmp_path
 ):
     async with Queue(queue_name, redis_url=server.url) as queue:
         running = await fill(queue, server.url)
@@ -99,8 +103,7 @@ async def test_a_restored_server_has_everything_that_was_backed_up(
     restored = script("restore.sh", tmp_path / "backup.rdb", tmp_path / "new")
 
     assert restored.returncode == 0, restored.stderr
-    with SessionServer(binary=kind.binary, directory=tmp_path / "new", aof="everysec") as again:
-        await everything_is_there(again.url, queue_name)
+    await everything_is_there(server_in("new").url, queue_name)
 
 
 async def everything_is_there(url: str, queue_name: str) -> None:
@@ -132,19 +135,17 @@ async def everything_is_there(url: str, queue_name: str) -> None:
         await running.stop()
 
 
-def test_a_dump_beside_no_append_only_file_is_not_read(server, script, kind, tmp_path):
+def test_a_dump_beside_no_append_only_file_is_not_read(server, server_in, script, tmp_path):
     """Why restore.sh makes one."""
     set_key(server.url)
     script("backup.sh", tmp_path / "node", tmp_path / "backup.rdb", url=server.url)
     (tmp_path / "naive").mkdir()
     (tmp_path / "naive/dump.rdb").write_bytes((tmp_path / "backup.rdb").read_bytes())
 
-    with SessionServer(binary=kind.binary, directory=tmp_path / "naive", aof="everysec") as naive:
-        assert keys_of(naive.url) == 0
+    assert keys_of(server_in("naive").url) == 0
 
     assert script("restore.sh", tmp_path / "backup.rdb", tmp_path / "new").returncode == 0
-    with SessionServer(binary=kind.binary, directory=tmp_path / "new", aof="everysec") as good:
-        assert keys_of(good.url) == 1
+    assert keys_of(server_in("new").url) == 1
 
 
 def test_a_folder_that_has_data_is_left_alone(server, script, tmp_path):

@@ -22,6 +22,7 @@ PAGE = (ROOT / "docs/how-to/rotate-a-password.md").read_text()
 STEPS = re.findall(r"^    valkey-cli (ACL SETUSER .+|CLIENT KILL .+|ACL LOG)$", PAGE, re.MULTILINE)
 CLI = f"{sys.executable} {ROOT / 'tests/support/valkey_cli.py'}"
 OLD, NEW = "old-secret-7c1d", "new-secret-02fe"
+pytestmark = pytest.mark.own_server(port=0)
 
 
 class Vault:
@@ -35,17 +36,9 @@ class Vault:
 
 
 @pytest.fixture
-def server(kind):
-    with kind.session(port=0) as running:
-        yield running
-
-
-@pytest.fixture
-async def raw(server, queue_name):
-    raw = await Raw.open(server.url, queue_name)
+async def raw(raw):
     await raw("ACL", "SETUSER", "worker", "on", f">{OLD}", "~{chasqui:*", "+@all")
-    yield raw
-    await raw.close()
+    return raw
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from support.servers import ServerKind, server_kinds
-
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 RUN_S_MAX = 40
@@ -178,10 +176,9 @@ def test_an_example_prints_what_its_page_says(name):
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("kind", server_kinds(), ids=lambda kind: kind.label)
-def test_an_example_uses_the_server_that_the_environment_names(kind: ServerKind):
-    with kind.session(port=0) as session:
-        done = run("quickstart.py", CHASQUI_REDIS_URL=session.url, PATH="", CHASQUI_SERVER_BIN="")
+@pytest.mark.own_server(port=0)
+def test_an_example_uses_the_server_that_the_environment_names(url):
+    done = run("quickstart.py", CHASQUI_REDIS_URL=url, PATH="", CHASQUI_SERVER_BIN="")
 
     assert done.stdout.splitlines() == PRINTED["quickstart.py"]
 

@@ -22,13 +22,7 @@ BLOCK = re.compile(r"(?:^(?: {4}.*)?\n)+", re.MULTILINE)
 ANSWER_S = 2.5
 # Calls came all the time, so that no dial was left for those who come between two.
 BACK_S = 6.5
-
-
-@pytest.fixture
-def own_server(kind):
-    server = kind.session(aof="always").start()
-    yield server
-    server.stop()
+pytestmark = pytest.mark.own_server(aof="always")
 
 
 def application(framework: str, url: str) -> dict:
@@ -62,16 +56,14 @@ async def flask(url: str):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("framework", [fastapi, flask], ids=["fastapi", "flask"])
-async def test_an_application_answers_503_while_the_server_is_away(
-    framework, own_server, monkeypatch
-):
+async def test_an_application_answers_503_while_the_server_is_away(framework, server, monkeypatch):
     is_fastapi = framework is fastapi
     stand_in(monkeypatch, "fastapi" if is_fastapi else "flask")
-    monkeypatch.setenv("CHASQUI_REDIS_URL", own_server.url)
-    async with framework(own_server.url) as ask:
+    monkeypatch.setenv("CHASQUI_REDIS_URL", server.url)
+    async with framework(server.url) as ask:
         code, _, body = await ask("POST", "/sign-up", "email=ada")
         assert (code, len(body) >= 26) == (202, True)
-        own_server.kill()
+        server.kill()
 
         question = ("GET", "/jobs/nobody" if is_fastapi else "/backlog")
         outcomes = []
@@ -84,7 +76,7 @@ async def test_an_application_answers_503_while_the_server_is_away(
         # The first may have left before anybody knew that the server was gone.
         assert outcomes[-1] == "not_done"
 
-        await asyncio.to_thread(own_server.start)
+        await asyncio.to_thread(server.start)
 
         async def is_back() -> bool:
             return (await ask("POST", "/sign-up", "email=cid"))[0] == 202
@@ -93,18 +85,18 @@ async def test_an_application_answers_503_while_the_server_is_away(
 
 
 @pytest.mark.timeout(60)
-async def test_a_route_that_waits_has_an_answer_for_each_end_of_its_job(own_server, monkeypatch):
+async def test_a_route_that_waits_has_an_answer_for_each_end_of_its_job(server, monkeypatch):
     stand_in(monkeypatch, "fastapi")
-    monkeypatch.setenv("CHASQUI_REDIS_URL", own_server.url)
+    monkeypatch.setenv("CHASQUI_REDIS_URL", server.url)
 
     def greet(job: Job) -> str:
         if job.data["name"] == "nemo":
             raise UnrecoverableError("no such guest")
         return f"hello, {job.data['name']}"
 
-    async with fastapi(own_server.url) as ask:
+    async with fastapi(server.url) as ask:
         late = await ask("POST", "/greetings", "name=eve")
-        worker = Worker("mails", greet, redis_url=own_server.url, store_results=True)
+        worker = Worker("mails", greet, redis_url=server.url, store_results=True)
         running = asyncio.create_task(worker.run())
         done = await ask("POST", "/greetings", "name=ada")
         dead = await ask("POST", "/greetings", "name=nemo")

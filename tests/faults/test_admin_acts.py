@@ -15,14 +15,8 @@ NAP_S = 3.0
 OPTIONS = {"concurrency": 4, "claim_min_idle_ms": 1_000}
 FATES = ["completes"] * 8 + ["fails once", "gives up"]
 BACKOFF = {"kind": "fixed", "delay_ms": 30, "jitter_ms": 0}
-
-
-@pytest.fixture
-def own_server(kind):
-    """A server that may be told to sleep."""
-    server = kind.session(args=["--enable-debug-command", "yes"]).start()
-    yield server
-    server.stop()
+# A server that may be told to sleep.
+pytestmark = pytest.mark.own_server(args=["--enable-debug-command", "yes"])
 
 
 async def flush_scripts(raw, trial):
@@ -46,21 +40,21 @@ async def nap(raw, trial):
 
 
 @pytest.mark.timeout(900 if IS_BIG else 180)
-async def test_administration_costs_no_job(own_raw, own_trial, own_fleet, kind):
-    own_trial.seed, dice = SEED, random.Random(SEED)
-    for process in [own_fleet.launch("fated", **OPTIONS) for _ in range(2)]:
+async def test_administration_costs_no_job(raw, trial, fleet, kind):
+    trial.seed, dice = SEED, random.Random(SEED)
+    for process in [fleet.launch("fated", **OPTIONS) for _ in range(2)]:
         await process.until_ready()
-    adding = asyncio.create_task(add_all_the_time(own_trial, dice))
+    adding = asyncio.create_task(add_all_the_time(trial, dice))
 
     acts = dice.choices([flush_scripts, forget_statistics, kill_clients], [4, 1, 2], k=ACTS)
     for act in [*acts[: ACTS // 2], nap, *acts[ACTS // 2 :]]:
-        await act(own_raw, own_trial)
+        await act(raw, trial)
         await asyncio.sleep(dice.uniform(0.0, 0.1))
     adding.cancel()
-    await own_trial.drain(within_s=40)
-    await own_fleet.stop_all()
+    await trial.drain(within_s=40)
+    await fleet.stop_all()
 
-    verdict = await own_trial.verdict(more_faults=own_fleet.faults)
+    verdict = await trial.verdict(more_faults=fleet.faults)
     print(f"{kind.label}: {ACTS} acts and a nap; {verdict.line}")
     verdict.demand()
     assert verdict.figures["jobs"] > ACTS

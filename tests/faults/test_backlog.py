@@ -12,24 +12,18 @@ MIB = 1024 * 1024
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
 JOBS = 1_000_000 if IS_BIG else 100_000
 PAYLOAD = "x" * 1024
-
-
-@pytest.fixture
-def own_server(kind):
-    """Nothing is read back from disk here, so nothing is written to it."""
-    server = kind.session().start()
-    yield server
-    server.stop()
+# Nothing is read back from disk here, so nothing is written to it.
+pytestmark = pytest.mark.own_server
 
 
 @pytest.mark.timeout(900 if IS_BIG else 120)
-async def test_a_worker_keeps_its_size_under_a_backlog(own_queue, own_fleet, kind):
-    before = await size_of_an_idle_worker(own_fleet)
-    await add(own_queue, JOBS, PAYLOAD, at_once=10_000)
-    backlog = (await own_queue.counts()).ready
+async def test_a_worker_keeps_its_size_under_a_backlog(queue, fleet, kind):
+    before = await size_of_an_idle_worker(fleet)
+    await add(queue, JOBS, PAYLOAD, at_once=10_000)
+    backlog = (await queue.counts()).ready
 
-    worker = await own_fleet.start("noop")
-    seen = await sizes_until_empty(worker, own_queue)
+    worker = await fleet.start("noop")
+    seen = await sizes_until_empty(worker, queue)
 
     grown = max(seen) - before
     print(f"{kind.label}: {backlog} jobs of 1 KiB: RSS {before / MIB:.1f} + {grown / MIB:.1f} MiB")
@@ -38,14 +32,14 @@ async def test_a_worker_keeps_its_size_under_a_backlog(own_queue, own_fleet, kin
 
 
 @pytest.mark.parametrize("fate", ["run", "buried"])
-async def test_a_worker_keeps_its_size_among_large_entries(own_queue, own_fleet, kind, fate):
+async def test_a_worker_keeps_its_size_among_large_entries(queue, fleet, kind, fate):
     """200 MiB wait; what is too large for this worker is buried, a little at a time."""
     options = {"max_payload_bytes": 1024 if fate == "buried" else MIB, "concurrency": 10}
-    before = await size_of_an_idle_worker(own_fleet)
-    await add(own_queue, 200, "x" * (MIB - 4096), at_once=10)
+    before = await size_of_an_idle_worker(fleet)
+    await add(queue, 200, "x" * (MIB - 4096), at_once=10)
 
-    worker = await own_fleet.start("noop", **options)
-    seen = await sizes_until_empty(worker, own_queue)
+    worker = await fleet.start("noop", **options)
+    seen = await sizes_until_empty(worker, queue)
 
     grown = max(seen) - before
     print(

@@ -13,20 +13,13 @@ import pytest
 from chasquimq import Queue, RepeatPattern
 from chasquimq.errors import ConnectionLost, LimitExceeded
 from support.faultproxy import FaultProxy
-from support.raw import Raw
 
 MIB = 1024 * 1024
 DATA = b"x" * 1_000_000
 BOUND = 4 * MIB
 COUNT = 40
-
-
-@pytest.fixture
-def server(kind):
-    """A server of this test alone, to be frozen."""
-    server = kind.session().start()
-    yield server
-    server.stop()
+# A server of this test alone, to be frozen.
+pytestmark = pytest.mark.own_server
 
 
 @pytest.fixture
@@ -38,13 +31,6 @@ async def bounded(server, queue_name):
     ) as queue:  # fmt: skip
         await queue.add("warm", 0)
         yield queue
-
-
-@pytest.fixture
-async def raw(server, queue_name):
-    raw = await Raw.open(server.url, queue_name)
-    yield raw
-    await raw.close()
 
 
 @contextmanager

@@ -17,13 +17,8 @@ from support.waiting import eventually, patience
 OUTAGE_S = 3.0
 CATCH_UP_S = 2.0
 JOBS = 20
-
-
-@pytest.fixture
-def url(kind):
-    """A server that only this test may starve."""
-    with kind.session() as session:
-        yield session.url
+# A server that only this test may starve.
+pytestmark = pytest.mark.own_server
 
 
 @pytest.fixture

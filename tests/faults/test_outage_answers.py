@@ -26,6 +26,7 @@ OUTAGE_S, DIALS_MAX = (60.0, 15) if IS_BIG else (12.0, 8)
 MARGIN_S = 0.1
 COMMAND_MS = 300
 ANSWER_S = 0.5
+pytestmark = pytest.mark.own_server(aof="always")
 
 
 async def ended(call) -> tuple[float, object]:
@@ -72,11 +73,11 @@ WAYS = ["killed", "stopped", "blackholed"]
 
 
 @pytest.fixture
-async def away(own_server, request):
+async def away(server, request):
     """The way a server goes, which a test names."""
-    async with FaultProxy(own_server.url) as proxy:
-        trouble = Trouble(own_server, proxy, request.param)
-        trouble.url = proxy.url if request.param == "blackholed" else own_server.url
+    async with FaultProxy(server.url) as proxy:
+        trouble = Trouble(server, proxy, request.param)
+        trouble.url = proxy.url if request.param == "blackholed" else server.url
         yield trouble
         if request.param == "stopped":
             await trouble.end()
@@ -87,9 +88,9 @@ async def left_in_queue(raw: Raw) -> set[bytes]:
     return {fields[fields.index(b"d") + 1] for _, fields in entries}
 
 
-async def demand_the_truth(own_server, queue_name, answers) -> None:
+async def demand_the_truth(server, queue_name, answers) -> None:
     """Nothing that was acknowledged is lost; nothing that was said not to be done is there."""
-    raw = await Raw.open(own_server.url, queue_name)
+    raw = await Raw.open(server.url, queue_name)
     there = b"".join(await left_in_queue(raw))
     await raw.close()
     added = [one.id for one in answers if not isinstance(one, StoreError)]
@@ -101,7 +102,7 @@ async def demand_the_truth(own_server, queue_name, answers) -> None:
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("away", WAYS, indirect=True)
 @pytest.mark.parametrize(("options", "limit_s"), [({}, 5.5), ({"add_timeout_ms": 500}, 0.6)])
-async def test_fifty_adds_answer_within_their_time(away, own_server, queue_name, options, limit_s):
+async def test_fifty_adds_answer_within_their_time(away, server, queue_name, options, limit_s):
     async with Queue(queue_name, redis_url=away.url, **options) as queue:
         before = [await queue.add("n", at) for at in range(10)]
         away.begin()
@@ -114,7 +115,7 @@ async def test_fifty_adds_answer_within_their_time(away, own_server, queue_name,
         if away._way != "killed":
             # What was written before the server woke is there by now, or never.
             await queue.add("last", 0, add_timeout_ms=30_000)
-    await demand_the_truth(own_server, queue_name, [*before, *answers])
+    await demand_the_truth(server, queue_name, [*before, *answers])
 
 
 QUESTIONS = {
@@ -178,13 +179,13 @@ async def test_the_blocking_queue_answers_within_the_same_times(away, queue_name
 
 
 @pytest.mark.timeout(60)
-async def test_the_first_add_after_an_outage_works_at_once(own_server, queue_name):
-    async with Queue(queue_name, redis_url=own_server.url) as queue:
+async def test_the_first_add_after_an_outage_works_at_once(server, queue_name):
+    async with Queue(queue_name, redis_url=server.url) as queue:
         await queue.add("warm", 0)
-        own_server.kill()
+        server.kill()
         took_s, error = await ended(queue.add("n", 1))
         assert (type(error), took_s > 4.9) == (ConnectionLost, True)
-        await asyncio.to_thread(own_server.start)
+        await asyncio.to_thread(server.start)
 
         took_s, job = await ended(queue.add("n", 2))
 
@@ -244,18 +245,18 @@ async def test_a_dial_that_hangs_is_given_up_in_time(queue_name, monkeypatch, ho
             ended_look_up.set()
 
 
-async def test_thousands_of_late_adds_give_back_all_that_they_took(own_server, queue_name):
+async def test_thousands_of_late_adds_give_back_all_that_they_took(server, queue_name):
     """Each waits for the same answer before it gives its share back."""
-    async with Queue(queue_name, redis_url=own_server.url) as queue:
+    async with Queue(queue_name, redis_url=server.url) as queue:
         await queue.add("n", None)
-        os.kill(own_server.pid, signal.SIGSTOP)
+        os.kill(server.pid, signal.SIGSTOP)
         try:
             adds = [
                 queue.add("n", None, job_id=f"late-{at}", add_timeout_ms=300) for at in range(3_000)
             ]
             _, answers = await all_ended(adds)
         finally:
-            os.kill(own_server.pid, signal.SIGCONT)
+            os.kill(server.pid, signal.SIGCONT)
         assert all(isinstance(one, ConnectionLost) for one in answers)
 
         await queue.add("n", None, add_timeout_ms=30_000)

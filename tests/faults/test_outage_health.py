@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import asyncio
 
-from chasquimq import Queue, Worker
-from support.raw import Raw
+import pytest
+
 from support.waiting import eventually
-from support.workers import RunningWorker
+
+pytestmark = pytest.mark.own_server
 
 
-async def test_a_worker_whose_server_is_gone_does_not_call_itself_consuming(kind, queue_name):
-    async def handler(job):
-        pass
-
-    with kind.session() as server:
-        running = RunningWorker(Worker(queue_name, handler, redis_url=server.url))
-        await running.until_consuming()
-        server.kill()
-
-        await eventually(lambda: not running.worker.health().is_consuming)
-        server.restart()
-        await eventually(lambda: running.worker.health().is_consuming)
-        await running.stop()
+async def noop(job):
+    return
 
 
-async def test_a_worker_that_reconnects_without_memory_goes_on_acking(kind, queue_name):
+async def test_a_worker_whose_server_is_gone_does_not_call_itself_consuming(server, running_worker):
+    running = await running_worker(noop)
+    server.kill()
+
+    await eventually(lambda: not running.worker.health().is_consuming)
+    server.restart()
+    await eventually(lambda: running.worker.health().is_consuming)
+
+
+async def test_a_worker_that_reconnects_without_memory_goes_on_acking(queue, raw, running_worker):
     gate = asyncio.Event()
     seen = []
 
@@ -33,45 +32,31 @@ async def test_a_worker_that_reconnects_without_memory_goes_on_acking(kind, queu
         seen.append(job.id)
         await gate.wait()
 
-    with kind.session() as server:
-        running = RunningWorker(Worker(queue_name, handler, redis_url=server.url, events="off"))
-        await running.until_consuming()
-        async with Queue(queue_name, redis_url=server.url) as queue:
-            await queue.add("held", 1)
-            await eventually(lambda: seen)
-            raw = await Raw.open(server.url, queue_name)
-            await raw("CONFIG", "SET", "maxmemory", "1")
-            await raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            gate.set()
+    await running_worker(handler, events="off")
+    await queue.add("held", 1)
+    await eventually(lambda: seen)
+    await raw("CONFIG", "SET", "maxmemory", "1")
+    await raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    gate.set()
 
-            async def is_acked():
-                return await raw("XLEN", raw.keys.stream) == 0
+    async def is_acked():
+        return await raw("XLEN", raw.keys.stream) == 0
 
-            await eventually(is_acked)
-            await raw("CONFIG", "SET", "maxmemory", "0")
-            await raw.close()
-        await running.stop()
+    await eventually(is_acked)
+    await raw("CONFIG", "SET", "maxmemory", "0")
 
 
-async def test_broken_entries_are_not_read_faster_than_they_are_buried(kind, queue_name):
-    async def handler(job):
-        pass
+async def test_broken_entries_are_not_read_faster_than_they_are_buried(raw, running_worker):
+    await raw("SET", raw.keys.dlq, "of the wrong type")
+    for _ in range(100):
+        await asyncio.gather(*(raw("XADD", raw.keys.stream, "*", "x", "1") for _ in range(50)))
+    running = await running_worker(noop)
+    await eventually(lambda: running.worker.health().unconfirmed >= 2_000)
 
-    with kind.session() as server:
-        raw = await Raw.open(server.url, queue_name)
-        await raw("SET", raw.keys.dlq, "of the wrong type")
-        for _ in range(100):
-            await asyncio.gather(*(raw("XADD", raw.keys.stream, "*", "x", "1") for _ in range(50)))
-        running = RunningWorker(Worker(queue_name, handler, redis_url=server.url))
-        await running.until_consuming()
-        await eventually(lambda: running.worker.health().unconfirmed >= 2_000)
+    assert running.worker.health().unconfirmed < 3_000
+    await raw("DEL", raw.keys.dlq)
 
-        assert running.worker.health().unconfirmed < 3_000
-        await raw("DEL", raw.keys.dlq)
+    async def is_buried():
+        return await raw("XLEN", raw.keys.dlq) == 5_000
 
-        async def is_buried():
-            return await raw("XLEN", raw.keys.dlq) == 5_000
-
-        await eventually(is_buried, within_s=20)
-        await raw.close()
-        await running.stop()
+    await eventually(is_buried, within_s=20)

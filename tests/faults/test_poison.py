@@ -28,13 +28,8 @@ REFUSED = [
     if (entry["made_by"] or "").startswith("raw XADD")
 ]
 LIMITS = {"max_attempts": 2, "max_payload_bytes": 500}
-
-
-@pytest.fixture
-def url(kind):
-    """A server whose commands are counted for this test alone."""
-    with kind.session() as session:
-        yield session.url
+# A server whose commands are counted for this test alone.
+pytestmark = pytest.mark.own_server
 
 
 def fields_of(entry):

@@ -12,26 +12,13 @@ import pytest
 
 from chasquimq.engine.supervisor import Supervisor
 from chasquimq.errors import StoreError
-from support.processes import WorkerFleet
 from support.waiting import eventually, patience
 
 LOCK_TTL_S, POLL_S, GRACE_S = 5.0, 0.1, 1.0
 DOWN_S = 5.0
 JOBS = 100
-
-
-@pytest.fixture
-def url(kind):
-    """A server that only this test may flush."""
-    with kind.session() as session:
-        yield session.url
-
-
-@pytest.fixture
-def fleet(url, queue_name, tmp_path):
-    fleet = WorkerFleet(url, queue_name, tmp_path)
-    yield fleet
-    fleet.close()
+# A server that only this test may flush.
+pytestmark = pytest.mark.own_server
 
 
 async def leader_pid(raw):

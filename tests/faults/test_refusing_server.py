@@ -19,22 +19,6 @@ CAP = 20
 RESUME_S = 2.0
 
 
-@pytest.fixture
-def own_server(kind):
-    """A server that can be made to fail at writing its data."""
-    server = kind.session(args=["--save", "3600", "1000000", "--dbfilename", "dump.rdb"]).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def own_worker(own_server, queue_name):
-    workers = Workers(queue_name, own_server.url)
-    yield workers.start
-    for running in workers.started:
-        await running.stop()
-
-
 class BrokenDisk:
     """Where the server wants to write its file there is a folder."""
 
@@ -61,8 +45,9 @@ class BrokenDisk:
         await eventually(is_seen, what=f"a save that is {outcome}")
 
 
+@pytest.mark.own_server(args=["--save", "3600", "1000000", "--dbfilename", "dump.rdb"])
 async def test_a_disk_that_is_full_is_told_and_everything_goes_on_when_it_is_not(
-    own_server, own_raw, own_trial, own_worker, kind
+    server, raw, trial, running_worker, kind
 ):
     gate = asyncio.Event()
 
@@ -70,28 +55,28 @@ async def test_a_disk_that_is_full_is_told_and_everything_goes_on_when_it_is_not
         await gate.wait()
         await fault_worker.fated.__wrapped__(job)
 
-    running = await own_worker(own_trial.watched(handler), concurrency=JOBS)
+    running = await running_worker(trial.watched(handler), concurrency=JOBS)
     backoff = {"kind": "fixed", "delay_ms": 20, "jitter_ms": 0}
     fates = ["completes", "fails once", "gives up", "completes"] * (JOBS // 4)
-    await own_trial.add_bulk([{"name": "n", "data": f, "backoff": backoff} for f in fates])
-    await own_trial.add_bulk([{"name": "n", "data": "completes", "delay_ms": 200}] * JOBS)
+    await trial.add_bulk([{"name": "n", "data": f, "backoff": backoff} for f in fates])
+    await trial.add_bulk([{"name": "n", "data": "completes", "delay_ms": 200}] * JOBS)
     await eventually(lambda: running.worker.health().running == JOBS)
 
-    disk = BrokenDisk(own_server, own_raw)
+    disk = BrokenDisk(server, raw)
     await disk.fail()
     gate.set()
     with pytest.raises(ServerRefused, match="MISCONF"):
-        await own_trial.add("n", "completes")
+        await trial.add("n", "completes")
     await asyncio.sleep(0.5)
     assert running.worker.health().completed == 0
     await disk.heal()
     loop = asyncio.get_running_loop()
     healed_s = loop.time()
-    await own_trial.drain(within_s=20)
+    await trial.drain(within_s=20)
     drained_s = loop.time() - healed_s
     await eventually(lambda: running.worker.health().unconfirmed == 0)
 
-    verdict = await own_trial.verdict()
+    verdict = await trial.verdict()
     print(f"{kind.label}: done {drained_s:.2f} s after the disk was well; {verdict.line}")
     verdict.demand()
     assert verdict.figures["jobs"] == 2 * JOBS

@@ -13,7 +13,6 @@ from chasquimq import Queue
 from chasquimq.errors import StoreError
 from support.checker import Fault
 from support.journal import START, Line, as_line
-from support.trial import Trial
 from support.waiting import eventually, patience
 
 IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
@@ -29,18 +28,14 @@ FORGETS_S = {"always": 0.0, "everysec": 2.0}
 
 
 @pytest.fixture
-def own_server(kind, aof):
-    server = kind.session(aof=aof).start()
-    yield server
-    server.stop()
+def server(start_server, aof):
+    return start_server(aof=aof)
 
 
 @pytest.fixture
-async def own_trial(own_server, queue_name, tmp_path, durability):
-    async with Queue(queue_name, redis_url=own_server.url, durability=durability) as queue:
-        trial = Trial(queue, own_server.url, tmp_path)
-        yield trial
-        trial.close()
+async def queue(url, queue_name, durability):
+    async with Queue(queue_name, redis_url=url, durability=durability) as queue:
+        yield queue
 
 
 @pytest.mark.timeout(3_600 if IS_BIG else 180)
@@ -54,28 +49,28 @@ async def own_trial(own_server, queue_name, tmp_path, durability):
     ids=["always", "everysec with fsync", "everysec"],
 )
 async def test_a_killed_server_keeps_what_its_class_of_durability_promises(
-    own_server, own_trial, own_fleet, tmp_path, kind, aof, durability, may_lose
+    server, trial, fleet, tmp_path, kind, aof, durability, may_lose
 ):
-    await own_fleet.start("brief", concurrency=4, claim_min_idle_ms=LEASE_MS)
+    await fleet.start("brief", concurrency=4, claim_min_idle_ms=LEASE_MS)
     is_over = asyncio.Event()
-    adding = asyncio.create_task(add_until(is_over, own_trial))
+    adding = asyncio.create_task(add_until(is_over, trial))
     back_s, starts = [], Starts(tmp_path)
 
     for _ in range(RESTARTS):
-        known = len(own_trial.acknowledged)
-        await eventually(lambda known=known: len(own_trial.acknowledged) > known + 20, within_s=20)
+        known = len(trial.acknowledged)
+        await eventually(lambda known=known: len(trial.acknowledged) > known + 20, within_s=20)
         died_s = time.monotonic()
-        await asyncio.to_thread(own_server.restart)
+        await asyncio.to_thread(server.restart)
         up_s = time.monotonic()
-        own_trial.faults.append(Fault("restart", died_s - FORGETS_S[aof], up_s))
+        trial.faults.append(Fault("restart", died_s - FORGETS_S[aof], up_s))
         started = await eventually(lambda up_s=up_s: starts.first_after(up_s), within_s=15)
         back_s.append(started.t_s - up_s)
     is_over.set()
     await asyncio.wait_for(adding, 60)
-    await own_trial.drain(within_s=40)
-    await own_fleet.stop_all()
+    await trial.drain(within_s=40)
+    await fleet.stop_all()
 
-    verdict = await own_trial.verdict(more_faults=own_fleet.faults)
+    verdict = await trial.verdict(more_faults=fleet.faults)
     lost = len(verdict.broken.get("lost", ()))
     print(
         f"{kind.label}, {aof}, {durability}: {lost} lost in {RESTARTS} restarts, "

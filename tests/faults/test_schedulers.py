@@ -24,7 +24,6 @@ from chasquimq.store.net.script import script
 from chasquimq.store.repeatables import FiringStore
 from support.clock_skew import DAY_S, skewed_environment
 from support.faultproxy import LosesOneReply
-from support.raw import Raw
 from support.waiting import eventually, patience
 
 PROGRAM = Path(__file__).with_name("scheduler_program.py")
@@ -207,29 +206,9 @@ async def has_fired(raw, count) -> bool:
 
 
 @pytest.fixture
-def own_url(kind):
-    """A server that only this test may hurt."""
-    with kind.session() as session:
-        yield session.url
-
-
-@pytest.fixture
-async def own_raw(own_url, queue_name):
-    raw = await Raw.open(own_url, queue_name)
-    yield raw
-    await raw.close()
-
-
-@pytest.fixture
-async def own_queue(own_url, queue_name):
-    async with Queue(queue_name, redis_url=own_url) as queue:
-        yield queue
-
-
-@pytest.fixture
-async def supervised(own_url, queue_name):
+async def supervised(url, queue_name):
     """A scheduler that is started again whatever ends it."""
-    link = ReconnectingConnection(ConnectionSettings(url=own_url))
+    link = ReconnectingConnection(ConnectionSettings(url=url))
     scheduler = RepeatableScheduler(
         FiringStore(queue_name, link), UpkeepSettings(scheduler_tick_ms=100)
     )
@@ -264,6 +243,7 @@ async def repeat_set_of_the_wrong_type(raw):
     return lambda: raw("RENAME", raw.keys.repeat + ":kept", raw.keys.repeat)
 
 
+@pytest.mark.own_server
 @pytest.mark.parametrize(
     "hurt",
     [
@@ -274,19 +254,19 @@ async def repeat_set_of_the_wrong_type(raw):
     ],
 )
 async def test_after_trouble_on_the_server_firing_goes_on_and_nothing_is_doubled(
-    own_queue, own_raw, supervised, hurt
+    queue, raw, supervised, hurt
 ):
-    first_ms = await plan(own_queue, 3, 100, missed_fires=CATCH_UP)
+    first_ms = await plan(queue, 3, 100, missed_fires=CATCH_UP)
     await eventually(lambda: supervised.fired_count > 3)
-    earlier = await fires(own_raw)
+    earlier = await fires(raw)
 
-    heal = await hurt(own_raw)
+    heal = await hurt(raw)
     await asyncio.sleep(1)
     await heal()
-    healed_ms = await server_ms(own_raw.connection)
-    await eventually(lambda: fires_after(own_raw, healed_ms), within_s=3)
+    healed_ms = await server_ms(raw.connection)
+    await eventually(lambda: fires_after(raw, healed_ms), within_s=3)
 
-    times = Counter((name, due_ms) for name, due_ms, _ in {*earlier, *await fires(own_raw)})
+    times = Counter((name, due_ms) for name, due_ms, _ in {*earlier, *await fires(raw)})
     assert set(times.values()) == {1}
     for key, first in first_ms.items():
         mine = sorted(due_ms for name, due_ms in times if name == key)
@@ -297,22 +277,24 @@ async def fires_after(raw, moment_ms):
     return [due_ms for _, due_ms, _ in await fires(raw) if due_ms > moment_ms]
 
 
-async def test_forgotten_scripts_are_sent_again(own_queue, own_raw, supervised):
-    await plan(own_queue, 3, 100)
+@pytest.mark.own_server
+async def test_forgotten_scripts_are_sent_again(queue, raw, supervised):
+    await plan(queue, 3, 100)
     await eventually(lambda: supervised.fired_count > 3)
 
-    await own_raw("SCRIPT", "FLUSH")
+    await raw("SCRIPT", "FLUSH")
     before = supervised.fired_count
 
     await eventually(lambda: supervised.fired_count > before + 6, within_s=3)
 
 
-async def test_after_everything_was_flushed_new_plans_fire(own_queue, own_raw, supervised):
-    await plan(own_queue, 3, 100)
+@pytest.mark.own_server
+async def test_after_everything_was_flushed_new_plans_fire(queue, raw, supervised):
+    await plan(queue, 3, 100)
     await eventually(lambda: supervised.fired_count > 3)
 
-    await own_raw("FLUSHALL")
-    await plan(own_queue, 2, 100)
+    await raw("FLUSHALL")
+    await plan(queue, 2, 100)
     before = supervised.fired_count
 
     await eventually(lambda: supervised.fired_count > before + 4, within_s=3)

@@ -15,19 +15,20 @@ from support.waiting import eventually, patience
 from support.workers import Workers
 
 LEASE_MS = 1000
+pytestmark = pytest.mark.own_server(aof="always")
 
 
 @pytest.fixture
-async def own_worker(own_server, queue_name):
-    """Start workers on the test's own server; all are stopped when the test ends."""
-    workers = Workers(queue_name, own_server.url)
+async def running_worker(url, queue_name):
+    """Start workers; what they still run when the test ends is cut short."""
+    workers = Workers(queue_name, url)
     yield workers.start
     for running in workers.started:
         await running.cut_short()
 
 
 async def test_an_outage_longer_than_the_lease_costs_no_finished_job_a_second_run(
-    own_server, own_trial, own_worker
+    server, trial, running_worker
 ):
     """What ended meanwhile is acknowledged first, before anything is claimed or started."""
     starts, gate = [], asyncio.Event()
@@ -36,24 +37,24 @@ async def test_an_outage_longer_than_the_lease_costs_no_finished_job_a_second_ru
         starts.append(job.data)
         await gate.wait()
 
-    watched = own_trial.watched(handler)
-    running = await own_worker(watched, concurrency=3, claim_min_idle_ms=LEASE_MS)
-    await own_trial.add_bulk([{"name": "n", "data": i} for i in range(3)])
+    watched = trial.watched(handler)
+    running = await running_worker(watched, concurrency=3, claim_min_idle_ms=LEASE_MS)
+    await trial.add_bulk([{"name": "n", "data": i} for i in range(3)])
     await eventually(lambda: len(starts) == 3)
-    own_server.kill()
+    server.kill()
     gate.set()
     await asyncio.sleep(1.3 * LEASE_MS / 1000)
     assert not running.worker.health().is_ok
-    await asyncio.to_thread(own_server.start)
+    await asyncio.to_thread(server.start)
 
-    await own_trial.drain(within_s=10)
-    (await own_trial.verdict()).demand()
+    await trial.drain(within_s=10)
+    (await trial.verdict()).demand()
     assert sorted(starts) == [0, 1, 2]
     await eventually(lambda: running.worker.health().is_ok)
 
 
 async def test_prefetched_jobs_survive_an_outage_and_keep_their_attempt(
-    own_server, own_trial, own_worker
+    server, trial, running_worker
 ):
     seen, gate = [], asyncio.Event()
 
@@ -62,25 +63,25 @@ async def test_prefetched_jobs_survive_an_outage_and_keep_their_attempt(
         await gate.wait()
 
     options = {"concurrency": 1, "read_count": 4, "claim_min_idle_ms": LEASE_MS}
-    await own_worker(own_trial.watched(handler), **options)
-    await own_trial.add_bulk([{"name": "n", "data": i} for i in range(4)])
+    await running_worker(trial.watched(handler), **options)
+    await trial.add_bulk([{"name": "n", "data": i} for i in range(4)])
     await eventually(lambda: len(seen) == 1)
     await asyncio.sleep(0.3)
-    own_server.kill()
+    server.kill()
     await asyncio.sleep(1.5 * LEASE_MS / 1000)
     gate.set()
-    await asyncio.to_thread(own_server.start)
+    await asyncio.to_thread(server.start)
     back_s = time.monotonic()
 
     await eventually(lambda: len(seen) == 4, within_s=8)
     assert time.monotonic() - back_s < 3 * patience()
     assert seen == [(i, 0) for i in range(4)]
-    await own_trial.drain()
-    (await own_trial.verdict()).demand()
+    await trial.drain()
+    (await trial.verdict()).demand()
 
 
 async def test_a_frozen_server_costs_the_leases_and_nothing_new_starts(
-    own_server, own_queue, own_worker
+    server, queue, running_worker
 ):
     seen, told, lost = [], [], asyncio.Event()
 
@@ -94,12 +95,12 @@ async def test_a_frozen_server_costs_the_leases_and_nothing_new_starts(
     def tell(job):
         told.append(job.data)
 
-    running = await own_worker(
+    running = await running_worker(
         handler, concurrency=1, read_count=3, claim_min_idle_ms=LEASE_MS, on_lease_lost=tell
     )
-    await own_queue.add_bulk([{"name": "n", "data": i} for i in range(3)])
+    await queue.add_bulk([{"name": "n", "data": i} for i in range(3)])
     await eventually(lambda: len(seen) == 1)
-    os.kill(own_server.pid, signal.SIGSTOP)
+    os.kill(server.pid, signal.SIGSTOP)
     frozen_s = time.monotonic()
     try:
         await asyncio.wait_for(lost.wait(), 5)
@@ -108,7 +109,7 @@ async def test_a_frozen_server_costs_the_leases_and_nothing_new_starts(
         assert seen == [0]
         assert not running.worker.health().has_trusted_leases
     finally:
-        os.kill(own_server.pid, signal.SIGCONT)
+        os.kill(server.pid, signal.SIGCONT)
 
     assert lost_s <= LEASE_MS / 1000 + 0.1 * patience()
     await eventually(lambda: seen == [0, 1, 2])
@@ -116,7 +117,7 @@ async def test_a_frozen_server_costs_the_leases_and_nothing_new_starts(
 
 
 async def test_a_server_out_of_memory_still_completes_retries_and_buries(
-    own_queue, own_raw, own_worker
+    queue, raw, running_worker
 ):
     gate = asyncio.Event()
 
@@ -125,15 +126,15 @@ async def test_a_server_out_of_memory_still_completes_retries_and_buries(
         if job.name != "ok":
             raise ValueError
 
-    running = await own_worker(
+    running = await running_worker(
         handler, max_attempts=2, retry=RetrySettings(initial_backoff_ms=60_000)
     )
     for name, attempts in (("ok", 2), ("retry", 2), ("bury", 1)):
         jobs = [{"name": name, "data": i, "attempts": attempts} for i in range(10)]
-        await own_queue.add_bulk(jobs)
+        await queue.add_bulk(jobs)
     await eventually(lambda: running.worker.health().running == 30)
-    await own_raw("CONFIG", "SET", "maxmemory", "1")
-    await own_raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await raw("CONFIG", "SET", "maxmemory", "1")
+    await raw("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     gate.set()
 
@@ -141,56 +142,56 @@ async def test_a_server_out_of_memory_still_completes_retries_and_buries(
     await eventually(
         lambda: (health().completed, health().retried, health().buried) == (10, 10, 10)
     )
-    assert await own_raw("XLEN", own_raw.keys.dlq) == 10
-    assert await own_raw("ZCARD", own_raw.keys.delayed) == 10
-    assert await own_raw("XLEN", own_raw.keys.stream) == 0
-    await own_raw("CONFIG", "SET", "maxmemory", "0")
+    assert await raw("XLEN", raw.keys.dlq) == 10
+    assert await raw("ZCARD", raw.keys.delayed) == 10
+    assert await raw("XLEN", raw.keys.stream) == 0
+    await raw("CONFIG", "SET", "maxmemory", "0")
 
 
-async def test_a_worker_may_start_while_the_server_is_out_of_memory(own_queue, own_raw, own_worker):
+async def test_a_worker_may_start_while_the_server_is_out_of_memory(queue, raw, running_worker):
     async def noop(job):
         return
 
-    first = await own_worker(noop)
+    first = await running_worker(noop)
     await first.stop()
-    await own_queue.add_bulk([{"name": "n", "data": i} for i in range(10)])
-    await own_raw("CONFIG", "SET", "maxmemory", "1")
+    await queue.add_bulk([{"name": "n", "data": i} for i in range(10)])
+    await raw("CONFIG", "SET", "maxmemory", "1")
 
-    second = await own_worker(noop)
+    second = await running_worker(noop)
 
     await eventually(lambda: second.worker.health().completed == 10)
-    await own_raw("CONFIG", "SET", "maxmemory", "0")
+    await raw("CONFIG", "SET", "maxmemory", "0")
 
 
-async def test_everything_flushed_is_forgotten_and_new_jobs_run(own_queue, own_raw, own_worker):
+async def test_everything_flushed_is_forgotten_and_new_jobs_run(queue, raw, running_worker):
     seen = []
 
     async def handler(job):
         seen.append(job.data)
 
-    await own_worker(handler)
-    await own_queue.add("n", "before")
+    await running_worker(handler)
+    await queue.add("n", "before")
     await eventually(lambda: seen == ["before"])
 
-    await own_raw("FLUSHALL")
-    await own_queue.add("n", "after")
+    await raw("FLUSHALL")
+    await queue.add("n", "after")
 
     await eventually(lambda: seen == ["before", "after"], within_s=2)
 
 
-async def test_run_until_idle_outlives_a_restart_of_the_server(own_server, own_queue, queue_name):
+async def test_run_until_idle_outlives_a_restart_of_the_server(server, queue, queue_name):
     seen = []
 
     async def handler(job):
         seen.append(job.data)
         await asyncio.sleep(0.05)
 
-    worker = Worker(queue_name, handler, redis_url=own_server.url, concurrency=1)
-    await own_queue.add_bulk([{"name": "n", "data": i} for i in range(20)])
+    worker = Worker(queue_name, handler, redis_url=server.url, concurrency=1)
+    await queue.add_bulk([{"name": "n", "data": i} for i in range(20)])
     run = asyncio.create_task(worker.run_until_idle())
     await eventually(lambda: len(seen) == 5)
 
-    await asyncio.to_thread(own_server.restart)
+    await asyncio.to_thread(server.restart)
 
     await asyncio.wait_for(run, 10)
     assert set(seen) == set(range(20))

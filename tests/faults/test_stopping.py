@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 
+import pytest
+
 from chasquimq.store.inspect.queue import Counts
 from support.journal import END_OK, START, read_journals
 from support.waiting import eventually, patience
@@ -84,13 +86,12 @@ async def test_a_busy_thread_does_not_delay_the_exit(queue, raw, fleet):
     assert exited_s - asked_s <= 0.5 + patience()
 
 
-async def test_a_server_that_is_gone_does_not_delay_the_exit(
-    own_server, own_queue, own_raw, own_fleet
-):
-    leaver = await own_fleet.start("wait", concurrency=1, read_count=8, shutdown_deadline_ms=1000)
-    await own_queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
-    await eventually(lambda: is_held(own_raw, 8))
-    own_server.kill()
+@pytest.mark.own_server(aof="always")
+async def test_a_server_that_is_gone_does_not_delay_the_exit(server, queue, raw, fleet):
+    leaver = await fleet.start("wait", concurrency=1, read_count=8, shutdown_deadline_ms=1000)
+    await queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
+    await eventually(lambda: is_held(raw, 8))
+    server.kill()
 
     asked_s = leaver.signal(signal.SIGTERM)
     exited_s = await leaver.until_exit()
@@ -98,27 +99,25 @@ async def test_a_server_that_is_gone_does_not_delay_the_exit(
     assert exited_s - asked_s <= 1.0 + patience()
 
 
-async def test_a_server_that_does_not_answer_does_not_delay_the_exit(
-    own_server, own_queue, own_raw, own_fleet
-):
-    leaver = await own_fleet.start("wait", concurrency=1, read_count=8, shutdown_deadline_ms=1000)
-    await own_queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
-    await eventually(lambda: is_held(own_raw, 8))
-    os.kill(own_server.pid, signal.SIGSTOP)
+@pytest.mark.own_server(aof="always")
+async def test_a_server_that_does_not_answer_does_not_delay_the_exit(server, queue, raw, fleet):
+    leaver = await fleet.start("wait", concurrency=1, read_count=8, shutdown_deadline_ms=1000)
+    await queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
+    await eventually(lambda: is_held(raw, 8))
+    os.kill(server.pid, signal.SIGSTOP)
     try:
         asked_s = leaver.signal(signal.SIGTERM)
         exited_s = await leaver.until_exit()
     finally:
-        os.kill(own_server.pid, signal.SIGCONT)
+        os.kill(server.pid, signal.SIGCONT)
 
     assert exited_s - asked_s <= 1.0 + patience()
 
 
-async def test_an_idle_worker_of_a_dead_server_leaves_long_before_its_deadline(
-    own_server, own_fleet
-):
-    leaver = await own_fleet.start("wait", shutdown_deadline_ms=20_000)
-    own_server.kill()
+@pytest.mark.own_server(aof="always")
+async def test_an_idle_worker_of_a_dead_server_leaves_long_before_its_deadline(server, fleet):
+    leaver = await fleet.start("wait", shutdown_deadline_ms=20_000)
+    server.kill()
     await asyncio.sleep(1)
 
     asked_s = leaver.signal(signal.SIGTERM)
@@ -127,13 +126,12 @@ async def test_an_idle_worker_of_a_dead_server_leaves_long_before_its_deadline(
     assert exited_s - asked_s <= 3 * patience()
 
 
-async def test_a_second_signal_does_not_wait_for_a_server_that_is_gone(
-    own_server, own_queue, own_raw, own_fleet
-):
-    leaver = await own_fleet.start("wait", concurrency=1, read_count=8)
-    await own_queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
-    await eventually(lambda: is_held(own_raw, 8))
-    own_server.kill()
+@pytest.mark.own_server(aof="always")
+async def test_a_second_signal_does_not_wait_for_a_server_that_is_gone(server, queue, raw, fleet):
+    leaver = await fleet.start("wait", concurrency=1, read_count=8)
+    await queue.add_bulk([{"name": "n", "data": 30} for _ in range(8)])
+    await eventually(lambda: is_held(raw, 8))
+    server.kill()
     await asyncio.sleep(0.5)
     leaver.signal(signal.SIGTERM)
     await asyncio.sleep(0.5)
@@ -144,21 +142,22 @@ async def test_a_second_signal_does_not_wait_for_a_server_that_is_gone(
     assert exited_s - asked_s <= patience()
 
 
+@pytest.mark.own_server(aof="always")
 async def test_what_ended_during_an_outage_is_acknowledged_before_the_exit(
-    own_server, own_queue, own_raw, own_fleet, tmp_path
+    server, queue, raw, fleet, tmp_path
 ):
-    leaver = await own_fleet.start("wait", shutdown_deadline_ms=10_000)
-    await own_queue.add_bulk([{"name": "n", "data": 0.5} for _ in range(3)])
+    leaver = await fleet.start("wait", shutdown_deadline_ms=10_000)
+    await queue.add_bulk([{"name": "n", "data": 0.5} for _ in range(3)])
     await eventually(lambda: count_of(tmp_path, START) == 3)
-    own_server.kill()
+    server.kill()
     await eventually(lambda: count_of(tmp_path, END_OK) == 3)
     leaver.signal(signal.SIGTERM)
     await asyncio.sleep(1.0)
-    await asyncio.to_thread(own_server.start)
+    await asyncio.to_thread(server.start)
 
     await leaver.until_exit()
 
-    assert await own_queue.counts() == Counts()
+    assert await queue.counts() == Counts()
 
 
 def count_of(folder, event):

@@ -14,7 +14,6 @@ import pytest
 
 from chasquimq import Queue, UnrecoverableError, Worker
 from support.command import RunningCommand
-from support.raw import Raw
 from support.waiting import eventually
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -44,6 +43,8 @@ HAPPENS = {
     "flaky": ["active", "failed", "retry-scheduled", "waiting", "active", "completed"],
     "bounced": ["active", "failed", "dlq"],
 }
+# The guide has chosen the name of its queue.
+pytestmark = pytest.mark.own_server(port=0)
 
 
 async def handler(job) -> None:
@@ -62,17 +63,8 @@ async def work_off(url: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def own_url(kind):
-    """A server of this test alone, because the guide has chosen the name of its queue."""
-    with kind.session(port=0) as server:
-        yield server.url
-
-
-@pytest.fixture
-async def own_raw(own_url):
-    raw = await Raw.open(own_url, "emails")
-    yield raw
-    await raw.close()
+def queue_name() -> str:
+    return "emails"
 
 
 @pytest.fixture(params=["ours", "original"])
@@ -84,11 +76,11 @@ def python_and_path(request, tmp_path) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def guide(python_and_path, own_url, tmp_path):
+def guide(python_and_path, url, tmp_path):
     python, path = python_and_path
     (tmp_path / "guide.py").write_text(GUIDE)
     (tmp_path / "sitecustomize.py").write_text(FORWARD)
-    environ = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "GUIDE_PORT": own_url.split(":")[-1]}
+    environ = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "GUIDE_PORT": url.split(":")[-1]}
     program = subprocess.Popen(
         [python, "-c", RUN, "guide.py"], cwd=tmp_path, env=environ,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -99,11 +91,11 @@ def guide(python_and_path, own_url, tmp_path):
     program.stdout.close()
 
 
-async def test_the_lines_of_the_guide_tell_what_happens(guide, own_url, own_raw):
-    await eventually(lambda: is_followed(own_raw), within_s=20, what="a reader of events")
+async def test_the_lines_of_the_guide_tell_what_happens(guide, url, raw):
+    await eventually(lambda: is_followed(raw), within_s=20, what="a reader of events")
 
-    ids = await work_off(own_url)
-    count = await own_raw("XLEN", own_raw.keys.events)
+    ids = await work_off(url)
+    count = await raw("XLEN", raw.keys.events)
     async with asyncio.timeout(20):
         lines = [await asyncio.to_thread(guide.stdout.readline) for _ in range(count)]
 
@@ -117,13 +109,13 @@ async def test_the_lines_of_the_guide_tell_what_happens(guide, own_url, own_raw)
     assert {job_id for event, job_id, _ in told if event == "drained"} <= {"None"}
 
 
-async def test_the_command_of_the_guide_tells_what_happens(own_url, own_raw, tmp_path):
-    environ = {**os.environ, "PYTHONPATH": str(SOURCE), "CHASQUI_REDIS_URL": own_url}
+async def test_the_command_of_the_guide_tells_what_happens(url, raw, tmp_path):
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE), "CHASQUI_REDIS_URL": url}
     following = RunningCommand(("events", "emails"), environ, tmp_path)
     try:
-        await eventually(lambda: is_followed(own_raw), within_s=20, what="a reader of events")
-        ids = await work_off(own_url)
-        count = await own_raw("XLEN", own_raw.keys.events)
+        await eventually(lambda: is_followed(raw), within_s=20, what="a reader of events")
+        ids = await work_off(url)
+        count = await raw("XLEN", raw.keys.events)
         await following.until(lambda: following.out.count("\n") == count, f"{count} lines")
         code = await following.ended(signal.SIGINT)
     finally:
@@ -137,7 +129,7 @@ async def test_the_command_of_the_guide_tells_what_happens(own_url, own_raw, tmp
     assert code == 130
 
 
-async def is_followed(raw: Raw) -> bool:
+async def is_followed(raw) -> bool:
     """Whether somebody waits for what comes next."""
     clients = (await raw("CLIENT", "LIST")).splitlines()
     return any(b" cmd=xread " in client and b" flags=b " in client for client in clients)

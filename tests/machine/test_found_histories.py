@@ -10,24 +10,15 @@ from chasquimq.store.consumer.store import ConsumerStore
 from chasquimq.wire.envelope import decode_envelope
 from chasquimq.wire.stream_entry import split_member
 from machine.stepped_worker import SteppedWorker, expire_leases, losing_the_reply
-from support.raw import Raw
 
 
-@pytest.fixture
-async def full_server(kind, queue_name):
-    """A server of this test alone that has no memory left."""
-    with kind.session() as server:
-        raw = await Raw.open(server.url, queue_name)
-        await raw("CONFIG", "SET", "maxmemory", 1)
-        yield server
-        await raw.close()
-
-
+@pytest.mark.own_server
 async def test_a_worker_that_opens_an_unknown_queue_on_a_full_server_hears_why(
-    full_server, queue_name
+    url, raw, queue_name
 ):
+    await raw("CONFIG", "SET", "maxmemory", 1)
     store = ConsumerStore(
-        queue_name, "default", "me", ConnectionSettings(url=full_server.url), ReadSettings(),
+        queue_name, "default", "me", ConnectionSettings(url=url), ReadSettings(),
         AbilitySettings(), 30_000, ResultSettings(),
     )  # fmt: skip
 

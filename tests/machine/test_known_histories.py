@@ -113,25 +113,12 @@ HISTORIES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def _own_servers():
-    running = {}
-    yield running
-    for server in running.values():
-        server.stop()
-
-
-@pytest.fixture
-def machine(kind, _own_servers):
-    """A machine on a server that no other test uses: it may run out of memory."""
-    if kind not in _own_servers:
-        _own_servers[kind] = kind.session().start()
-    return QueueMachine(_own_servers[kind].url)
-
-
+# It may run out of memory.
+@pytest.mark.file_server
 @pytest.mark.parametrize("has_natives", [True, False], ids=["as probed", "fallbacks"])
 @pytest.mark.parametrize("steps", HISTORIES.values(), ids=HISTORIES)
-def test_a_known_history_ends_well(machine, steps, has_natives):
+def test_a_known_history_ends_well(url, steps, has_natives):
+    machine = QueueMachine(url)
     try:
         machine.first_steps(has_natives=has_natives, worker_count=2)
         machine.look()

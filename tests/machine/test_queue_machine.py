@@ -19,12 +19,12 @@ RUN_S_MAX = 24 * 3600 if IS_BIG else 600
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-def test_every_job_comes_to_exactly_one_end(kind):
+@pytest.mark.own_server
+def test_every_job_comes_to_exactly_one_end(kind, url):
     share = 1.0 if kind.binary is None else OTHERS
     profile = settings(
         max_examples=int(EXAMPLES * share), stateful_step_count=STEPS, derandomize=not IS_BIG, deadline=None,
         database=None, suppress_health_check=list(HealthCheck), print_blob=True,
     )  # fmt: skip
 
-    with kind.session() as server:
-        run_state_machine_as_test(lambda: QueueMachine(server.url), settings=profile)
+    run_state_machine_as_test(lambda: QueueMachine(url), settings=profile)

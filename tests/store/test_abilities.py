@@ -95,18 +95,14 @@ async def test_a_queue_that_asks_for_what_is_missing_writes_nothing(
     assert bool(await snapshot()) is is_native
 
 
-async def test_the_probe_works_while_the_server_is_out_of_memory(kind):
-    from support.raw import Raw
+@pytest.mark.own_server
+async def test_the_probe_works_while_the_server_is_out_of_memory(raw):
+    before = await probe(raw.connection, raw.keys, AbilitySettings())
+    await raw("CONFIG", "SET", "maxmemory", 1)
+    with pytest.raises(StoreError, match="OOM"):
+        await raw("SET", "a", "b")
 
-    with kind.session() as server:
-        raw = await Raw.open(server.url, "q")
-        before = await probe(raw.connection, raw.keys, AbilitySettings())
-        await raw("CONFIG", "SET", "maxmemory", 1)
-        with pytest.raises(StoreError, match="OOM"):
-            await raw("SET", "a", "b")
-
-        assert await probe(raw.connection, raw.keys, AbilitySettings()) == before
-        await raw.close()
+    assert await probe(raw.connection, raw.keys, AbilitySettings()) == before
 
 
 async def test_a_server_of_another_kind_behind_the_same_address_is_asked_anew(

@@ -64,12 +64,12 @@ async def test_a_job_that_cannot_be_encoded_fails_alone_in_its_tick(make_store, 
     assert store.unconfirmed_jobs.try_enter(10_000)
 
 
+@pytest.mark.own_server(aof="always")
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 async def test_a_job_that_cannot_be_encoded_fails_alone_where_copies_are_waited_for(
-    kind, queue_name, bad
+    url, queue_name, bad
 ):
-    server = kind.session(aof="always").start()
-    settings = ConnectionSettings(url=server.url, queue=queue_name), ProducerSettings()
+    settings = ConnectionSettings(url=url, queue=queue_name), ProducerSettings()
     durability = parse_durability("fsync")
     store = ProducerStore(queue_name, *settings, AbilitySettings(), durability)
     try:
@@ -78,7 +78,6 @@ async def test_a_job_that_cannot_be_encoded_fails_alone_where_copies_are_waited_
         ends = await asyncio.wait_for(asyncio.gather(*adding, return_exceptions=True), 10)
     finally:
         await store.close()
-        server.stop()
 
     assert [end is ADDED for end in ends] == [True, False, True]
     assert store.unconfirmed.size == 0

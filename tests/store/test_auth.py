@@ -40,13 +40,13 @@ async def is_terse(raw) -> bool:
 
 
 @pytest.fixture
-async def locked(kind):
+async def locked(start_server):
     """A server of its own that asks everyone for SECRET."""
-    with kind.session(port=0) as server:
-        raw = await Raw.open(server.url, "q")
-        await raw("CONFIG", "SET", "requirepass", SECRET)
-        yield server.url
-        await raw.close()
+    url = start_server(port=0).url
+    raw = await Raw.open(url, "q")
+    await raw("CONFIG", "SET", "requirepass", SECRET)
+    yield url
+    await raw.close()
 
 
 @pytest.fixture

@@ -166,23 +166,14 @@ async def test_each_of_many_adds_that_were_sent_hears_of_its_own_job(
     assert await held(there) == ((0, 0) if is_told else (5, 0))
 
 
-@pytest.fixture
-async def changeable(kind, queue_name):
-    """A server with memory for ids, whose users may or may not use it: one data set, two kinds."""
-    with kind.session() as server:
-        raw = await Raw.open(server.url, queue_name)
-        async with FaultProxy(server.url) as proxy:
-            yield raw, proxy
-        await raw.close()
-
-
+# Its users may or may not use its memory for ids: one data set, two kinds of server.
 @pytest.mark.needs("XCFGSET")
 @pytest.mark.parametrize("count", [1, 1_000])
+@pytest.mark.own_server
 async def test_a_server_with_the_same_jobs_that_remembers_no_ids_adds_none_twice(
-    changeable, queue_name, count
+    proxy, raw, queue_name, count
 ):
     """A failover to an older replica: the jobs are there, and what was remembered is not."""
-    raw, proxy = changeable
     async with Queue(queue_name, redis_url=proxy.url) as queue:
         await queue.add("warm", 0)
         proxy.drop_replies()
@@ -200,11 +191,11 @@ async def test_a_server_with_the_same_jobs_that_remembers_no_ids_adds_none_twice
 
 
 @pytest.mark.needs("XCFGSET")
+@pytest.mark.own_server
 async def test_a_server_with_the_same_jobs_that_now_remembers_ids_adds_none_twice(
-    changeable, queue_name
+    proxy, raw, queue_name
 ):
     """A failover to a newer replica: it knows the token that the write left with."""
-    raw, proxy = changeable
     await raw("ACL", "SETUSER", "default", "-xcfgset")
     async with Queue(queue_name, redis_url=proxy.url) as queue:
         await queue.add("warm", 0)

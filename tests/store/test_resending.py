@@ -19,7 +19,6 @@ from chasquimq.settings import AbilitySettings
 from chasquimq.store.producer.writes import AddMark
 from store.fake_server import ENTRY_ID, NEW, FakeServer
 from support.faultproxy import FaultProxy
-from support.raw import Raw
 from support.waiting import eventually, patience
 
 OOM = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
@@ -325,48 +324,43 @@ async def test_a_cancel_without_an_answer_may_have_happened_whatever_comes_after
 
 
 @pytest.mark.needs("WAITAOF")
+@pytest.mark.own_server(aof="everysec")
 @pytest.mark.parametrize("idempotent_add", [None, False], ids=["as probed", "by script"])
 async def test_a_resent_write_is_not_confirmed_by_a_wait_for_nothing(
-    kind, queue_at, queue_name, idempotent_add, monkeypatch
+    queue_at, proxy, raw, idempotent_add, monkeypatch
 ):
     monkeypatch.setattr("chasquimq.store.producer.durability._WAIT_MS", 50)
-    with kind.session(aof="everysec") as server:
-        async with FaultProxy(server.url) as proxy:
-            abilities = AbilitySettings(idempotent_add=idempotent_add)
-            queue = queue_at(proxy.url, durability="fsync", abilities=abilities)
-            await queue.counts()
-            raw = await Raw.open(server.url, queue_name)
-            await raw("CONFIG", "SET", "appendfsync", "no")
-            proxy.drop_replies()
-            adding = asyncio.ensure_future(queue.add("n", 1))
-            await eventually(lambda: proxy.dropped_bytes)
+    abilities = AbilitySettings(idempotent_add=idempotent_add)
+    queue = queue_at(proxy.url, durability="fsync", abilities=abilities)
+    await queue.counts()
+    await raw("CONFIG", "SET", "appendfsync", "no")
+    proxy.drop_replies()
+    adding = asyncio.ensure_future(queue.add("n", 1))
+    await eventually(lambda: proxy.dropped_bytes)
 
-            proxy.cut()
-            proxy.thaw()
+    proxy.cut()
+    proxy.thaw()
 
-            with pytest.raises(DurabilityNotMet) as caught:
-                await asyncio.wait_for(adding, 10)
-            assert len(caught.value.job_ids) == 1
-            assert await raw("XLEN", raw.keys.stream) == 1
-            await raw.close()
+    with pytest.raises(DurabilityNotMet) as caught:
+        await asyncio.wait_for(adding, 10)
+    assert len(caught.value.job_ids) == 1
+    assert await raw("XLEN", raw.keys.stream) == 1
 
 
 @pytest.mark.needs("WAITAOF")
+@pytest.mark.own_server(aof="everysec")
 async def test_a_bulk_that_is_not_confirmed_is_written_whole_and_names_every_job(
-    kind, queue_at, queue_name, monkeypatch
+    url, queue_at, raw, monkeypatch
 ):
     monkeypatch.setattr("chasquimq.store.producer.durability._WAIT_MS", 50)
-    with kind.session(aof="everysec") as server:
-        raw = await Raw.open(server.url, queue_name)
-        await raw("CONFIG", "SET", "appendfsync", "no")
-        queue = queue_at(server.url, durability="fsync")
+    await raw("CONFIG", "SET", "appendfsync", "no")
+    queue = queue_at(url, durability="fsync")
 
-        with pytest.raises(DurabilityNotMet) as caught:
-            await queue.add_bulk(bulk(2_500))
+    with pytest.raises(DurabilityNotMet) as caught:
+        await queue.add_bulk(bulk(2_500))
 
-        assert len(set(caught.value.job_ids)) == 2_500
-        assert await raw("XLEN", raw.keys.stream) == 2_500
-        await raw.close()
+    assert len(set(caught.value.job_ids)) == 2_500
+    assert await raw("XLEN", raw.keys.stream) == 2_500
 
 
 async def test_frozen_adds_are_told_within_their_time(queue_name, url):

@@ -8,8 +8,6 @@ import pytest
 
 from chasquimq.errors import ServerOutOfMemory, ServerRefused
 from chasquimq.model.snapshot import SILENT_MS_MAX
-from chasquimq.store.net import script
-from support.raw import Raw
 
 
 @pytest.fixture
@@ -90,18 +88,11 @@ async def test_a_key_of_another_type_is_an_error(join, raw):
     assert caught.value.code == "WRONGTYPE"
 
 
-async def test_without_memory_only_a_group_that_is_there_can_be_joined(kind):
-    with kind.session() as server:
-        raw = await Raw.open(server.url, "q")
-
-        async def join(group: str):
-            args = (group, "me", "returned", SILENT_MS_MAX)
-            return await script.run(raw.connection, "join_group", [raw.keys.stream], *args)
-
+@pytest.mark.own_server
+async def test_without_memory_only_a_group_that_is_there_can_be_joined(join, raw):
+    await join("g")
+    await raw("CONFIG", "SET", "maxmemory", "1")
+    assert await join("g") == []
+    await raw("XGROUP", "DESTROY", raw.keys.stream, "g")
+    with pytest.raises(ServerOutOfMemory):
         await join("g")
-        await raw("CONFIG", "SET", "maxmemory", "1")
-        assert await join("g") == []
-        await raw("XGROUP", "DESTROY", raw.keys.stream, "g")
-        with pytest.raises(ServerOutOfMemory):
-            await join("g")
-        await raw.close()

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
-from chasquimq.server.launch import SessionServer
 from chasquimq.settings import ConnectionSettings
 from chasquimq.spark.pipeline.pipeline import Pipeline
 from chasquimq.spark.pipeline.streaming import _ours
@@ -35,17 +34,9 @@ def test_what_the_server_says_keeps_its_code():
 
 
 @pytest.fixture
-def server(kind, tmp_path):
+def server(start_server, tmp_path):
     """Starts a server that keeps its data, on a port of its own; asked again, on the same."""
-    running: list[SessionServer] = []
-
-    def start(port: int = 0) -> SessionServer:
-        running.append(kind.session(port=port, aof="always", directory=tmp_path / "data").start())
-        return running[-1]
-
-    yield start
-    for one in running:
-        one.stop()
+    return lambda port=0: start_server(port=port, aof="always", directory=tmp_path / "data")
 
 
 @pytest.mark.timeout(360)
