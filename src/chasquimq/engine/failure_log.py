@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, ParamSpec
 
 from chasquimq.model.delivery import Delivery, DlqReason, RejectedEntry, describe
@@ -405,7 +405,13 @@ def _job_text(entry: Delivery | RejectedEntry) -> str:
 
 
 def _kind(name: str, what: str) -> str:
-    return f"{one_line(name, _NAME_CHARS_MAX) or 'no name'} ({what})"
+    # Asked for every failure; of a long name only the start is remembered.
+    return f"{_shown_name(name[: _NAME_CHARS_MAX + 1])} ({what})"
+
+
+@lru_cache(_NAMES_MAX)
+def _shown_name(name: str) -> str:
+    return one_line(name, _NAME_CHARS_MAX) or "no name"
 
 
 def _what(move: Burying) -> str:

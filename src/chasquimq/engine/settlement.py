@@ -133,8 +133,12 @@ class Settlement:
         """Complete a job whose handler returned, and keep the value if results are kept."""
         if self._keeps_results:
             self._complete_with(delivery, value)
-        else:
-            self._acker.put(delivery)
+            return
+        # What `put` does, without a call for each job.
+        acker = self._acker
+        acker.ready.append(delivery)
+        if not acker.is_awake:
+            acker.wake()
 
     def fail(self, delivery: Delivery, error: BaseException) -> None:
         """Judge the error and retry or bury the job; raises nothing, and loses no job."""
@@ -288,13 +292,13 @@ class SettleLoop(Generic[Move]):
         self._settlement = settlement
         self._store = store
         self._batch_max = batch_max
-        self._ready: deque[Move] = deque()
+        self.ready: deque[Move] = deque()
         self._under_way: list[Move] = []
         # A batch that was sent once may have passed although nobody heard the answer.
         self._was_sent = False
         self._is_stopping = False
         self._wake = asyncio.Event()
-        self._is_awake = False
+        self.is_awake = False
 
     async def send(self, moves: Sequence[Move]) -> list[SettleResult]:
         """Ask the server for all of them at once."""
@@ -306,18 +310,22 @@ class SettleLoop(Generic[Move]):
 
     @property
     def is_empty(self) -> bool:
-        return not self._ready and not self._under_way
+        return not self.ready and not self._under_way
 
     @property
     def waiting_count(self) -> int:
-        return len(self._ready) + len(self._under_way)
+        return len(self.ready) + len(self._under_way)
 
     def put(self, move: Move) -> None:
         """Hand over a finished attempt; it leaves at the end of this loop tick or right after."""
-        self._ready.append(move)
-        if not self._is_awake:
-            self._is_awake = True
-            self._wake.set()
+        self.ready.append(move)
+        if not self.is_awake:
+            self.wake()
+
+    def wake(self) -> None:
+        """Send what is ready."""
+        self.is_awake = True
+        self._wake.set()
 
     def stop(self) -> None:
         """End `run` as soon as nothing is left."""
@@ -331,7 +339,7 @@ class SettleLoop(Generic[Move]):
 
     async def run_once(self) -> None:
         """Send what is ready; a batch that failed before goes first."""
-        while self._ready or self._under_way:
+        while self.ready or self._under_way:
             if not self._under_way:
                 self._under_way = self._take()
             try:
@@ -345,15 +353,15 @@ class SettleLoop(Generic[Move]):
             was_sent, self._was_sent = self._was_sent, False
             self._confirm(moves, results, was_resent=was_sent)
         if not self._is_stopping:
-            self._is_awake = False
+            self.is_awake = False
             self._wake.clear()
 
     def _take(self) -> list[Move]:
-        if len(self._ready) <= self._batch_max:
-            taken = list(self._ready)
-            self._ready.clear()
+        if len(self.ready) <= self._batch_max:
+            taken = list(self.ready)
+            self.ready.clear()
             return taken
-        return [self._ready.popleft() for _ in range(self._batch_max)]
+        return [self.ready.popleft() for _ in range(self._batch_max)]
 
     def _confirm(
         self, moves: Sequence[Move], results: Sequence[SettleResult], *, was_resent: bool
@@ -407,7 +415,7 @@ class SettleLoop(Generic[Move]):
             else:
                 self._settlement.reject(move, error)
         # What is kept lines up behind the others, so that it is tried along with them.
-        self._ready.extend([*self._under_way, *(move for move, _ in kept)])
+        self.ready.extend([*self._under_way, *(move for move, _ in kept)])
         self._under_way, self._was_sent = [], bool(kept)
         if kept:
             raise kept[0][1]

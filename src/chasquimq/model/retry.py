@@ -66,13 +66,14 @@ class RetryPolicy:
 
     def max_attempts_of(self, delivery: Delivery) -> int:
         """The job's own number of attempts, or its handler's, or the worker's."""
-        granted = self._limits_of(delivery).max_attempts
-        return delivery.max_attempts(self.max_attempts if granted is None else granted)
+        own = delivery.retry.max_attempts if delivery.retry else None
+        granted = self._limits_of(delivery).max_attempts if own is None else own
+        return self.max_attempts if granted is None else granted
 
     def backoff_of(self, delivery: Delivery) -> Backoff | None:
         """The job's own rule, or its handler's; None: the worker's defaults."""
         own = delivery.retry.backoff if delivery.retry else None
-        return self._limits_of(delivery).backoff if own is None else own
+        return own if own is not None else self._limits_of(delivery).backoff
 
     def timeout_ms_of(self, delivery: Delivery) -> int | None:
         """The job's own time limit, or its handler's, or the worker's."""
