@@ -40,7 +40,7 @@ async def keep():
     kept = []
 
     def keep(loop) -> Supervisor:
-        supervisor = Supervisor()
+        supervisor = Supervisor("worker w-1 of queue mails")
         kept.append(asyncio.create_task(supervisor.keep(loop)))
         return supervisor
 
@@ -63,7 +63,10 @@ async def test_a_loop_that_fails_now_and_then_is_told_once(keep, caplog):
     await eventually(lambda: loop.runs >= 4)
 
     assert told(caplog) == [
-        ("WARNING", "loop flapping had failed and is up again: WRONGTYPE no stream")
+        (
+            "WARNING",
+            "loop flapping of worker w-1 of queue mails had failed and is up again: WRONGTYPE no stream",
+        )
     ]
     (line,) = [one for one in caplog.records if hasattr(one, "chasqui_loop")]
     assert (line.chasqui_loop, line.chasqui_error) == ("flapping", "WRONGTYPE no stream")
@@ -86,7 +89,9 @@ async def test_a_bug_in_a_loop_is_told_at_once_and_not_at_every_turn(keep, caplo
     with caplog.at_level(logging.WARNING, "chasquimq"):
         await eventually(lambda: loop.runs >= 5)
 
-    assert told(caplog) == [("ERROR", "loop flapping failed and is started again")]
+    assert told(caplog) == [
+        ("ERROR", "loop flapping of worker w-1 of queue mails failed and is started again")
+    ]
 
 
 class GivesUp(BaseException):
@@ -102,7 +107,10 @@ async def test_a_loop_that_ends_by_a_cancel_nobody_asked_for_is_started_again(ke
 
     assert loop.runs >= 5
     assert supervisor.loops_down == {"flapping": str(error) or "CancelledError"}
-    assert told(caplog)[0] == ("ERROR", "loop flapping failed and is started again")
+    assert told(caplog)[0] == (
+        "ERROR",
+        "loop flapping of worker w-1 of queue mails failed and is started again",
+    )
 
 
 async def test_a_loop_that_is_cancelled_ends(caplog):
@@ -128,5 +136,11 @@ async def test_a_loop_that_was_down_says_when_it_is_up(keep, caplog):
         await eventually(lambda: not supervisor.loops_down, within_s=4)
 
     (level, down), up = told(caplog)
-    assert (level, up) == ("ERROR", ("INFO", "loop flapping is up again"))
-    assert re.fullmatch("loop flapping has been failing for [56] s: READONLY a replica", down)
+    assert (level, up) == (
+        "ERROR",
+        ("INFO", "loop flapping of worker w-1 of queue mails is up again"),
+    )
+    assert re.fullmatch(
+        r"loop flapping of worker w-1 of queue mails has been failing for [56] s: READONLY a replica",
+        down,
+    )

@@ -166,7 +166,7 @@ async def test_a_tail_that_ended_by_a_bug_is_told_and_listens_again(
     await eventually(is_listening, what="a tail that listens again")
 
     await watch.close()
-    assert caplog.text.count("the events of a queue are not followed") == 1
+    assert caplog.text.count(f"the events of queue {queue_name} are not followed") == 1
 
 
 async def test_a_tail_that_does_not_find_its_place_causes_no_looks(

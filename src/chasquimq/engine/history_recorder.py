@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 _PAUSE_MS = 250
-# On a slow queue an entry waits longer for company: rows share the bytes around them.
-_COMPANY = 10
+# On a slow queue an entry waits longer for others: rows share the bytes around them.
+_ROWS_MIN = 10
 _PAUSE_MS_MAX = 2_000
 
 
 class HistoryRecorder(Listener):
-    """Hears of outcomes as a listener and writes them as a loop; a job never waits for it."""
+    """Gathers outcomes as a listener and writes them as a loop; a job never waits for it."""
 
     name = "history-recorder"
 
-    def __init__(self, store: HistoryStore) -> None:
+    def __init__(self, store: HistoryStore, subject: str) -> None:
+        """`subject` is whose history it is, as the log says it."""
         self._store = store
+        self._subject = subject
         self._ticker = Ticker()
         self._written_s = time.monotonic()
         self._is_failing = False
@@ -68,7 +70,7 @@ class HistoryRecorder(Listener):
         try:
             await self._store.flush()
         except StoreError as error:
-            self._tell(error)
+            self._log(error)
             return
         self._is_failing = False
 
@@ -82,7 +84,7 @@ class HistoryRecorder(Listener):
         self._store.give_up()
 
     def _is_due(self) -> bool:
-        if self._store.row_count >= _COMPANY:
+        if self._store.row_count >= _ROWS_MIN:
             return True
         return (time.monotonic() - self._written_s) * 1_000 >= _PAUSE_MS_MAX
 
@@ -91,9 +93,10 @@ class HistoryRecorder(Listener):
         if self._store.is_full and not self._is_failing:
             self._ticker.nudge()
 
-    def _tell(self, error: StoreError) -> None:
+    def _log(self, error: StoreError) -> None:
         if not self._is_failing:
             logger.warning(
-                "the history cannot be written now: %s", error, extra={"error": str(error)}
-            )
+                "the history of %s cannot be written now: %s",
+                self._subject, error, extra={"error": str(error)},
+            )  # fmt: skip
         self._is_failing = True

@@ -1,4 +1,4 @@
-"""Renews leases from a dedicated thread, tells of those that are lost, and detects a blocked loop.
+"""Renews leases from a dedicated thread, reports those that are lost, detects a blocked event loop.
 
 Every key in flight is renewed each third of a lease, prefetched jobs too. The thread has a connection
 of its own, so that a handler which blocks the event loop costs no lease. When no renewal got through
@@ -65,7 +65,7 @@ class Lease:
 
     @property
     def beat_age_ms(self) -> int:
-        """How long ago leases were last renewed; 0 where nobody renews them."""
+        """How long ago leases were last renewed; 0 where no thread renews them."""
         if self._thread is None:
             return 0
         return int((time.monotonic() - self._renewed_s) * 1000)
@@ -80,7 +80,7 @@ class Lease:
         self._stopped.set()
 
     def retire(self) -> None:
-        """Go on renewing leases, and say no more that this worker is there."""
+        """Go on renewing leases, and write no more records of this worker."""
         self._store.retire()
 
     def check(self) -> None:
@@ -198,14 +198,14 @@ class LeaseAlarm:
         self._loop.call_soon_threadsafe(act, "leases")
 
     def lost(self, keys: list[bytes]) -> None:
-        """Called by the lease thread: mark at once, tell the user on the loop."""
+        """Called by the lease thread: mark at once, report on the event loop."""
         for key in keys:
             delivery = self._settlement.in_flight.get(key)
             if delivery is not None and not (delivery.is_lease_lost or delivery.is_finished):
                 delivery.is_lease_lost = True
-                self._loop.call_soon_threadsafe(self._tell, delivery)
+                self._loop.call_soon_threadsafe(self._report, delivery)
 
-    def _tell(self, delivery: Delivery) -> None:
+    def _report(self, delivery: Delivery) -> None:
         settlement = self._settlement
         if delivery.is_finished or settlement.in_flight.get(delivery.key) is None:
             return  # its ack was on the way
@@ -220,7 +220,7 @@ class LeaseAlarm:
     def _call_hook(self, hook: Callable[[Delivery], None], delivery: Delivery) -> None:
         try:
             hook(delivery)
-        except Exception:  # a callback of the event loop has nobody to raise to
+        except Exception:  # a callback of the event loop has no caller to raise to
             logger.exception(
                 "the hook on_lease_lost could not be called for job %s", delivery.job_id
             )
@@ -241,8 +241,9 @@ class StallDetector:
 
     name = "stall-detector"
 
-    def __init__(self, in_flight: InFlight, lease: Lease, runners: Runners) -> None:
-        """At each beat leases and runners are checked."""
+    def __init__(self, in_flight: InFlight, lease: Lease, runners: Runners, subject: str) -> None:
+        """At each beat leases and runners are checked; `subject` is the worker in the log."""
+        self._subject = subject
         self._in_flight = in_flight
         self._lease = lease
         self._runners = runners
@@ -289,8 +290,8 @@ class StallDetector:
             return
         jobs = self._in_flight.ran_through(beat_ns)
         logger.warning(
-            "the event loop was blocked for %.1f s while %s ran; %s%s",
-            blocked_ns / 1e9, _named(jobs), _ADVICE if jobs else _OTHER_ADVICE,
+            "the event loop of %s was blocked for %.1f s while %s ran; %s%s",
+            self._subject, blocked_ns / 1e9, _named(jobs), _ADVICE if jobs else _OTHER_ADVICE,
             self._throttle.held_back_text(),
         )  # fmt: skip
 

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from chasquimq.model.delivery import Burying, Delivery, Retrying
 
 logger = get_logger(__name__)
-Hear = Callable[..., None]
-_HAPPENINGS = (
+_Method = Callable[..., None]
+_METHODS = (
     "started", "completed", "retried", "buried", "lease_lost", "drained", "read", "disputed",
 )  # fmt: skip
 
 
 class Listener:
-    """Does nothing; override what you want to hear."""
+    """Does nothing; override the methods that you need."""
 
     def started(self, delivery: Delivery) -> None:
-        """A handler began and waits for something; one that never waits is not told of."""
+        """A handler began and waits for something; one that never waits is not reported."""
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
         """These are done and gone."""
@@ -48,63 +48,67 @@ class Listener:
 
 
 class CompositeListener(Listener):
-    """Tells several listeners, one after the other; what one of them raises harms nobody else."""
+    """Calls several listeners, one after the other; what one of them raises harms no other."""
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._hearers = {one: _hearers(listeners, one) for one in _HAPPENINGS}
+    def __init__(self, listeners: Sequence[Listener], subject: str) -> None:
+        self._subject = subject
+        self._methods = {name: _overridden(listeners, name) for name in _METHODS}
         # One for each listener and kind of error.
         self._throttles: defaultdict[tuple[str, str], LogThrottle] = defaultdict(LogThrottle)
 
     def started(self, delivery: Delivery) -> None:
-        self._tell("started", delivery)
+        self._call("started", delivery)
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
-        self._tell("completed", deliveries)
+        self._call("completed", deliveries)
 
     def retried(self, moves: Sequence[Retrying]) -> None:
-        self._tell("retried", moves)
+        self._call("retried", moves)
 
     def buried(self, moves: Sequence[Burying]) -> None:
-        self._tell("buried", moves)
+        self._call("buried", moves)
 
     def drained(self) -> None:
-        self._tell("drained")
+        self._call("drained")
 
     def read(self, size: int, reclaimed: int) -> None:
-        self._tell("read", size, reclaimed)
+        self._call("read", size, reclaimed)
 
     def lease_lost(self) -> None:
-        self._tell("lease_lost")
+        self._call("lease_lost")
 
     def disputed(self, moves: Sequence[Any], *, is_unproven: bool) -> None:
-        self._tell("disputed", moves, is_unproven=is_unproven)
+        self._call("disputed", moves, is_unproven=is_unproven)
 
-    def _tell(self, happening: str, *about: Any, **more: Any) -> None:
-        for hear in self._hearers[happening]:
+    def _call(self, name: str, *about: Any, **more: Any) -> None:
+        for method in self._methods[name]:
             try:
-                hear(*about, **more)
+                method(*about, **more)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - the job is done, whatever its listeners do
-                self._note(hear, error)
+                self._note(method, error)
 
-    def _note(self, hear: Hear, error: BaseException) -> None:
-        name = hear.__qualname__
+    def _note(self, method: _Method, error: BaseException) -> None:
+        name = method.__qualname__
         throttle = self._throttles[name, describe(error).error_type]
         if throttle.allows():
             logger.error(
-                "the listener %s raised and missed some jobs%s",
-                name, throttle.held_back_text(), exc_info=error, extra={"listener": name},
+                "the listener %s of %s raised and missed some jobs%s",
+                name, self._subject, throttle.held_back_text(), exc_info=error, extra={"listener": name},
             )  # fmt: skip
 
 
-def combine(listeners: Sequence[Listener]) -> Listener | None:
-    """What the engine talks to; None when nobody listens, so that it costs nothing."""
-    return CompositeListener(listeners) if listeners else None
+def combine(listeners: Sequence[Listener], subject: str) -> Listener | None:
+    """What the engine calls; None where there is no listener, so that it costs nothing.
+
+    `subject` is whose listeners these are, as the log says it.
+    """
+    return CompositeListener(listeners, subject) if listeners else None
 
 
-def _hearers(listeners: Sequence[Listener], happening: str) -> tuple[Hear, ...]:
-    """The methods of those who do not leave it at doing nothing."""
-    nothing = getattr(Listener, happening)
-    hearing = [one for one in listeners if getattr(type(one), happening) is not nothing]
-    return tuple([getattr(one, happening) for one in hearing])
+def _overridden(listeners: Sequence[Listener], name: str) -> tuple[_Method, ...]:
+    """The methods of this name that do anything."""
+    nothing = getattr(Listener, name)
+    overriding = [one for one in listeners if getattr(type(one), name) is not nothing]
+    return tuple([getattr(one, name) for one in overriding])

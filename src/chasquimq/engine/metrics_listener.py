@@ -44,21 +44,21 @@ class MetricsListener(Listener):
         self._at_ms = at_ms
 
     @staticmethod
-    def is_heard_by(sink: MetricsSink) -> bool:
-        """Whether the sink listens to anything that is told here."""
-        return any(listens(sink, happening) for happening in _METERED)
+    def is_used_by(sink: MetricsSink) -> bool:
+        """Whether the sink takes any record that is made here."""
+        return any(listens(sink, name) for name in _METERED)
 
     def completed(self, deliveries: Sequence[Delivery]) -> None:
         self._sink.job_outcomes(CompletedRuns(deliveries, self._offset_us()))
 
     def retried(self, moves: Sequence[Retrying]) -> None:
-        self._tell_runs(moves)
+        self._report_runs(moves)
         self._sink.retries_scheduled(
             [RetryScheduled(move.spent + 1, move.after_ms, move.delivery.name) for move in moves]
         )
 
     def buried(self, moves: Sequence[Burying]) -> None:
-        self._tell_runs(moves)
+        self._report_runs(moves)
         self._sink.dlqs_routed(
             [
                 DlqRouted(move.reason, move.attempt if move.was_run else 0, move.entry.name)
@@ -67,7 +67,7 @@ class MetricsListener(Listener):
         )
 
     def disputed(self, moves: Sequence[Move], *, is_unproven: bool) -> None:
-        self._tell_runs(moves)
+        self._report_runs(moves)
         count = len(moves)
         self._sink.stale_outcomes(
             StaleOutcomes(0, count) if is_unproven else StaleOutcomes(count, 0)
@@ -79,7 +79,7 @@ class MetricsListener(Listener):
     def lease_lost(self) -> None:
         self._sink.lease_lost(LeaseLost(1))
 
-    def _tell_runs(self, moves: Sequence[Move]) -> None:
+    def _report_runs(self, moves: Sequence[Move]) -> None:
         offset_us = self._offset_us()
         outcomes = [
             _outcome(_kind(move), run, offset_us)
@@ -115,7 +115,7 @@ def _run_of(move: Move) -> Delivery | None:
     return entry if isinstance(entry, Delivery) and entry.started_ns else None
 
 
-# Fields of RowsDropped, each with somebody's count of what was lost since the start.
+# Fields of RowsDropped, each with a count of what was lost since the start.
 Channel = Literal["events", "history", "events_unproven"]
 Loss = tuple[Channel, Callable[[], int]]
 _PAUSE_MS = 1_000
@@ -123,7 +123,7 @@ _REPORTED = ("worker_health", "rows_dropped", "group_recreated")
 
 
 class HealthReporter:
-    """Asks, so that nothing on the path of a job has to tell."""
+    """Reports the health of a worker once a second, at no cost on the path of a job."""
 
     name = "health-reporter"
 
@@ -139,14 +139,14 @@ class HealthReporter:
         self._health = health
         self._losses = losses
         self._regroups = regroups
-        self._regroups_told = 0
-        self._told: Counter[Channel] = Counter()
+        self._regroups_reported = 0
+        self._reported: Counter[Channel] = Counter()
         self._ticker = Ticker()
 
     @staticmethod
-    def is_heard_by(sink: MetricsSink) -> bool:
-        """Whether the sink listens to anything that is told here."""
-        return any(listens(sink, happening) for happening in _REPORTED)
+    def is_used_by(sink: MetricsSink) -> bool:
+        """Whether the sink takes any record that is made here."""
+        return any(listens(sink, name) for name in _REPORTED)
 
     def stop(self) -> None:
         self._ticker.stop()
@@ -157,20 +157,20 @@ class HealthReporter:
             await self._ticker.pause(_PAUSE_MS)
 
     def run_once(self) -> None:
-        """Tell how things are, and what was dropped or made again since the last time."""
+        """Report how things are, and what was dropped or made again since the last time."""
         self._sink.worker_health(self._health())
-        self._tell_regroups()
+        self._report_regroups()
         lost: Counter[Channel] = Counter()
         for channel, count in self._losses:
             lost[channel] += count()
-        fresh, self._told = lost - self._told, lost
+        fresh, self._reported = lost - self._reported, lost
         if fresh:
             self._sink.rows_dropped(
                 RowsDropped(fresh["events"], fresh["history"], fresh["events_unproven"])
             )
 
-    def _tell_regroups(self) -> None:
+    def _report_regroups(self) -> None:
         count = self._regroups()
-        if count > self._regroups_told:
-            self._sink.group_recreated(GroupRecreated(count - self._regroups_told))
-            self._regroups_told = count
+        if count > self._regroups_reported:
+            self._sink.group_recreated(GroupRecreated(count - self._regroups_reported))
+            self._regroups_reported = count

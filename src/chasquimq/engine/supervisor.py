@@ -75,7 +75,7 @@ class _LoopFailure:
 
     since_s: float
     error: str = ""
-    # Somebody has read of it already: here, or where the connection is kept.
+    # Logged already: here, or where the connection is kept.
     is_logged: bool = False
     is_logged_down: bool = False
 
@@ -166,13 +166,13 @@ class Supervisor:
         failure = self._failing.setdefault(name, _LoopFailure(time.monotonic()))
         described = describe(error)
         failure.error = described.message or described.error_type
-        # The link says once that the server is away; a line for each loop would say no more.
+        # The connection logs once that the server is away; a line for each loop would add nothing.
         failure.is_logged |= isinstance(error, ConnectionLost)
         if name in self.loops_down and not failure.is_logged_down:
             failure.is_logged = failure.is_logged_down = True
             logger.error(
-                "loop %s has been failing for %.0f s: %s",
-                name, time.monotonic() - failure.since_s, failure.error,
+                "loop %s of %s has been failing for %.0f s: %s",
+                name, self.subject, time.monotonic() - failure.since_s, failure.error,
                 extra=_about(name, failure),
             )  # fmt: skip
 
@@ -180,26 +180,29 @@ class Supervisor:
         self._failing[name].is_logged = True
         if self._throttles[name, describe(error).error_type].allows():
             logger.error(
-                "loop %s failed and is started again", name, exc_info=error, extra={"loop": name}
-            )
+                "loop %s of %s failed and is started again",
+                name, self.subject, exc_info=error, extra={"loop": name},
+            )  # fmt: skip
 
     def _recovered(self, name: str) -> None:
         failure = self._failing.pop(name, None)
         if failure is None:
             return
         if failure.is_logged_down:
-            logger.info("loop %s is up again", name, extra=_about(name, failure))
+            logger.info(
+                "loop %s of %s is up again", name, self.subject, extra=_about(name, failure)
+            )
         elif not failure.is_logged and self._throttles[name, ""].allows():
             logger.warning(
-                "loop %s had failed and is up again: %s", name, failure.error,
+                "loop %s of %s had failed and is up again: %s", name, self.subject, failure.error,
                 extra=_about(name, failure),
             )  # fmt: skip
 
 
 def _is_asked_for(error: BaseException) -> bool:
-    """Whether somebody wants the end: who cancelled our task, or the interpreter.
+    """Whether the end is wanted: by code that cancelled our task, or by the interpreter.
 
-    A cancel that nobody asked for comes from something that was waited for, and is a bug.
+    Any other cancel comes from something that was waited for, and is a bug.
     """
     if not isinstance(error, asyncio.CancelledError):
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
@@ -215,7 +218,7 @@ _PAUSE_MS = 60_000
 
 
 class ClockSync:
-    """Asks once a minute."""
+    """Asks the server for its time once a minute."""
 
     name = "clock-sync"
 

@@ -170,8 +170,10 @@ class RepeatableScheduler:
             bad += found_bad
         if self.missed_count > missed_before:
             logger.warning(
-                "%d fires of repeatable jobs were missed while no scheduler ran, and are skipped",
+                "%d fires of repeatable jobs of queue %s were missed while no scheduler ran, and are "
+                "skipped",
                 self.missed_count - missed_before,
+                self._store.queue,
                 extra={"missed": self.missed_count - missed_before},
             )
         # Last, so that an error with a bad one delays no good one.
@@ -200,8 +202,8 @@ class RepeatableScheduler:
             return
         self.quarantined_count += 1
         logger.error(
-            "the repeatable job %s cannot fire and was quarantined: %s",
-            bad.shown_key, bad.reason,
+            "the repeatable job %s of queue %s cannot fire and was quarantined: %s",
+            bad.shown_key, self._store.queue, bad.reason,
             extra={"spec_key": bad.shown_key, "reason": bad.reason},
         )  # fmt: skip
 
@@ -253,8 +255,9 @@ class Janitor:
         if ghosts:
             self.ghost_count += ghosts
             logger.warning(
-                "%d pending jobs had been deleted from the stream by another program",
+                "%d pending jobs of queue %s had been deleted from its stream by another program",
                 ghosts,
+                self._store.queue,
                 extra={"count": ghosts},
             )
         self.reaped_count += await self._store.reap_consumers(_IDLE_MS_MIN)
@@ -290,8 +293,9 @@ class DlqAlarm:
         was_ringing, self.is_ringing = self.is_ringing, dead > self._len_max
         if self.is_ringing and not was_ringing:
             logger.warning(
-                "%d jobs are in the DLQ, more than dlq_max_stream_len (%d)",
+                "%d jobs are in the DLQ of queue %s, more than dlq_max_stream_len (%d)",
                 dead,
+                self._store.queue,
                 self._len_max,
                 extra={"dead": dead, "dlq_max_stream_len": self._len_max},
             )

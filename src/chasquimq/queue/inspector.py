@@ -108,10 +108,10 @@ class Inspector:
             for master in masters:
                 try:
                     names.update(await KeyScan(_reads(master.link)).queue_names(advance))
-                except StoreError as trouble:
+                except StoreError as error:
                     if on_missed is None:
                         raise
-                    on_missed(trouble)
+                    on_missed(error)
         return sorted(names)
 
     async def survey_all(
@@ -138,8 +138,8 @@ class Inspector:
         survey = await self.survey([queue], group)
         for wrong in survey.broken:
             raise StoreError(f"{wrong}; rename or delete the key")
-        for trouble in survey.unseen.values():
-            raise trouble
+        for error in survey.unseen.values():
+            raise error
         return survey.snapshots[0]
 
     async def survey(self, queues: Sequence[str], group: str = DEFAULT_GROUP) -> Survey:

@@ -39,14 +39,14 @@ async def wait_for_value(watch: ResultWatch, job_id: str, timeout_s: float, poll
         async with asyncio.timeout(timeout_s):
             found = await waiter
     except TimeoutError:
-        raise _not_seen(job_id, timeout_s, watch.trouble) from None
+        raise _not_seen(job_id, timeout_s, watch.error_text) from None
     return _value(job_id, found)
 
 
-def _not_seen(job_id: str, timeout_s: float, trouble: str) -> TimeoutError:
+def _not_seen(job_id: str, timeout_s: float, error_text: str) -> TimeoutError:
     hint = "does its worker run with store_results=True?"
-    if trouble:
-        hint = f"the server could not be asked: {trouble.rstrip('.')}; is it running?"
+    if error_text:
+        hint = f"the server could not be asked: {error_text.rstrip('.')}; is it running?"
     return TimeoutError(
         f"job {job_id!r} must end within {timeout_s:g} s and was not seen to; {hint}"
     )
@@ -71,14 +71,14 @@ def _check_positive(name: str, value: float) -> None:
 
 
 class _Wait(NamedTuple):
-    """One who waits, and how often it wants to look."""
+    """One caller that waits, and how often it wants to look."""
 
     future: asyncio.Future[Leftovers]
     poll_s: float
 
 
 class ResultWatch:
-    """Looks for the ends of jobs while somebody waits for them."""
+    """Looks for the ends of jobs while callers wait for them."""
 
     def __init__(self, store: ResultStore, new_tail: Callable[[], EndReader]) -> None:
         self._store = store
@@ -88,20 +88,20 @@ class ResultWatch:
         self._serving: asyncio.Task[None] | None = None
         self._poll_at_s = 0.0
         self._failures = 0
-        self._trouble: StoreError | None = None
+        self._error: StoreError | None = None
         # Since when the server owes an answer.
         self._asked_s: float | None = None
-        self._ends = EndListener(new_tail, self._ended, self._poll_now)
+        self._ends = EndListener(store.queue, new_tail, self._ended, self._poll_now)
 
     @property
     def waiting_count(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     @property
-    def trouble(self) -> str:
+    def error_text(self) -> str:
         """Why the server cannot be asked right now; empty: it can."""
-        if self._trouble is not None:
-            return str(self._trouble)
+        if self._error is not None:
+            return str(self._error)
         is_late = self._asked_s is not None and _now_s() - self._asked_s > _ANSWER_S
         return "it does not answer" if is_late else ""
 
@@ -118,7 +118,7 @@ class ResultWatch:
         return future
 
     def fail(self, error: Exception) -> None:
-        """Everyone who waits now hears this error."""
+        """Raise this error for every caller that waits now."""
         waiting, self._waiting = self._waiting, {}
         for waits in waiting.values():
             for wait in waits:
@@ -126,17 +126,17 @@ class ResultWatch:
                     wait.future.set_exception(error)
 
     async def close(self) -> None:
-        """End what runs for those who waited."""
+        """End what runs for callers that waited."""
         if self._serving is not None:
             self._serving.cancel()
         await self._ends.close()
 
     async def _serve(self) -> None:
-        self._asked_s = self._trouble = None
+        self._asked_s = self._error = None
         self._poll_at_s = _now_s() + self._poll_s()
         try:
             await self._look_and_sleep()
-        except Exception as error:  # noqa: BLE001 - nobody else would tell those who wait
+        except Exception as error:  # noqa: BLE001 - no other code reports it to callers that wait
             self.fail(error)
         finally:
             self._ends.stop_soon()
@@ -157,7 +157,7 @@ class ResultWatch:
         except StoreError as error:
             if not self._store.may_heal(error):
                 raise
-            self._trouble = error
+            self._error = error
             await self._pause()
 
     async def _look(self) -> None:
@@ -177,12 +177,12 @@ class ResultWatch:
         if self._asked_s is None:
             self._asked_s = _now_s()
         found = await self._store.leftovers(job_ids)
-        self._asked_s = self._trouble = None
+        self._asked_s = self._error = None
         self._failures = 0
         return found
 
     async def _pause(self) -> None:
-        # A link that was open before paces its dials itself.
+        # A connection that was open before makes its own pauses between dials.
         if not self._store.was_reached:
             self._failures += 1
             await asyncio.sleep(dial_delay_ms(self._failures, random.uniform) / 1000)
@@ -207,7 +207,7 @@ class ResultWatch:
             self._wake.set()
 
     def _poll_s(self) -> float:
-        """As often as the most hurried of those who wait now wants it."""
+        """As often as the most hurried caller that waits now wants it."""
         waits = [wait.poll_s for waits in self._waiting.values() for wait in waits]
         return min(waits, default=POLL_S_MAX)
 
@@ -221,18 +221,20 @@ class ResultWatch:
 
 
 class EndListener:
-    """One tail of the events, from the first who waits until shortly after the last.
+    """Reads the events of a queue, from the first caller that waits until shortly after the last.
 
-    Where events are off it hears nothing, and where they may not be read it gives up: the poll
-    does without it.
+    Where events are off it gets none, and where they may not be read it gives up: the poll does
+    without it.
     """
 
     def __init__(
         self,
+        queue: str,
         new_tail: Callable[[], EndReader],
         ended: Callable[[Iterable[str]], None],
         settled: Callable[[], None],
     ) -> None:
+        self._queue = queue
         self._new_tail = new_tail
         self._ended = ended
         self._settled = settled
@@ -244,7 +246,7 @@ class EndListener:
         self._throttle = LogThrottle()
 
     def start(self) -> None:
-        """Listen from now on, if nobody does."""
+        """Read events from now on, if that is not under way."""
         loop = asyncio.get_running_loop()
         if self._stopping is not None:
             self._stopping.cancel()
@@ -254,7 +256,7 @@ class EndListener:
             self._following.add_done_callback(self._left_off)
 
     def stop_soon(self) -> None:
-        """Nobody waits any more; somebody may do so again in a moment."""
+        """Stop unless a caller waits again in a moment."""
         if self._following is not None and self._stopping is None:
             loop = asyncio.get_running_loop()
             self._stopping = loop.call_later(_LINGER_S, self._stop)
@@ -276,14 +278,17 @@ class EndListener:
         tail = self._new_tail()
         try:
             while True:
-                await self._hear(tail)
+                await self._read(tail)
         except ServerRefused as error:
             self._is_refused = True
-            logger.debug("events may not be read, results are polled for: %s", error)
+            logger.debug(
+                "events of queue %s may not be read, results are polled for: %s",
+                self._queue, error,
+            )  # fmt: skip
         finally:
             await tail.close()
 
-    async def _hear(self, tail: EndReader) -> None:
+    async def _read(self, tail: EndReader) -> None:
         try:
             if tail.is_settled:
                 self._ended(await tail.read_ended())
@@ -291,7 +296,7 @@ class EndListener:
                 return
             await tail.settle()
             if tail.is_settled:
-                # What ended before it listened is told by nobody.
+                # No event comes for what ended before it listened.
                 self._settled()
         except ServerRefused:
             raise
@@ -306,11 +311,13 @@ class EndListener:
             return
         self._again_at_s = asyncio.get_running_loop().time() + self._next_pause_s()
         if self._throttle.allows():
-            message = "the events of a queue are not followed for a while, results are polled for"
-            logger.error(message, exc_info=error)
+            logger.error(
+                "the events of queue %s are not followed for a while, results are polled for",
+                self._queue, exc_info=error,
+            )  # fmt: skip
 
     def _next_pause_s(self) -> float:
-        """A link that was never open does not pace itself, and each new reader dials again."""
+        """A connection that was never open has no pauses of its own, and each new reader dials again."""
         self._failures += 1
         return dial_delay_ms(self._failures, random.uniform) / 1000
 

@@ -215,6 +215,10 @@ class FiringStore:
         self._encoder = FireEncoder(self._keys)
         self._link = link
 
+    @property
+    def queue(self) -> str:
+        return self._keys.queue
+
     async def lead(self, holder: str, ttl_s: int) -> Lead:
         call: Call = ([self._keys.scheduler_lock, self._keys.repeat], [holder, ttl_s])
         return read_lead((await self._run("lead", [call]))[0])

@@ -40,6 +40,10 @@ class ResultStore:
         self._link = link
 
     @property
+    def queue(self) -> str:
+        return self._keys.queue
+
+    @property
     def was_reached(self) -> bool:
         return self._link.was_open
 

@@ -192,6 +192,10 @@ class JanitorStore:
         self._group = group
         self._link = link
 
+    @property
+    def queue(self) -> str:
+        return self._keys.queue
+
     async def take_turn(self, pause_ms: int) -> bool:
         """Whether nobody else has swept within that time."""
         ttl_ms = max(1, int(pause_ms * _TURN_SHARE))

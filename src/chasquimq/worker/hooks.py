@@ -38,10 +38,12 @@ WAITING_BYTES_MAX = 64 * 1024 * 1024
 class HookCalls:
     """Hooks under way, each in a task of its own; those beyond a number wait for their turn.
 
-    Those who wait keep their jobs in memory, so both have a maximum: they and their bytes.
+    Waiting calls keep their jobs in memory, so both have a maximum: the calls and their bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, subject: Callable[[], str]) -> None:
+        """`subject` says whose hooks these are, for the log."""
+        self._subject = subject
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[JobHook, DeliveredJob]] = deque()
         self._waiting_bytes = 0
@@ -50,13 +52,14 @@ class HookCalls:
     def start(self, hook: JobHook, job: DeliveredJob) -> None:
         """Call the hook soon; a job never waits for it, and where too many wait it is left out."""
         if len(self._tasks) < RUNNING_MAX:
-            self._call(hook, job)
+            self._start(hook, job)
         elif len(self._waiting) < WAITING_MAX and self._waiting_bytes < WAITING_BYTES_MAX:
             self._waiting.append((hook, job))
             self._waiting_bytes += _held_bytes(job)
         elif self._throttle.allows():
             logger.warning(
-                "hooks are slower than jobs, and calls are left out%s",
+                "hooks of %s are slower than jobs, and calls are left out%s",
+                self._subject(),
                 self._throttle.held_back_text(),
             )
 
@@ -69,9 +72,9 @@ class HookCalls:
         for task in self._tasks:
             task.cancel()
 
-    def _call(self, hook: JobHook, job: DeliveredJob) -> None:
+    def _start(self, hook: JobHook, job: DeliveredJob) -> None:
         loop = asyncio.get_running_loop()
-        task = loop.create_task(_call_for_job(hook, job), name="chasqui-hook")
+        task = loop.create_task(self._call_for_job(hook, job), name="chasqui-hook")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -80,7 +83,19 @@ class HookCalls:
         if self._waiting:
             hook, job = self._waiting.popleft()
             self._waiting_bytes -= _held_bytes(job)
-            self._call(hook, job)
+            self._start(hook, job)
+
+    async def _call_for_job(self, hook: JobHook, job: Job) -> None:
+        enter_job(job)
+        await self.call(hook, job)
+
+    async def call(self, hook: Callable[[Any], Awaitable[None] | None], argument: Any) -> None:
+        """Call a hook to its end; what it raises is logged."""
+        try:
+            await _maybe(hook(argument))
+        except Exception:  # a user's hook may raise anything, the job is done already
+            name = getattr(hook, "__qualname__", type(hook).__name__)
+            logger.exception("the hook %s of %s raised", name, self._subject())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +119,8 @@ class Hooks:
 class HookRunner:
     """Calls the hooks of one worker; `context` is behind the jobs that they get."""
 
-    def __init__(self, hooks: Hooks, context: JobContext) -> None:
-        self.calls = HookCalls()
+    def __init__(self, hooks: Hooks, context: JobContext, subject: Callable[[], str]) -> None:
+        self.calls = HookCalls(subject)
         self._hooks = hooks
         self._context = context
 
@@ -116,10 +131,10 @@ class HookRunner:
 
     async def shutdown(self, worker: object) -> None:
         if self._hooks.on_shutdown is not None:
-            await _call(self._hooks.on_shutdown, worker)
+            await self.calls.call(self._hooks.on_shutdown, worker)
 
     def listeners(self) -> list[Listener]:
-        """Whoever hears of outcomes; empty when no hook does."""
+        """The listener that calls hooks; empty where no hook is about outcomes."""
         hooks = self._hooks
         if not any((hooks.on_completed, hooks.on_failed, hooks.on_dead)):
             return []
@@ -175,18 +190,6 @@ class HookListener(Listener):
 
 def _held_bytes(job: DeliveredJob) -> int:
     return len(job.delivery.payload) + len(job.delivery.envelope)
-
-
-async def _call_for_job(hook: JobHook, job: Job) -> None:
-    enter_job(job)
-    await _call(hook, job)
-
-
-async def _call(hook: Callable[[Any], Awaitable[None] | None], subject: Any) -> None:
-    try:
-        await _maybe(hook(subject))
-    except Exception:  # a user's hook may raise anything, the job is done already
-        logger.exception("the hook %s raised", getattr(hook, "__qualname__", type(hook).__name__))
 
 
 async def _maybe(value: Awaitable[None] | None) -> None:

@@ -64,6 +64,11 @@ class PipelineBuilder:
     # None: one handler for every name.
     handler_names: Sequence[str] | None = None
 
+    @property
+    def subject(self) -> str:
+        """Which worker it is, as the log says it."""
+        return f"worker {self.consumer} of queue {self.queue}"
+
     def build(self, execute: Execute, concurrency: int, policy: RetryPolicy) -> ConsumerPipeline:
         """A pipeline that is not running yet; call it inside the loop that will run it."""
         settings = replace(self.settings, concurrency=concurrency)
@@ -81,8 +86,9 @@ class PipelineBuilder:
             self._begin(execute),
             settings,
             policy,
+            subject=self.subject,
             encode=self.encode,
-            listener=combine(self._listeners(store, events, history_recorder)),
+            listener=combine(self._listeners(store, events, history_recorder), self.subject),
             history_recorder=history_recorder,
             reporter=self._reporter(store, _losses(events, upkeep, history_recorder)),
             context=self.context,
@@ -141,7 +147,8 @@ class PipelineBuilder:
         if not history.is_kept:
             return None
         return HistoryRecorder(
-            HistoryStore(self.queue, self.consumer, history.max_bytes, store.writes, store.clock)
+            HistoryStore(self.queue, self.consumer, history.max_bytes, store.writes, store.clock),
+            self.subject,
         )
 
     def _events(self, store: ConsumerStore) -> EventStore | None:
@@ -151,7 +158,7 @@ class PipelineBuilder:
         return EventStore(self.queue, self.consumer, events.max_stream_len, store.writes)
 
     def _reporter(self, store: ConsumerStore, losses: list[Loss]) -> HealthReporter | None:
-        if self.sink is None or not HealthReporter.is_heard_by(self.sink):
+        if self.sink is None or not HealthReporter.is_used_by(self.sink):
             return None
         return HealthReporter(self.sink, self.health, losses, lambda: store.regroup_count)
 
@@ -163,9 +170,9 @@ class PipelineBuilder:
     ) -> list[Listener]:
         listeners: list[Listener] = [] if history_recorder is None else [history_recorder]
         if events is not None:
-            tells_starts = self.settings.events.level == "full"
-            listeners.append(EventPublisher(events, tells_starts=tells_starts))
-        if self.sink is not None and MetricsListener.is_heard_by(self.sink):
+            has_starts = self.settings.events.level == "full"
+            listeners.append(EventPublisher(events, self.subject, has_starts=has_starts))
+        if self.sink is not None and MetricsListener.is_used_by(self.sink):
             listeners.append(MetricsListener(self.sink, store.clock.at_ms))
         if self.spans is not None:
             listeners.append(self.spans)
@@ -209,6 +216,7 @@ class ConsumerPipeline:
         settings: WorkerSettings,
         policy: RetryPolicy,
         *,
+        subject: str,
         encode: Callable[[Any], bytes],
         listener: Listener | None,
         history_recorder: HistoryRecorder | None,
@@ -224,7 +232,7 @@ class ConsumerPipeline:
         self._history_recorder = history_recorder
         self._policy = policy
         self._clock_sync = ClockSync(store)
-        self.supervisor = Supervisor(f"worker {store.consumer} of queue {store.keys.queue}")
+        self.supervisor = Supervisor(subject)
         self.in_flight = InFlight(settings.concurrency, settings.read, policy.max_attempts_of)
         self.settlement = Settlement(
             store, self.in_flight, self._policy, settings, encode=encode, listener=listener
@@ -241,7 +249,7 @@ class ConsumerPipeline:
         )  # fmt: skip
         self.lease = self._new_lease(lease_store, context, on_lease_lost)
         self._stall_detector = self.lease.stall_detector = StallDetector(
-            self.in_flight, self.lease, self.runners
+            self.in_flight, self.lease, self.runners, subject
         )
         self.reader = self._new_reader()
         self.upkeep.watch_idleness(lambda: self.reader.can_be_woken)

@@ -68,7 +68,7 @@ class Upkeep:
             self.holder,
             self._settings,
         )
-        self._supervisor = Supervisor()
+        self._supervisor = Supervisor(f"the upkeep of queue {self.name}")
         self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:

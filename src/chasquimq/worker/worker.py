@@ -269,7 +269,6 @@ class Worker:
         self._named = None if redis_url is None else self._connection
         self._server_reason = ""  # why this one, where a command chose it
         own: dict[str, Any] = {name: one for name, one in options.items() if name in _OWN}
-        abilities = options.get("abilities")
         self._settings = WorkerSettings(
             concurrency=concurrency,
             read=read_settings(read, options),
@@ -283,14 +282,16 @@ class Worker:
             history=history_settings(history, options),
             pool=pool_settings(pool, options),
             upkeep=upkeep_settings(upkeep, options),
-            abilities=AbilitySettings() if abilities is None else abilities,
+            abilities=filled(AbilitySettings, "abilities", options.get("abilities"), {}),
             **own,
         )  # fmt: skip
         self._handlers = HandlerSet(
             handler, self._settings, checked_batch(batch, concurrency, self._settings.timeout_ms)
         )
         called = filled(Hooks, "hooks", hooks, options, **{name: name for name in HOOK_NAMES})
-        self._hooks = HookRunner(called, self._context)
+        self._hooks = HookRunner(
+            called, self._context, lambda: f"worker {self.consumer_id} of queue {self.name}"
+        )
         self._sink: MetricsSink | None = safe_sink(metrics)
         self._tracing = tracing_of(tracing)
         self._stopping = Stopping(self._settings.shutdown_deadline_ms)
