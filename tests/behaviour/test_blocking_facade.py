@@ -26,6 +26,7 @@ METHODS = [
     for name, member in inspect.getmembers(chasquimq.Queue, inspect.iscoroutinefunction)
     if not name.startswith("_")
 ]
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture

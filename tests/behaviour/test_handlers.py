@@ -18,6 +18,7 @@ from support import fault_worker
 from support.waiting import eventually
 
 SOON = RetrySettings(initial_backoff_ms=10, max_backoff_ms=20, jitter_ms=0)
+pytestmark = pytest.mark.takes_turns
 
 
 async def echo(job):

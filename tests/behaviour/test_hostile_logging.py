@@ -14,6 +14,7 @@ from chasquimq.model.log import get_logger
 from support.waiting import eventually
 
 FOLLOWERS = 10
+pytestmark = pytest.mark.takes_turns
 
 
 class Refuses(Exception):

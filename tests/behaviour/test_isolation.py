@@ -12,6 +12,7 @@ from support.waiting import eventually
 
 colour = contextvars.ContextVar("colour", default="none")
 FOLLOWERS = 3000
+pytestmark = pytest.mark.takes_turns
 
 
 async def test_a_context_variable_of_one_job_is_unknown_to_the_next(queue, running_worker):

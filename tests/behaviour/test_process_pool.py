@@ -163,6 +163,7 @@ class Shelf:
 
 Run = Callable[..., Awaitable[Any]]
 StartPool = Callable[..., Awaitable[ProcessPool]]
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ WATCHED_S = 5.0
 DENIED_MAX = 6
 # The longest pause of the ladder, and what a loop takes to be up again.
 BACK_S_MAX = 8.0
-pytestmark = pytest.mark.own_server(port=0)
+pytestmark = [pytest.mark.own_server(port=0), pytest.mark.takes_turns]
 
 
 @dataclass

@@ -31,7 +31,7 @@ worker = Worker(sys.argv[1], handler, redis_url=sys.argv[2], claim_min_idle_ms=1
 asyncio.run(worker.run(handle_signals=True))
 """
 # A server that may be killed.
-pytestmark = pytest.mark.own_server
+pytestmark = [pytest.mark.own_server, pytest.mark.takes_turns]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ JOBS = 600
 SMALLEST = GrowthSettings(
     sizes=(JOBS,), payloads_bytes=(1_024,), processes=(2,), leases_ms=(0,), rounds=1, jobs_max=JOBS
 )
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture(scope="module")

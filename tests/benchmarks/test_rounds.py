@@ -19,7 +19,7 @@ from chasquimq.errors import StoreError
 JOBS = 1_500
 # Between them they ask for everything that a worker can be asked for.
 BEYOND_RUNNING = ["consume-100-all", "consume-results", "delayed-end-to-end", "retry-throughput"]
-pytestmark = pytest.mark.own_server(port=0)
+pytestmark = [pytest.mark.own_server(port=0), pytest.mark.takes_turns]
 
 
 @pytest.fixture
@@ -72,7 +72,6 @@ def test_the_limit_can_do_whatever_ours_did(server, scenario):
 
 
 @pytest.mark.slow
-@pytest.mark.takes_turns
 def test_the_original_does_the_same_work(server, scenario):
     settings = BenchSettings(scenarios=[scenario], rounds=1, peers=ORIGINALS[:1])
     with open_target(None, server.url, {}) as target:

@@ -72,6 +72,7 @@ BAD_NAMES = {
     "braces": "{a}",
     "too long": "q" * 129,
 }
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture
@@ -193,7 +194,6 @@ async def test_the_doctor_finds_that_the_password_is_wrong(say, locked):
     assert "canary" not in said.out
 
 
-@pytest.mark.takes_turns
 @pytest.mark.parametrize("bad", BAD_NAMES.values(), ids=BAD_NAMES)
 @pytest.mark.parametrize("name", TAKING)
 async def test_a_name_that_no_queue_can_have_is_refused_in_one_line(say, name, bad):
@@ -235,7 +235,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.takes_turns
 @pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
 async def test_what_no_server_could_make_right_is_wrong_usage(chasqui, url, words):
     said = await chasqui(*words, CHASQUI_REDIS_URL=url)

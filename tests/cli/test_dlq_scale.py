@@ -25,7 +25,7 @@ FILL_AT_ONCE = 1_000
 WHERE = "data->>'$.country' = 'C3' and attempt = 3"
 REPLAYED = DEAD // COUNTRIES
 RUN_S_MAX = 120.0
-pytestmark = pytest.mark.timeout(RUN_S_MAX * 4)
+pytestmark = [pytest.mark.timeout(RUN_S_MAX * 4), pytest.mark.takes_turns]
 
 
 @pytest.fixture

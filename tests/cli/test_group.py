@@ -10,6 +10,8 @@ from chasquimq import Worker
 from chasquimq.errors import GroupConflict
 from support.waiting import eventually
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def noop(job) -> None: ...
 

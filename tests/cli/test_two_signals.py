@@ -37,6 +37,7 @@ asyncio.run(worker.run(handle_signals=True))
 """
 # How soon a wrapper forwards what the terminal sent; long enough for both to be two signals.
 ECHO_AFTER_S = 0.02
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ import pytest
 from chasquimq import Queue, RepeatPattern
 from support.waiting import eventually
 
+pytestmark = pytest.mark.takes_turns
+
 
 async def test_delayed_and_repeatable_jobs_of_all_its_queues_become_ready(
     running, queue, queue_name, url

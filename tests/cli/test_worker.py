@@ -89,6 +89,7 @@ set_tracer_provider(provider)
 async def send(job):
     return
 """
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from deploy.kit import COMPOSE, DEPLOY, on_loopback
 DOCKERFILE = (DEPLOY / "docker/Dockerfile").read_text()
 HEALTH_CHECK = json.loads(re.search(r"HEALTHCHECK .*\\\n\s+CMD (\[.+\])\n", DOCKERFILE)[1])
 COMMANDS = {name: COMPOSE["services"][name]["command"] for name in ("worker", "metrics")}
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ BLOCK = re.compile(r"(?:^(?: {4}.*)?\n)+", re.MULTILINE)
 ANSWER_S = 2.5
 # Calls came all the time, so that no dial was left for those who come between two.
 BACK_S = 6.5
-pytestmark = pytest.mark.own_server(aof="always")
+pytestmark = [pytest.mark.own_server(aof="always"), pytest.mark.takes_turns]
 
 
 def application(framework: str, url: str) -> dict:

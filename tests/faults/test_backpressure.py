@@ -19,7 +19,7 @@ DATA = b"x" * 1_000_000
 BOUND = 4 * MIB
 COUNT = 40
 # A server of this test alone, to be frozen.
-pytestmark = pytest.mark.own_server
+pytestmark = [pytest.mark.own_server, pytest.mark.takes_turns]
 
 
 @pytest.fixture

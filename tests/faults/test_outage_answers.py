@@ -26,7 +26,7 @@ OUTAGE_S, DIALS_MAX = (60.0, 15) if IS_BIG else (12.0, 8)
 MARGIN_S = 0.1
 COMMAND_MS = 300
 ANSWER_S = 0.5
-pytestmark = pytest.mark.own_server(aof="always")
+pytestmark = [pytest.mark.own_server(aof="always"), pytest.mark.takes_turns]
 
 
 async def ended(call) -> tuple[float, object]:

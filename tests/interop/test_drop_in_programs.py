@@ -63,6 +63,7 @@ def test_the_original_prints_what_is_written_down(program, stage, original_pytho
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.takes_turns
 def test_ours_prints_the_same(program, stage, url):
     played = stage.played(Path(sys.executable), program, url, PYTHONPATH=str(SOURCE))
 

@@ -52,6 +52,7 @@ HARMLESS = [
     "a\u202eb",
 ]
 JOB_IDS = ["}:stream", "{chasqui:x}:stream", "*", "a\r\nFLUSHALL", "../x", "<b>", "\x1b[2J", "a b"]
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)

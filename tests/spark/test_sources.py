@@ -12,6 +12,8 @@ from chasquimq.spark.failures import complaint
 from support.attempts import BASE_MS
 from wire.vectors import load
 
+pytestmark = pytest.mark.takes_turns
+
 
 @pytest.fixture
 def table(spark, options):

@@ -12,6 +12,8 @@ from chasquimq.spark.pipeline.audit.read_progress import TO_THE_TAIL, ask_standi
 from chasquimq.spark.pipeline.sampler import ServerSampler
 from chasquimq.store.inspect.ranges import RangeStore
 
+pytestmark = pytest.mark.takes_turns
+
 
 @pytest.fixture
 def read_until(url, queue_name, tmp_path):

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from support.servers import server_kinds
+from support.servers import ServerKind, server_kinds
 
 _IS_BIG = os.environ.get("CHASQUI_TEST_BIG") == "1"
 _KINDS = server_kinds()
@@ -21,7 +21,7 @@ def left_to_another_kind(items: list[pytest.Item]) -> list[pytest.Item]:
 def _is_anothers(item: pytest.Item) -> bool:
     called = getattr(item, "callspec", None)
     kind = called.params.get("kind") if called else None
-    if kind is None or item.get_closest_marker("takes_turns") is None:
+    if not isinstance(kind, ServerKind) or item.get_closest_marker("takes_turns") is None:
         return False
     # The same name for all kinds, so that exactly one of them has its turn.
     name = item.nodeid.partition("[")[0] + called.id.replace(kind.label, "", 1)

@@ -6,6 +6,8 @@ import pytest
 
 from chasquimq.errors import StoreError
 
+pytestmark = pytest.mark.takes_turns
+
 
 def test_numbers_that_are_missing_are_in_the_ledger(feed, pipeline, ask):
     feed.attempts(2)

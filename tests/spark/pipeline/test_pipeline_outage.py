@@ -15,6 +15,8 @@ from chasquimq.spark.pipeline.streaming import _ours
 from support.history_feed import HistoryFeed
 from support.waiting import eventually
 
+pytestmark = pytest.mark.takes_turns
+
 
 @pytest.mark.parametrize(
     ("kind", "sentence", "expected"),

@@ -24,7 +24,7 @@ JOBS = {"history": 100_000, "events": 30_000} if IS_BIG else {"history": 1_500, 
 BATCH_ROWS = 30_000
 # For so long nothing may move before a day counts as settled.
 QUIET_S = 3.0
-pytestmark = pytest.mark.timeout(1_200 if IS_BIG else 240)
+pytestmark = [pytest.mark.timeout(1_200 if IS_BIG else 240), pytest.mark.takes_turns]
 
 
 class Fickle:

@@ -14,6 +14,7 @@ from chasquimq.spark.queues.sink import QueueStreamWriter
 from chasquimq.store.producer.rows import bucket_keys
 
 SIX_HOURS_MS = 6 * 3_600_000
+pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture

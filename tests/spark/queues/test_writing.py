@@ -16,6 +16,8 @@ from chasquimq.store.producer.rows import bucket_keys
 from chasquimq.wire.envelope import decode_envelope
 from support.waiting import eventually
 
+pytestmark = pytest.mark.takes_turns
+
 
 @pytest.fixture
 def orders(spark):
@@ -49,7 +51,6 @@ def test_rows_become_jobs(add, orders, ready):
     assert done.payload_bytes > 100
 
 
-@pytest.mark.takes_turns
 def test_what_is_not_named_is_the_payload(add, spark, ready):
     add(spark.sql("select 'one' id, 5 n, 'red' as colour"), id_column="ID", name="paint")
 
@@ -76,7 +77,6 @@ def test_rows_may_wait_and_have_attempts_of_their_own(add, spark, feed, ready, d
     assert sorted(attempts) == [1, 1, 3, 3]
 
 
-@pytest.mark.takes_turns
 async def test_a_worker_runs_what_was_written(add, orders, running_worker, queue):
     ran = []
 
@@ -125,7 +125,6 @@ def test_the_same_run_adds_what_is_missing_however_it_is_shared_out(add, spark, 
     assert add(rows, run_id="another").added == 3_000
 
 
-@pytest.mark.takes_turns
 def test_rows_that_cannot_be_jobs_end_the_write_with_their_number(add, spark, ready):
     frame = spark.range(0, 100, 1, 1).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
 
@@ -138,7 +137,6 @@ def test_rows_that_cannot_be_jobs_end_the_write_with_their_number(add, spark, re
     assert ready() == []
 
 
-@pytest.mark.takes_turns
 def test_what_spark_cannot_do_is_told_with_the_run_that_adds_the_rest(add, spark, ready):
     frame = spark.range(0, 100, 1, 1)
 
@@ -154,7 +152,6 @@ def test_what_spark_cannot_do_is_told_with_the_run_that_adds_the_rest(add, spark
     assert len(ready()) == 100
 
 
-@pytest.mark.takes_turns
 def test_rows_are_all_checked_before_the_first_is_added(add, spark, ready):
     frame = spark.range(0, 3_000, 1, 1).selectExpr(
         "if(id > 2990, null, concat('o', id)) id", "repeat('x', if(id = 2980, 3000, 3)) text"
@@ -173,7 +170,6 @@ def test_rows_are_all_checked_before_the_first_is_added(add, spark, ready):
     assert (done.rows, done.added, done.skipped) == (3_000, 2_990, 10)
 
 
-@pytest.mark.takes_turns
 def test_rows_that_are_checked_first_are_added_once(add, spark, ready):
     done = add(spark.range(0, 50, 1, 2), check_first=True, run_id="nightly")
 
@@ -181,7 +177,6 @@ def test_rows_that_are_checked_first_are_added_once(add, spark, ready):
     assert len(ready()) == 50
 
 
-@pytest.mark.takes_turns
 def test_a_dry_run_counts_and_writes_nothing(add, spark, feed):
     frame = spark.range(0, 100, 1, 2).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
 
@@ -191,7 +186,6 @@ def test_a_dry_run_counts_and_writes_nothing(add, spark, feed):
     assert feed.call("EXISTS", feed.keys.stream, feed.keys.uniq("o1")) == 0
 
 
-@pytest.mark.takes_turns
 def test_a_queue_is_only_added_to(spark, at):
     with pytest.raises(PySparkException) as refused:
         spark.range(1).write.format("chasqui").options(**at).mode("overwrite").save()
@@ -224,7 +218,6 @@ def test_a_pace_is_kept_by_all_tasks_together(add, spark):
     assert done.waited_s > 0.5
 
 
-@pytest.mark.takes_turns
 def test_progress_is_told_while_it_goes_on(add, spark):
     told = []
 
@@ -234,7 +227,6 @@ def test_progress_is_told_while_it_goes_on(add, spark):
     assert 0 < told[-1] <= 60
 
 
-@pytest.mark.takes_turns
 def test_figures_of_a_former_write_of_the_same_run_are_not_told_again(add, spark, feed):
     report = feed.keys.token("report:nightly")
     feed.call("HSET", report, "7", 1_000_000, "summary", "{}")

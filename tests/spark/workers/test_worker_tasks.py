@@ -19,6 +19,7 @@ from support.waiting import eventually
 
 # The first job of a session starts its Python processes, which takes long on a busy machine.
 WAIT_S_MAX = 120.0
+pytestmark = pytest.mark.takes_turns
 
 
 @asynccontextmanager
