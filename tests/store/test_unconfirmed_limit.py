@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from chasquimq.store.producer.unconfirmed import UnconfirmedJobs
+from chasquimq.store.producer.sender import UnconfirmedJobs
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from chasquimq.model.job_options import Backoff, RetryOverride
+from chasquimq.store.producer.writes import XaddTemplate
 from chasquimq.wire.envelope import Envelope, decode_envelope, encode_envelope
 from chasquimq.wire.events import decode_event, encode_event
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.payload import decode_payload, encode_payload
 from chasquimq.wire.repeat import decode_spec, encode_spec, resolve_key
 from chasquimq.wire.stream_entry import (
-    XaddTemplate,
     command,
     decode_dlq,
     encode_dlq,

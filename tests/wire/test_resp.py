@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chasquimq.wire.stream_entry import NAMES_CACHED_MAX, XaddTemplate, bulk, command
+from chasquimq.store.producer.writes import XaddTemplate
+from chasquimq.wire.stream_entry import NAMES_CACHED_MAX, bulk, command
 
 PRODUCER_ID = "799d88b3-3539-4a05-92e6-b7bedb5c652c"
 KEY = "{chasqui:50%s%%d}:stream"

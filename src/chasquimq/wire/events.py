@@ -14,6 +14,7 @@ from chasquimq.wire.stream_entry import (
     bulk,
     command,
     first_values,
+    fixed,
     read_text,
     read_uint,
     safe_text,
@@ -173,8 +174,8 @@ class EventTemplate:
 
     def __init__(self, head: Sequence[bytes], own: Sequence[bytes], worker: bytes) -> None:
         """`head` begins the command and ends with `id`; `own` are fields with their holes."""
-        self._before = [*map(_fixed, head), _TEXT, _fixed(b"ts"), _MS]
-        tail = [_fixed(b"enq"), _MS, _fixed(b"w"), _fixed(worker), _fixed(b"dc"), _DIGIT]
+        self._before = [*map(fixed, head), _TEXT, fixed(b"ts"), _MS]
+        tail = [fixed(b"enq"), _MS, fixed(b"w"), fixed(worker), fixed(b"dc"), _DIGIT]
         self._after = [*own, *tail]
         # Commands for jobs of a name, to be filled by `%`.
         self.ready_made: dict[str, bytes] = {}
@@ -184,7 +185,7 @@ class EventTemplate:
         # Names made up per job must not fill the memory; forgetting costs a microsecond each.
         if len(self.ready_made) >= NAMES_CACHED_MAX:
             self.ready_made.clear()
-        named = [_fixed(b"n"), _fixed(name.encode())] if name else []
+        named = [fixed(b"n"), fixed(name.encode())] if name else []
         parts = [*self._before, *named, *self._after]
         template = self.ready_made[name] = b"*%d\r\n" % len(parts) + b"".join(parts)
         return template
@@ -192,17 +193,13 @@ class EventTemplate:
 
 def active_template(head: Sequence[bytes], worker: bytes) -> EventTemplate:
     """Holes: id and its length, time, attempt, enqueue time, deliveries."""
-    return EventTemplate(head, [_fixed(b"attempt"), _DIGIT], worker)
+    return EventTemplate(head, [fixed(b"attempt"), _DIGIT], worker)
 
 
 def completed_template(head: Sequence[bytes], worker: bytes) -> EventTemplate:
     """The same with the duration, its length first, behind the attempt."""
-    own = [_fixed(b"attempt"), _DIGIT, _fixed(b"duration_us"), _TEXT]
+    own = [fixed(b"attempt"), _DIGIT, fixed(b"duration_us"), _TEXT]
     return EventTemplate(head, own, worker)
-
-
-def _fixed(part: bytes) -> bytes:
-    return bulk(part).replace(b"%", b"%%")
 
 
 # ── events as commands ────────────────────────────────────────────────────────────────────────────

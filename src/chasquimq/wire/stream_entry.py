@@ -1,12 +1,11 @@
-"""Encodes commands as RESP2 bytes, and the entries of the stream, the delayed set and the DLQ."""
+"""Encodes the entries of the stream, the delayed set and the DLQ, and RESP2 for templates."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
@@ -27,63 +26,8 @@ def command(*parts: bytes | str | int) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join([bulk(_to_bytes(part)) for part in parts])
 
 
-class Entry(Protocol):
-    """A job as the stream stores it."""
-
-    @property
-    def job_id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def envelope(self) -> bytes: ...
-
-
-class XaddTemplate:
-    """Encodes `XADD key [IDMP producer_id job_id] * d <envelope> [n <name>]` for one stream."""
-
-    __slots__ = ("_head", "_is_gated", "_templates")
-
-    def __init__(self, key: str, *, producer_id: str | None) -> None:
-        self._is_gated = producer_id is not None
-        gate = () if producer_id is None else ("IDMP", producer_id)
-        self._head = (b"XADD", key, *gate)
-        self._templates: dict[str, bytes] = {}
-
-    def encode(self, jobs: Iterable[Entry]) -> bytes:
-        """Return one command a job; an empty name leaves `n` out."""
-        templates, is_gated = self._templates, self._is_gated
-        encoded: list[bytes] = []
-        for job in jobs:
-            template = templates.get(job.name) or self._learn(job.name)
-            envelope = job.envelope
-            if is_gated:
-                job_id = job.job_id.encode()
-                encoded.append(template % (len(job_id), job_id, len(envelope), envelope))
-            else:
-                encoded.append(template % (len(envelope), envelope))
-        return b"".join(encoded)
-
-    def _learn(self, name: str) -> bytes:
-        # Names made up per job must not fill the memory; forgetting costs a microsecond each.
-        if len(self._templates) >= NAMES_CACHED_MAX:
-            self._templates.clear()
-        template = self._templates[name] = self._make(name)
-        return template
-
-    def _make(self, name: str) -> bytes:
-        tail = ("n", name) if name else ()
-        before = [_fixed(part) for part in self._head]
-        job_id = [_HOLE] if self._is_gated else []
-        after = [_fixed(part) for part in ("*", "d")]
-        parts = [*before, *job_id, *after, _HOLE, *map(_fixed, tail)]
-        return b"*%d\r\n" % len(parts) + b"".join(parts)
-
-
-# Filled by `%` with the length and the bytes of what changes from job to job.
-_HOLE = b"$%d\r\n%b\r\n"
-
-
-def _fixed(part: bytes | str) -> bytes:
+def fixed(part: bytes | str) -> bytes:
+    """Encode a bulk string inside a template that `%` fills."""
     return bulk(_to_bytes(part)).replace(b"%", b"%%")
 
 

@@ -230,6 +230,33 @@ class _Waiter:
             then()
 
 
+class GatheredReplies:
+    """The replies to the pieces of one write, or the first loss among them."""
+
+    def __init__(self, on_end: OnEnd) -> None:
+        self._on_end = on_end
+        self._replies: list[Reply] = []
+        self._lost: ConnectionLost | None = None
+        # The sender itself counts until all pieces have left.
+        self._missing = 1
+
+    def expect(self) -> None:
+        self._missing += 1
+
+    def add(self, end: End) -> None:
+        if not isinstance(end, ConnectionLost):
+            self._replies += end
+        elif self._lost is None:
+            # Where one piece was answered, the write as a whole has left.
+            self._lost = ConnectionLost(str(end)) if self._replies else end
+        self.all_sent()
+
+    def all_sent(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._on_end(self._replies if self._lost is None else self._lost)
+
+
 def connections_of(loop: asyncio.AbstractEventLoop) -> list[Connection]:
     """Those that this loop opened."""
     return [one for one in _all_living() if one.loop is loop]

@@ -1,32 +1,37 @@
-"""Sends adds at once where nothing is in the way, and again until the server has confirmed them."""
+"""Sends adds at once where nothing is in the way, and again until confirmed or too late."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from chasquimq.errors import (
-    ConnectionLost,
     DurabilityNotMet,
     QueueFull,
-    ServerUnreachable,
     StoreError,
 )
 from chasquimq.model.chunks import in_chunks
-from chasquimq.store.net.connection import Connection, End, OnEnd, Reply, replies_of
-from chasquimq.store.net.errors import about, is_worth_resending, may_have_left
+from chasquimq.store.net.connection import (
+    Connection,
+    End,
+    GatheredReplies,
+    OnEnd,
+    Reply,
+    replies_of,
+)
+from chasquimq.store.net.errors import may_have_left
 from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection, pause
 from chasquimq.store.net.script import is_forgotten
 from chasquimq.store.producer.unconfirmed import (
+    AddErrors,
     AddWaiter,
     BulkWrite,
-    Deadlines,
     SharedTerms,
     SharedWrite,
     UnconfirmedBytes,
-    UnconfirmedJobs,
     UnconfirmedWrite,
     answer,
 )
@@ -47,12 +52,6 @@ if TYPE_CHECKING:
 
 # The callers of one part are answered, and add again, while the server works on the next.
 _PART_MIN = 40
-_NOT_ADDED = "nothing was added: add again, or give it longer with add_timeout_ms"
-_OWN_IDS = "it may be added or not: adding it again under the same job_id is safe"
-_FRESH_IDS = (
-    "it may be added or not: look for it with get_job() before you add it again, and add with a "
-    "job_id of your own where adding again must be safe"
-)
 
 
 class AddSender:
@@ -87,7 +86,8 @@ class AddSender:
         self._jobs: list[NewJob] = []
         self._waiters: list[AddWaiter] = []
         self._own: dict[AddWaiter, Deadline] = {}
-        self._terms = SharedTerms(limit_ms, setting, waits, self._own, self.too_late)
+        self.errors = AddErrors(link)
+        self._terms = SharedTerms(limit_ms, setting, waits, self._own, self.errors.too_late)
         self._is_batching = confirmation is not None
         self._following: set[asyncio.Task[list[AddMark]]] = set()
 
@@ -117,7 +117,7 @@ class AddSender:
     ) -> asyncio.Future[list[AddMark]]:
         """Send the jobs of one call, whose bytes were taken; None: they wait for a connection."""
         waiter: asyncio.Future[list[AddMark]] = asyncio.get_running_loop().create_future()
-        bulk = BulkWrite(write, size, deadline, self.too_late, waiter)
+        bulk = BulkWrite(write, size, deadline, self.errors.too_late, waiter)
         self._send(bulk, None if self._confirmation is not None else connection)
         return waiter
 
@@ -272,14 +272,14 @@ class AddSender:
         while True:
             error = unconfirmed.error
             if error is not None:
-                self._raise_unless_resendable(unconfirmed, error)
+                self.errors.raise_unless_resendable(unconfirmed, error)
                 self._link.on_error(error)
                 await pause(error)
             try:
                 connection = await self._connection(unconfirmed)
             except StoreError as error:
                 if not unconfirmed.deadline.waits:
-                    raise self._unsent(unconfirmed, error) from error.__cause__
+                    raise self.errors.unsent(unconfirmed, error) from error.__cause__
                 unconfirmed.error = error
                 continue
             self._refit(unconfirmed)
@@ -335,61 +335,6 @@ class AddSender:
         marks = write.marks(replies)
         return self._encoder.refuse_full(write.jobs) if marks is None else marks
 
-    def too_late(
-        self,
-        jobs: Sequence[NewJob],
-        deadline: Deadline,
-        unconfirmed: UnconfirmedWrite | None = None,
-    ) -> StoreError:
-        """The error for a call whose time is over; None: nothing of it was ever sent."""
-        may_be_done = unconfirmed is not None and unconfirmed.write.may_be_done
-        error = None if unconfirmed is None else unconfirmed.error
-        if error is not None and not may_be_done and not isinstance(error, ConnectionLost):
-            # The server is there, and says itself why it cannot take the jobs yet.
-            return about(error, ids_of(jobs))
-        refusal = self._link.refusal
-        rule = f"{deadline} and did not" + (f" ({refusal})" if refusal else "")
-        lost = self._lost(jobs, rule, may_be_done=may_be_done)
-        lost.__cause__ = error or refusal
-        return lost
-
-    def _unsent(self, unconfirmed: UnconfirmedWrite, error: StoreError) -> StoreError:
-        """No connection could be had for a write, this time."""
-        write = unconfirmed.write
-        if isinstance(error, ServerUnreachable) and not write.may_be_done:
-            return about(error, ids_of(write.jobs))
-        return self._ended(write, error)
-
-    def _raise_unless_resendable(self, unconfirmed: UnconfirmedWrite, error: StoreError) -> None:
-        write, deadline = unconfirmed.write, unconfirmed.deadline
-        is_lost = isinstance(error, ConnectionLost)
-        if deadline.left_s <= 0 and is_lost:
-            late = self.too_late(write.jobs, deadline, unconfirmed)
-            raise late from late.__cause__
-        # An error reply to a write that no one remembers may follow jobs that were added.
-        may_resend = deadline.waits or (is_lost and not write.may_be_done)
-        may_go_on = deadline.left_s > 0 and may_resend and not self._link.is_closed
-        if not may_go_on or not (is_lost or is_worth_resending(error)):
-            raise self._ended(write, error) from error.__cause__
-
-    def _ended(self, write: AddWrite, error: StoreError) -> StoreError:
-        """The same error for the callers whose jobs these are, with its true outcome."""
-        if not isinstance(error, ConnectionLost):
-            return error
-        lost = self._lost(write.jobs, f"and did not ({error})", may_be_done=write.may_be_done)
-        lost.__cause__ = error
-        return lost
-
-    def _lost(self, jobs: Sequence[NewJob], rule: str, *, may_be_done: bool) -> ConnectionLost:
-        hint = _NOT_ADDED
-        if may_be_done:
-            hint = _OWN_IDS if all(job.digest for job in jobs) else _FRESH_IDS
-        return ConnectionLost(
-            f"the server at {self._link.address} must confirm an add {rule}; {hint}",
-            job_ids=ids_of(jobs),
-            outcome="unknown" if may_be_done else "not_done",
-        )
-
 
 def send_pieces(
     connection: Connection, pieces: Pieces, on_end: OnEnd, *, block_ms: int = 0
@@ -402,38 +347,11 @@ def send_pieces(
         ((request, reply_count),) = pieces
         connection.post(request, reply_count, on_end, block_ms=block_ms)
         return
-    gathered = _GatheredReplies(on_end)
+    gathered = GatheredReplies(on_end)
     for request, reply_count in pieces:
         gathered.expect()
         connection.post(request, reply_count, gathered.add, block_ms=block_ms)
     gathered.all_sent()
-
-
-class _GatheredReplies:
-    """The replies to the pieces of one write, or the first loss among them."""
-
-    def __init__(self, on_end: OnEnd) -> None:
-        self._on_end = on_end
-        self._replies: list[Reply] = []
-        self._lost: ConnectionLost | None = None
-        # The sender itself counts until all pieces have left.
-        self._missing = 1
-
-    def expect(self) -> None:
-        self._missing += 1
-
-    def add(self, end: End) -> None:
-        if not isinstance(end, ConnectionLost):
-            self._replies += end
-        elif self._lost is None:
-            # Where one piece was answered, the write as a whole has left.
-            self._lost = ConnectionLost(str(end)) if self._replies else end
-        self.all_sent()
-
-    def all_sent(self) -> None:
-        self._missing -= 1
-        if not self._missing:
-            self._on_end(self._replies if self._lost is None else self._lost)
 
 
 def may_have_added(write: AddWrite, error: StoreError) -> bool:
@@ -445,3 +363,84 @@ def may_have_added(write: AddWrite, error: StoreError) -> bool:
 def _set_unless_done(ended: asyncio.Future[End], end: End) -> None:
     if not ended.done():
         ended.set_result(end)
+
+
+# ── limits and deadlines ──────────────────────────────────────────────────────────────────────────
+
+
+class UnconfirmedJobs:
+    """Limits how many jobs are unconfirmed at once; to enter where there is room is an addition."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._inside = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def try_enter(self, count: int) -> bool:
+        """Enter if there is room; a count above the maximum enters alone."""
+        if self._inside and self._inside + count > self._size_max:
+            return False
+        self._inside += count
+        return True
+
+    async def enter(self, count: int) -> None:
+        """Enter as soon as there is room."""
+        while not self.try_enter(count):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+
+    def leave(self, count: int) -> None:
+        self._inside -= count
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+# Calls whose time is over within this time are answered together.
+_SWEEP_GAP_S = 0.02
+
+
+class Deadlines:
+    """Answers calls whose time is over.
+
+    One timer serves all that is under way. While the server answers it finds nothing to do, and
+    begins anew once in the time that a call may take.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[UnconfirmedWrite, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweep_at_s = inf
+
+    def watch(self, write: UnconfirmedWrite) -> None:
+        self._under_way[write] = None
+        if write.first_s < self._sweep_at_s:
+            self._sweep_at(write.first_s)
+
+    def forget(self, write: UnconfirmedWrite) -> None:
+        self._under_way.pop(write, None)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sweep_at(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sweep_at_s = at_s
+        self._timer = asyncio.get_running_loop().call_at(at_s, self._sweep)
+
+    def _sweep(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._timer, self._sweep_at_s = None, inf
+        for write in self._under_way:
+            if write.first_s <= now_s:
+                write.answer_late(now_s)
+        next_s = min((write.first_s for write in self._under_way), default=inf)
+        if next_s < inf:
+            self._sweep_at(max(next_s, now_s + _SWEEP_GAP_S))

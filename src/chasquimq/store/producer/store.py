@@ -29,8 +29,8 @@ from chasquimq.store.net.errors import about
 from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection
 from chasquimq.store.net.script import REQUEST_TTL_S, ScriptRequest
 from chasquimq.store.producer.durability import Confirmation
-from chasquimq.store.producer.sender import AddSender
-from chasquimq.store.producer.unconfirmed import UnconfirmedBytes, UnconfirmedJobs
+from chasquimq.store.producer.sender import AddSender, UnconfirmedJobs
+from chasquimq.store.producer.unconfirmed import UnconfirmedBytes
 from chasquimq.store.producer.writes import (
     COSTLY_JOBS_PER_WRITE_MAX,
     JOBS_PER_WRITE_MAX,
@@ -333,11 +333,11 @@ class ProducerStore:
                 )
                 await self._permit(connection, lambda: self._roles(jobs))
         except TimeoutError:
-            late = self.sender.too_late(jobs, deadline)
+            late = self.sender.errors.too_late(jobs, deadline)
             raise late from late.__cause__
         except StoreError as error:
             if deadline.left_s <= 0 and isinstance(error, ConnectionLost):
-                late = self.sender.too_late(jobs, deadline)
+                late = self.sender.errors.too_late(jobs, deadline)
                 raise late from late.__cause__
             raise about(error, ids_of(jobs)) from error.__cause__
 

@@ -1,4 +1,4 @@
-"""Tracks what the server has not confirmed yet: writes, their callers, limits and deadlines."""
+"""Tracks writes that the server has not confirmed yet, and answers their callers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from chasquimq.errors import ConnectionLost, StoreError
-from chasquimq.store.net.errors import about
-from chasquimq.store.net.reconnect import Deadline
+from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
+from chasquimq.store.net.errors import about, is_worth_resending
+from chasquimq.store.net.reconnect import Deadline, ReconnectingConnection
 from chasquimq.store.producer.writes import ADDED, AddMark, AddWrite, ids_of
 
 if TYPE_CHECKING:
     from chasquimq.wire.new_job import NewJob
-
-# Calls whose time is over within this time are answered together.
-_SWEEP_GAP_S = 0.02
 
 
 class TooLate(Protocol):
@@ -231,38 +228,6 @@ def _unwanted() -> ConnectionLost:
     return ConnectionLost("no caller waits for this write any more", outcome="not_done")
 
 
-class UnconfirmedJobs:
-    """Limits how many jobs are unconfirmed at once; to enter where there is room is an addition."""
-
-    def __init__(self, size_max: int) -> None:
-        self._size_max = size_max
-        self._inside = 0
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def try_enter(self, count: int) -> bool:
-        """Enter if there is room; a count above the maximum enters alone."""
-        if self._inside and self._inside + count > self._size_max:
-            return False
-        self._inside += count
-        return True
-
-    async def enter(self, count: int) -> None:
-        """Enter as soon as there is room."""
-        while not self.try_enter(count):
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
-
-    def leave(self, count: int) -> None:
-        self._inside -= count
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-
 class UnconfirmedBytes:
     """Backpressure: adders wait while this many bytes of encoded jobs are unconfirmed.
 
@@ -320,43 +285,74 @@ class UnconfirmedBytes:
             turn.set_result(None)
 
 
-class Deadlines:
-    """Answers calls whose time is over.
+# ── what callers get for an error ─────────────────────────────────────────────────────────────────
 
-    One timer serves all that is under way. While the server answers it finds nothing to do, and
-    begins anew once in the time that a call may take.
-    """
+_NOT_ADDED = "nothing was added: add again, or give it longer with add_timeout_ms"
+_OWN_IDS = "it may be added or not: adding it again under the same job_id is safe"
+_FRESH_IDS = (
+    "it may be added or not: look for it with get_job() before you add it again, and add with a "
+    "job_id of your own where adding again must be safe"
+)
 
-    def __init__(self) -> None:
-        self._under_way: dict[UnconfirmedWrite, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._sweep_at_s = inf
 
-    def watch(self, write: UnconfirmedWrite) -> None:
-        self._under_way[write] = None
-        if write.first_s < self._sweep_at_s:
-            self._sweep_at(write.first_s)
+class AddErrors:
+    """Makes the errors that callers get, with the true outcome of their adds."""
 
-    def forget(self, write: UnconfirmedWrite) -> None:
-        self._under_way.pop(write, None)
+    def __init__(self, connection: ReconnectingConnection) -> None:
+        self._connection = connection
 
-    def close(self) -> None:
-        """Answer nobody any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+    def too_late(
+        self,
+        jobs: Sequence[NewJob],
+        deadline: Deadline,
+        unconfirmed: UnconfirmedWrite | None = None,
+    ) -> StoreError:
+        """The error for a call whose time is over; None: nothing of it was ever sent."""
+        may_be_done = unconfirmed is not None and unconfirmed.write.may_be_done
+        error = None if unconfirmed is None else unconfirmed.error
+        if error is not None and not may_be_done and not isinstance(error, ConnectionLost):
+            # The server is there, and says itself why it cannot take the jobs yet.
+            return about(error, ids_of(jobs))
+        refusal = self._connection.refusal
+        rule = f"{deadline} and did not" + (f" ({refusal})" if refusal else "")
+        lost = self._lost(jobs, rule, may_be_done=may_be_done)
+        lost.__cause__ = error or refusal
+        return lost
 
-    def _sweep_at(self, at_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._sweep_at_s = at_s
-        self._timer = asyncio.get_running_loop().call_at(at_s, self._sweep)
+    def unsent(self, unconfirmed: UnconfirmedWrite, error: StoreError) -> StoreError:
+        """No connection could be had for a write, this time."""
+        write = unconfirmed.write
+        if isinstance(error, ServerUnreachable) and not write.may_be_done:
+            return about(error, ids_of(write.jobs))
+        return self._ended(write, error)
 
-    def _sweep(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        self._timer, self._sweep_at_s = None, inf
-        for write in self._under_way:
-            if write.first_s <= now_s:
-                write.answer_late(now_s)
-        next_s = min((write.first_s for write in self._under_way), default=inf)
-        if next_s < inf:
-            self._sweep_at(max(next_s, now_s + _SWEEP_GAP_S))
+    def raise_unless_resendable(self, unconfirmed: UnconfirmedWrite, error: StoreError) -> None:
+        """Return where a write that ended like this may be sent again."""
+        write, deadline = unconfirmed.write, unconfirmed.deadline
+        is_lost = isinstance(error, ConnectionLost)
+        if deadline.left_s <= 0 and is_lost:
+            late = self.too_late(write.jobs, deadline, unconfirmed)
+            raise late from late.__cause__
+        # An error reply to a write that no one remembers may follow jobs that were added.
+        may_resend = deadline.waits or (is_lost and not write.may_be_done)
+        may_go_on = deadline.left_s > 0 and may_resend and not self._connection.is_closed
+        if not may_go_on or not (is_lost or is_worth_resending(error)):
+            raise self._ended(write, error) from error.__cause__
+
+    def _ended(self, write: AddWrite, error: StoreError) -> StoreError:
+        """The same error for the callers whose jobs these are, with its true outcome."""
+        if not isinstance(error, ConnectionLost):
+            return error
+        lost = self._lost(write.jobs, f"and did not ({error})", may_be_done=write.may_be_done)
+        lost.__cause__ = error
+        return lost
+
+    def _lost(self, jobs: Sequence[NewJob], rule: str, *, may_be_done: bool) -> ConnectionLost:
+        hint = _NOT_ADDED
+        if may_be_done:
+            hint = _OWN_IDS if all(job.digest for job in jobs) else _FRESH_IDS
+        return ConnectionLost(
+            f"the server at {self._connection.address} must confirm an add {rule}; {hint}",
+            job_ids=ids_of(jobs),
+            outcome="unknown" if may_be_done else "not_done",
+        )

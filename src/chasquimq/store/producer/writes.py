@@ -12,7 +12,7 @@ from chasquimq.errors import ConnectionLost, QueueFull, StoreError
 from chasquimq.model.chunks import in_chunks, in_sized_chunks
 from chasquimq.store.net.script import script
 from chasquimq.wire.new_job import NewJob
-from chasquimq.wire.stream_entry import XaddTemplate
+from chasquimq.wire.stream_entry import NAMES_CACHED_MAX, fixed
 
 if TYPE_CHECKING:
     from chasquimq.settings import ProducerSettings
@@ -170,6 +170,62 @@ class DelayWrite(RememberedWrite):
             self._args += (job.envelope, job.name, job.digest, job.job_id, job.wait.ms, how)
         self._args += (settings.max_stream_len or 0, keys.bell)
         self._keys += leftovers(keys, [job.job_id for job in jobs if job.digest])
+
+
+class Entry(Protocol):
+    """A job as the stream stores it."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def envelope(self) -> bytes: ...
+
+
+class XaddTemplate:
+    """Encodes `XADD key [IDMP producer_id job_id] * d <envelope> [n <name>]` for one stream."""
+
+    __slots__ = ("_head", "_is_gated", "_templates")
+
+    def __init__(self, key: str, *, producer_id: str | None) -> None:
+        self._is_gated = producer_id is not None
+        gate = () if producer_id is None else ("IDMP", producer_id)
+        self._head = (b"XADD", key, *gate)
+        self._templates: dict[str, bytes] = {}
+
+    def encode(self, jobs: Iterable[Entry]) -> bytes:
+        """Return one command a job; an empty name leaves `n` out."""
+        templates, is_gated = self._templates, self._is_gated
+        encoded: list[bytes] = []
+        for job in jobs:
+            template = templates.get(job.name) or self._learn(job.name)
+            envelope = job.envelope
+            if is_gated:
+                job_id = job.job_id.encode()
+                encoded.append(template % (len(job_id), job_id, len(envelope), envelope))
+            else:
+                encoded.append(template % (len(envelope), envelope))
+        return b"".join(encoded)
+
+    def _learn(self, name: str) -> bytes:
+        # Names made up per job must not fill the memory; forgetting costs a microsecond each.
+        if len(self._templates) >= NAMES_CACHED_MAX:
+            self._templates.clear()
+        template = self._templates[name] = self._make(name)
+        return template
+
+    def _make(self, name: str) -> bytes:
+        tail = ("n", name) if name else ()
+        before = [fixed(part) for part in self._head]
+        job_id = [_HOLE] if self._is_gated else []
+        after = [fixed(part) for part in ("*", "d")]
+        parts = [*before, *job_id, *after, _HOLE, *map(fixed, tail)]
+        return b"*%d\r\n" % len(parts) + b"".join(parts)
+
+
+# Filled by `%` with the length and the bytes of what changes from job to job.
+_HOLE = b"$%d\r\n%b\r\n"
 
 
 class AddEncoder:
