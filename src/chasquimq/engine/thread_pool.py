@@ -31,7 +31,7 @@ def check_usable(owner_pid: int, is_closed: bool) -> None:
 
 
 def closed_error() -> RuntimeError:
-    """What callers of a closed pool are told."""
+    """What callers of a closed pool get."""
     return RuntimeError("the pool is closed and starts nothing more")
 
 
@@ -122,7 +122,7 @@ class ThreadPool:
         try:
             self._loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:
-            # The loop is closed: nobody is left to hear the answer.
+            # The loop is closed, and no caller waits for the answer.
             self._is_waking = False
 
     def _deliver(self) -> None:

@@ -9,10 +9,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,7 +35,7 @@ from chasquimq.engine.process_pool.frames import (
     import_refusal,
     take_frame,
 )
-from chasquimq.engine.thread_pool import check_usable, checked_size
+from chasquimq.engine.thread_pool import Handler, check_usable, checked_size
 from chasquimq.errors import DecodeError, JobTimeout, SettingsError
 from chasquimq.model.log import get_logger
 from chasquimq.store.consumer import decode as payloads
@@ -49,8 +50,6 @@ READ_BYTES_MAX = 256 * 1024
 
 Outcome = CallResult | Exception
 REAP_S_MAX = 1.0
-
-Handler: TypeAlias = Callable[[Any], Any]
 
 
 class ProcessPool:
@@ -96,7 +95,7 @@ class ProcessPool:
     ) -> Any:
         """Run the handler of `name` in a child and return its result.
 
-        With a `delivery` the child is told when its lease is lost, and its reports are received.
+        With a `delivery` the child gets to know when its lease is lost, and its reports are received.
 
         Raises:
             JobTimeout: it ran for `timeout_ms` and was killed.
@@ -181,15 +180,16 @@ class CallLine:
         self._context = context
 
     def open(self) -> None:
-        """The child has the call: what becomes of the lease is told from now on."""
-        self._context.enter_remote(self._delivery, self._tell_lease_lost)
+        """The child has the call: its run begins, and it gets to know if its lease is lost."""
+        self._delivery.started_ns = time.monotonic_ns()
+        self._context.enter_remote(self._delivery, self._send_lease_lost)
         if self._delivery.is_lease_lost:
-            self._tell_lease_lost()
+            self._send_lease_lost()
 
     def close(self) -> None:
         self._context.leave_remote(self._delivery)
 
-    def hear(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         """Pass a report on to the worker's own context."""
         try:
             value = payloads.decode(report.value)
@@ -200,8 +200,8 @@ class CallLine:
         else:
             self._context.report(self._delivery, report.topic, value)
 
-    def _tell_lease_lost(self) -> None:
-        self._child.tell(LeaseLost())
+    def _send_lease_lost(self) -> None:
+        self._child.send(LeaseLost())
 
 
 class Child:
@@ -247,11 +247,11 @@ class Child:
             self.kill()
             raise
 
-    def tell(self, words: LeaseLost) -> None:
-        """Tell a busy child something about the job that it runs."""
+    def send(self, message: LeaseLost) -> None:
+        """Send a busy child something about the job that it runs."""
         # A child that does not read has its socket full of nothing else, and ends soon.
         with suppress(OSError):
-            self._socket.send(encode_frame(words))
+            self._socket.send(encode_frame(message))
 
     def stop(self) -> None:
         """Ask an idle child to leave the way a program ends."""
@@ -309,7 +309,7 @@ class Child:
 
     def _on_grace_over(self, verdict: Exception) -> None:
         self.kill()
-        # After SIGKILL no handler code runs, so nobody waits for a process stuck in the kernel.
+        # After SIGKILL no handler code runs, so a process stuck in the kernel is not waited for.
         self._settle(verdict)
 
     def _on_readable(self) -> None:
@@ -334,16 +334,16 @@ class Child:
         self._buffer += chunk
         try:
             while (frame := take_frame(self._buffer)) is not None:
-                self._hear(decode_from_child(frame))
+                self._accept(decode_from_child(frame))
         except (ValueError, msgspec.MsgspecError):
             return False
         return True
 
-    def _hear(self, words: CallResult | Report) -> None:
-        if isinstance(words, CallResult):
-            self._settle(words)
+    def _accept(self, message: CallResult | Report) -> None:
+        if isinstance(message, CallResult):
+            self._settle(message)
         elif self._line is not None:
-            self._line.hear(words)
+            self._line.receive(message)
 
     def _settle(self, outcome: Outcome) -> None:
         waiting = self._answer if self._ready.done() else self._ready
@@ -371,7 +371,7 @@ class Child:
         try:
             self._loop.call_soon_threadsafe(self._on_exit)
         except RuntimeError:
-            # The loop is closed: nobody is left to tell.
+            # The loop is closed, and no call waits.
             self._program.wait()
 
     def _on_exit(self) -> None:
@@ -409,13 +409,13 @@ def _answer_in(outcome: Outcome) -> CallResult:
 
 
 def hello_frame(addresses: dict[str, HandlerAddress]) -> bytes:
-    """What every child of a pool is told first: our imports, and where the handlers are."""
+    """The first frame for every child of a pool: our imports, and where the handlers are."""
     sys_path = [str(entry) for entry in sys.path]
     return encode_frame(Hello(addresses, sys_path, sys.argv, os.environ.get("PYTHONPATH")))
 
 
 def start_child(hello: bytes) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A child that was told its first words, and our end of the line to it."""
+    """A child that has its first frame, and our end of the socket to it."""
     ours, theirs = socket.socketpair()
     with theirs:
         fd = theirs.fileno()
@@ -437,7 +437,7 @@ def start_child(hello: bytes) -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def wait_unreaped(program: subprocess.Popen[bytes]) -> None:
-    """Wait for the exit and leave the pid taken, so that no signal of ours can hit a stranger."""
+    """Wait for the exit and leave the pid taken, so that no signal of ours can hit another process."""
     with suppress(ChildProcessError):
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
