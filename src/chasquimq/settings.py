@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from chasquimq.errors import LimitExceeded, SettingsError
-from chasquimq.model.job_options import duration_ms, whole, whole_number
+from chasquimq.model.job_options import duration_ms, whole, whole_number, with_field_hints
 from chasquimq.model.snapshot import RECORD_PAUSE_MS_MIN
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class ConnectionSettings:
         at_least("command_timeout_ms", self.command_timeout_ms, 1)
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbilitySettings:
     """None lets the probe decide; False forces the fallback: one server can be tested both ways."""
@@ -123,6 +124,7 @@ MAX_ATTEMPTS = 25
 TTL_MS_MAX = 100 * 365 * 24 * 3_600_000
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
     """How much a worker takes at once, and how long it waits for more."""
@@ -141,6 +143,7 @@ class ReadSettings:
         at_least("max_payload_bytes", self.max_payload_bytes, 1)
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckSettings:
     """The ceiling of a group commit; acks leave at the end of each turn of the event loop."""
@@ -151,6 +154,7 @@ class AckSettings:
         whole_number("ack.batch_max", self.batch_max, 1, 1_000)
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
     """How long a silent worker keeps its jobs."""
@@ -179,6 +183,7 @@ class LeaseSettings:
         return self.lease_ms - max(50, self.lease_ms // 10)
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySettings:
     """What a failed attempt costs when the job itself does not say."""
@@ -195,12 +200,17 @@ class RetrySettings:
         at_least("max_attempts", self.max_attempts, 1)
         at_least("initial_backoff_ms", self.initial_backoff_ms, 0)
         at_least("max_backoff_ms", self.max_backoff_ms, 0)
+        if self.initial_backoff_ms > self.max_backoff_ms:
+            rule = f"at most max_backoff_ms ({self.max_backoff_ms})"
+            hint = "lower it, or raise max_backoff_ms"
+            raise LimitExceeded("initial_backoff_ms", self.initial_backoff_ms, rule, hint=hint)
         number_at_least("multiplier", self.multiplier, 0)
         at_least("jitter_ms", self.jitter_ms, 0)
         at_least("unknown_name_retry_ms", self.unknown_name_retry_ms, 1)
         at_least("unknown_name_for_ms", self.unknown_name_for_ms, 0)
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSettings:
     """Whether and how long return values are kept."""
@@ -229,6 +239,7 @@ class ResultSettings:
 _ADD_TIMEOUT_MS_MAX = 90_000
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
     """What an add may do."""
@@ -271,6 +282,7 @@ HISTORY_BYTES_MIN = 64 * 1024
 Redact = Callable[[str, str], str]
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepSettings:
     """Promotion of delayed jobs and firing of repeatables."""
@@ -301,6 +313,7 @@ class UpkeepSettings:
             at_least("dlq_max_stream_len", self.dlq_len_max, 0)
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSettings:
     """What goes to the events stream: nothing, ends, or starts and ends."""
@@ -319,6 +332,7 @@ class EventSettings:
         return self.max_stream_len if self.level == "full" else 0
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySettings:
     """Whether finished attempts are kept, and in how many bytes of the server's memory."""
@@ -333,6 +347,7 @@ class HistorySettings:
         at_least("history_max_bytes", self.max_bytes, HISTORY_BYTES_MIN, hint=hint)
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """Where plain functions run: threads of this process, or child processes."""

@@ -276,7 +276,7 @@ async def test_health_tells_what_runs_what_waits_and_what_came_of_it(queue, runn
         if job.name == "fail":
             raise ValueError
 
-    retry = RetrySettings(initial_backoff_ms=60_000)
+    retry = RetrySettings(initial_backoff_ms=60_000, max_backoff_ms=60_000)
     running = await running_worker(handler, concurrency=2, retry=retry)
     await queue.add("fail", None)
     await queue.add("bury", None, attempts=1)

@@ -127,7 +127,9 @@ async def test_a_server_out_of_memory_still_completes_retries_and_buries(
             raise ValueError
 
     running = await running_worker(
-        handler, max_attempts=2, retry=RetrySettings(initial_backoff_ms=60_000)
+        handler,
+        max_attempts=2,
+        retry=RetrySettings(initial_backoff_ms=60_000, max_backoff_ms=60_000),
     )
     for name, attempts in (("ok", 2), ("retry", 2), ("bury", 1)):
         jobs = [{"name": name, "data": i, "attempts": attempts} for i in range(10)]

@@ -246,6 +246,14 @@ def test_keywords_of_a_queue_say_what_its_producer_group_says_and_not_both(kind)
             ),
         ),
         (
+            lambda: RetrySettings(inital_backoff_ms=5),
+            "RetrySettings takes no argument 'inital_backoff_ms'; did you mean 'initial_backoff_ms'?",
+        ),
+        (
+            lambda: Hooks(on_complete=print),
+            "Hooks takes no argument 'on_complete'; did you mean 'on_completed'?",
+        ),
+        (
             lambda: Queue("q", events_max_stream_len=5),
             (
                 "Queue takes no argument 'events_max_stream_len'; 'events_max_stream_len' is a field "
@@ -325,3 +333,9 @@ def test_numbers_of_events_are_whole(name):
 
 def refused(sentence: str):
     return pytest.raises(SettingsError, match=f"^{re.escape(sentence)}")
+
+
+def test_the_first_wait_is_no_longer_than_the_longest():
+    with pytest.raises(SettingsError, match=r"initial_backoff_ms must be at most max_backoff_ms"):
+        RetrySettings(initial_backoff_ms=60_000)
+    assert RetrySettings(initial_backoff_ms=60_000, max_backoff_ms=60_000)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Kind = TypeVar("Kind")
 _U64_MAX = 2**64 - 1
 # The server keeps times as floats; beyond this they are no whole milliseconds any more.
 MS_MAX = 2**52
@@ -364,6 +366,21 @@ def refuse_unknown(
     for name in options.keys() - inspect.get_annotations(known).keys():
         hint = _as_field(name, groups, keywords) or _nearest(what, name)
         raise TypeError(f"{what.__name__} takes no argument {name!r}; {hint}")
+
+
+def with_field_hints(kind: type[Kind]) -> type[Kind]:
+    """Let a dataclass refuse a keyword that is no field of it with the nearest that is one."""
+    init: Callable[..., None] = kind.__init__
+    names = inspect.get_annotations(kind).keys()
+
+    @wraps(init)
+    def checked(self: Kind, *args: Any, **values: Any) -> None:
+        for name in values.keys() - names:
+            raise TypeError(f"{kind.__name__} takes no argument {name!r}; {_nearest(kind, name)}")
+        init(self, *args, **values)
+
+    type.__setattr__(kind, "__init__", checked)
+    return kind
 
 
 def _as_field(

@@ -13,6 +13,7 @@ from chasquimq.engine.listeners import Listener
 from chasquimq.errors import SettingsError
 from chasquimq.job import DeliveredJob, Job, enter_job
 from chasquimq.model.delivery import Delivery
+from chasquimq.model.job_options import with_field_hints
 from chasquimq.model.log import LogThrottle, get_logger
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class HookCalls:
             logger.exception("the hook %s of %s raised", name, self._subject())
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """Plain or async functions that a worker calls; one that raises is logged and harms no job."""
