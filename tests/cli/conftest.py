@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import subprocess
 from functools import partial
@@ -35,23 +36,56 @@ def environ(bare_environ, url) -> dict[str, str]:
 
 
 @pytest.fixture
-def chasqui(environ, tmp_path):
-    """Run a command to its end, with everything in pipes."""
+def program(environ, tmp_path):
+    """Run a command to its end in a process of its own, with everything in pipes."""
     return partial(_run, environ, tmp_path)
 
 
 @pytest.fixture
-def bare_chasqui(bare_environ, tmp_path):
+def bare_program(bare_environ, tmp_path):
     """The same where no server is needed, and so no kind of it."""
     return partial(_run, bare_environ, tmp_path)
 
 
 @pytest.fixture
-def serverless_chasqui(bare_environ, tmp_path):
+def here(monkeypatch, capsys, tmp_path):
+    """Run a command with these variables in this process, which takes a tenth of the time."""
+
+    async def run(
+        environ: dict[str, str], *args: str, stdin: bytes = b"", **variables: str
+    ) -> Said:
+        with monkeypatch.context() as changed:
+            for name in os.environ.keys() - environ.keys():
+                changed.delenv(name)
+            for name, value in (environ | variables).items():
+                changed.setenv(name, value)
+            changed.chdir(tmp_path)
+            changed.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+            capsys.readouterr()
+            code = await asyncio.to_thread(main, args)
+            said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def chasqui(here, environ):
+    """Run a command to its end, on the server of the test."""
+    return partial(here, environ)
+
+
+@pytest.fixture
+def bare_chasqui(here, bare_environ):
+    """The same where no server is needed, and so no kind of it."""
+    return partial(here, bare_environ)
+
+
+@pytest.fixture
+def serverless_chasqui(here, bare_environ):
     """The same in a folder where no server is named."""
     named = "CHASQUI_REDIS_URL"
-    variables = {name: value for name, value in bare_environ.items() if name != named}
-    return partial(_run, variables, tmp_path)
+    return partial(here, {name: value for name, value in bare_environ.items() if name != named})
 
 
 @pytest.fixture

@@ -147,10 +147,10 @@ async def test_a_job_without_a_name_is_added_and_said_to_have_none(chasqui, queu
     assert len(await raw.entries(raw.keys.stream)) == 1
 
 
-async def test_a_server_that_is_started_for_a_command_is_a_warning_in_a_pipe_too(bare_chasqui):
+async def test_a_server_that_is_started_for_a_command_is_a_warning_in_a_pipe_too(bare_program):
     nowhere = {"CHASQUI_REDIS_URL": "", "XDG_RUNTIME_DIR": "/tmp"}
-    added = await bare_chasqui("add", "mails", "1", **nowhere)
-    stopped = await bare_chasqui("server", "stop", **nowhere)
+    added = await bare_program("add", "mails", "1", **nowhere)
+    stopped = await bare_program("server", "stop", **nowhere)
 
     assert (added.code, stopped.code) == (0, 0), added.err
     assert re.fullmatch(

@@ -236,8 +236,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
-async def test_what_no_server_could_make_right_is_wrong_usage(chasqui, url, words):
-    said = await chasqui(*words, CHASQUI_REDIS_URL=url)
+async def test_what_no_server_could_make_right_is_wrong_usage(program, url, words):
+    said = await program(*words, CHASQUI_REDIS_URL=url)
 
     assert (said.code, said.out) == (2, "")
     assert "Traceback" not in said.err
@@ -261,13 +261,13 @@ LASTING_WORDS = {
 
 
 @pytest.fixture
-def lasting(chasqui, tmp_path):
+def lasting(program, tmp_path):
     """Run a command that should not go on, to its end."""
     (tmp_path / "tasks.py").write_text("async def run(job): ...\n")
 
     async def start(name: str, queue: str, **variables: str) -> Said:
         words = [queue if word == QUEUE else word for word in LASTING_WORDS[name]]
-        return await chasqui(*words, **variables)
+        return await program(*words, **variables)
 
     return start
 

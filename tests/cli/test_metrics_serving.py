@@ -133,10 +133,10 @@ async def test_nothing_else_is_served(running):
     assert refused.value.code == 404
 
 
-async def test_a_port_that_is_taken_is_code_1(chasqui, running):
+async def test_a_port_that_is_taken_is_code_1(program, running):
     port = await _served(running("metrics", "--port", "0"))
 
-    said = await chasqui("metrics", "--port", port)
+    said = await program("metrics", "--port", port)
 
     assert said.code == 1
     assert said.err.startswith(f"error: --port {port} must be free to listen on")
@@ -154,8 +154,8 @@ async def test_the_page_is_served_on_the_address_that_is_named_and_nowhere_else(
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "a..b"])
-async def test_a_host_that_is_not_ours_is_code_1_in_one_line(bare_chasqui, host):
-    said = await bare_chasqui("metrics", "--port", "0", "--host", host)
+async def test_a_host_that_is_not_ours_is_code_1_in_one_line(bare_program, host):
+    said = await bare_program("metrics", "--port", "0", "--host", host)
 
     assert said.code == 1
     assert said.err.startswith(f"error: --host {host} must be an address or a name of this machine")
@@ -172,15 +172,15 @@ async def test_a_host_that_is_not_ours_is_code_1_in_one_line(bare_chasqui, host)
     ],
     ids=["a page has no JSON", "a page is no file", "an address without a port", "no address"],
 )
-async def test_options_that_do_not_go_together_are_code_2(bare_chasqui, words):
-    said = await bare_chasqui("metrics", *words)
+async def test_options_that_do_not_go_together_are_code_2(bare_program, words):
+    said = await bare_program("metrics", *words)
 
     assert said.code == 2
 
 
 @pytest.mark.parametrize("words", [("a b",), ("--group", "a b")], ids=["queue", "group"])
-async def test_a_name_that_cannot_be_is_refused_before_anything_is_served(bare_chasqui, words):
-    said = await bare_chasqui("metrics", *words, "--port", "0")
+async def test_a_name_that_cannot_be_is_refused_before_anything_is_served(bare_program, words):
+    said = await bare_program("metrics", *words, "--port", "0")
 
     assert said.code == 2
     assert "must be" in said.err

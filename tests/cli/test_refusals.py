@@ -123,8 +123,8 @@ def assert_is_clean(text: str) -> None:
 @pytest.mark.parametrize(
     "target", ["failing:send", "strange:send", "speechless:send", "shy:send", "evil_file:send"]
 )
-async def test_a_module_that_fails_to_import_gives_away_nothing(bare_chasqui, target, more):
-    said = await bare_chasqui("worker", target, "--queue", "q", *more)
+async def test_a_module_that_fails_to_import_gives_away_nothing(bare_program, target, more):
+    said = await bare_program("worker", target, "--queue", "q", *more)
     assert said.code == 2
     assert_is_clean(said.out + said.err)
     assert "all is well" not in [
@@ -144,15 +144,15 @@ async def test_what_the_interpreter_tells_of_a_module_gives_away_nothing(bare_en
     assert_is_clean(ended.stderr)
 
 
-async def test_a_module_whose_error_would_end_the_command_is_refused(bare_chasqui):
-    said = await bare_chasqui("worker", "leaving:send", "--queue", "q")
+async def test_a_module_whose_error_would_end_the_command_is_refused(bare_program):
+    said = await bare_program("worker", "leaving:send", "--queue", "q")
 
     assert said.code == 2
     assert "importing leaving failed: Odd: (its text cannot be shown)" in said.err
 
 
-async def test_spark_workers_refuse_such_a_module_in_the_same_words(bare_chasqui):
-    said = await bare_chasqui("spark", "worker", "--handler", "failing:send", "--queue", "q")
+async def test_spark_workers_refuse_such_a_module_in_the_same_words(bare_program):
+    said = await bare_program("spark", "worker", "--handler", "failing:send", "--queue", "q")
     assert said.code == 2
     assert "importing failing failed: RuntimeError: cannot reach redis://me:***@db" in said.err
     assert_is_clean(said.err)
@@ -166,8 +166,8 @@ async def test_spark_workers_refuse_such_a_module_in_the_same_words(bare_chasqui
         ("library:send", ["library.py:3"]),
     ],
 )
-async def test_the_lines_of_the_users_own_files_are_named(bare_chasqui, target, places):
-    said = await bare_chasqui("worker", target, "--queue", "q")
+async def test_the_lines_of_the_users_own_files_are_named(bare_program, target, places):
+    said = await bare_program("worker", target, "--queue", "q")
     (last,) = [line for line in said.err.splitlines() if line.startswith("error: ")]
     found = [last.find(place) for place in places]
     assert -1 not in found, last
@@ -175,8 +175,8 @@ async def test_the_lines_of_the_users_own_files_are_named(bare_chasqui, target, 
     assert "importlib" not in last
 
 
-async def test_a_startup_hook_that_fails_gives_away_nothing(chasqui):
-    said = await chasqui("worker", "hooked:worker")
+async def test_a_startup_hook_that_fails_gives_away_nothing(program):
+    said = await program("worker", "hooked:worker")
     assert said.code == 1
     assert "RuntimeError: redis://me:***@db" in said.err
     assert "(hooked.py:11)" in said.err
@@ -226,9 +226,9 @@ def url_file(tmp_path, url):
     return path
 
 
-async def test_a_file_may_hold_the_url(bare_chasqui, url_file, queue_name):
+async def test_a_file_may_hold_the_url(bare_program, url_file, queue_name):
     for words in (["add", queue_name, "send"], ["inspect", queue_name], ["metrics", queue_name]):
-        said = await bare_chasqui(*words, "--redis-url-file", str(url_file))
+        said = await bare_program(*words, "--redis-url-file", str(url_file))
         assert (said.code, said.err) == (0, "")
 
 
@@ -250,35 +250,35 @@ def _command_lines(pid: int) -> list[str]:
     return [Path(f"/proc/{child}/cmdline").read_text() for child in children]
 
 
-async def test_a_url_that_everybody_may_read_is_warned_of(bare_chasqui, url_file, queue_name):
+async def test_a_url_that_everybody_may_read_is_warned_of(bare_program, url_file, queue_name):
     url_file.chmod(0o644)
-    said = await bare_chasqui("add", queue_name, "send", "--redis-url-file", str(url_file))
+    said = await bare_program("add", queue_name, "send", "--redis-url-file", str(url_file))
     assert said.code == 0
     assert said.err.startswith(f"warning: everybody on this machine may read {url_file}")
 
 
 @pytest.mark.parametrize("held", [b"", b" \n", b"redis://a redis://b", b"\xff\xfe", b"x" * 9_000])
 async def test_a_file_of_anything_else_is_refused_without_a_word_of_it(
-    bare_chasqui, tmp_path, held
+    bare_program, tmp_path, held
 ):
     path = tmp_path / "canary-not.url"
     path.write_bytes(held)
-    said = await bare_chasqui("queues", "--redis-url-file", path.name)
+    said = await bare_program("queues", "--redis-url-file", path.name)
     assert said.code == 2
     assert said.err.splitlines()[-2].endswith(
         f"'--redis-url-file': {path.name} must hold one URL and nothing else"
     )
 
 
-async def test_a_file_that_is_not_there_is_refused_in_one_line(bare_chasqui):
-    said = await bare_chasqui("queues", "--redis-url-file", "nowhere")
+async def test_a_file_that_is_not_there_is_refused_in_one_line(bare_program):
+    said = await bare_program("queues", "--redis-url-file", "nowhere")
     assert said.code == 2
     assert "nowhere must be a file that can be read: No such file or directory" in said.err
 
 
-async def test_a_url_and_a_file_are_one_server_too_many(bare_chasqui, tmp_path):
+async def test_a_url_and_a_file_are_one_server_too_many(bare_program, tmp_path):
     (tmp_path / "u").write_text("redis://me:canary@a")
-    said = await bare_chasqui("queues", "--redis-url-file", "u", "--redis-url", "redis://b")
+    said = await bare_program("queues", "--redis-url-file", "u", "--redis-url", "redis://b")
     assert (said.code, SECRET in said.err) == (2, False)
     assert "name two servers; give one" in said.err
 

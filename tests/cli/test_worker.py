@@ -187,8 +187,8 @@ async def _is_one_ready(queue) -> bool:
 
 
 @pytest.mark.parametrize("more", [(), ("--check",), ("--processes", "2")])
-async def test_a_worker_that_names_its_server_is_not_told_another(bare_chasqui, more):
-    said = await bare_chasqui("worker", "tasks:ready_made", "--redis-url", "unix:///x.sock", *more)
+async def test_a_worker_that_names_its_server_is_not_told_another(bare_program, more):
+    said = await bare_program("worker", "tasks:ready_made", "--redis-url", "unix:///x.sock", *more)
 
     assert (said.code, said.out) == (2, "")
     assert "'--redis-url'" in said.err
@@ -197,8 +197,8 @@ async def test_a_worker_that_names_its_server_is_not_told_another(bare_chasqui, 
     assert said.err.count("\n") == 1
 
 
-async def test_a_worker_may_be_told_the_server_that_it_names(bare_chasqui):
-    said = await bare_chasqui(
+async def test_a_worker_may_be_told_the_server_that_it_names(bare_program):
+    said = await bare_program(
         "worker", "tasks:ready_made", "--redis-url", "redis://me:canary@127.0.0.1:1", "--check"
     )
 
@@ -209,8 +209,8 @@ async def test_a_worker_may_be_told_the_server_that_it_names(bare_chasqui):
     ("target", "handlers"),
     [("tasks:handlers", "send, stuck, die"), ("tasks:mails.send", "mails.send")],
 )
-async def test_a_check_says_what_would_be_run(bare_chasqui, target, handlers):
-    said = await bare_chasqui("worker", target, "--queue", "photos", "--check")
+async def test_a_check_says_what_would_be_run(bare_program, target, handlers):
+    said = await bare_program("worker", target, "--queue", "photos", "--check")
 
     assert (said.code, said.out) == (0, f"ok: {handlers} on queue photos\n")
 
@@ -247,8 +247,8 @@ async def _is_done(queue) -> bool:
         ("tasks:ready_made", "is a Worker with settings of its own, so --queue other cannot"),
     ],
 )
-async def test_a_target_that_cannot_run_is_wrong_usage_in_one_line(bare_chasqui, target, words):
-    said = await bare_chasqui("worker", target, "--queue", "other")
+async def test_a_target_that_cannot_run_is_wrong_usage_in_one_line(bare_program, target, words):
+    said = await bare_program("worker", target, "--queue", "other")
 
     assert (said.code, said.out) == (2, "")
     assert words in said.err
@@ -256,8 +256,8 @@ async def test_a_target_that_cannot_run_is_wrong_usage_in_one_line(bare_chasqui,
 
 
 @pytest.mark.parametrize("target", ["tasks:forgetful", "tasks:mixed"])
-async def test_a_handler_that_takes_no_job_is_wrong_usage(bare_chasqui, target):
-    said = await bare_chasqui("worker", target, "--queue", "q", "--check")
+async def test_a_handler_that_takes_no_job_is_wrong_usage(bare_program, target):
+    said = await bare_program("worker", target, "--queue", "q", "--check")
 
     assert (said.code, said.out) == (2, "")
     assert "must be a function that takes one argument, the job" in said.err
@@ -273,23 +273,23 @@ async def test_a_handler_that_takes_no_job_is_wrong_usage(bare_chasqui, target):
         (("--queue", "q", "--group", "{"), "'--group': group name must be free of"),
     ],
 )
-async def test_an_option_that_no_worker_takes_is_named(bare_chasqui, words, sentence):
-    said = await bare_chasqui("worker", "tasks:send", *words, "--check")
+async def test_an_option_that_no_worker_takes_is_named(bare_program, words, sentence):
+    said = await bare_program("worker", "tasks:send", *words, "--check")
 
     assert (said.code, said.out) == (2, "")
     assert sentence in said.err
     assert said.err.count("\n") == 1
 
 
-async def test_without_a_queue_a_function_is_wrong_usage(bare_chasqui):
-    said = await bare_chasqui("worker", "tasks:send", "--check")
+async def test_without_a_queue_a_function_is_wrong_usage(bare_program):
+    said = await bare_program("worker", "tasks:send", "--check")
 
     assert said.code == 2
     assert "--queue says whose jobs to run" in said.err
 
 
-async def test_a_server_that_is_not_there_is_code_1(bare_chasqui):
-    said = await bare_chasqui("worker", "tasks:send", "--queue", "q")
+async def test_a_server_that_is_not_there_is_code_1(bare_program):
+    said = await bare_program("worker", "tasks:send", "--queue", "q")
 
     assert said.code == 1
     assert said.err.startswith("error: a server must answer at redis://me:***@127.0.0.1:1")
@@ -446,9 +446,9 @@ async def test_runs_of_a_worker_object_have_one_span_each(
     ],
 )
 async def test_options_about_jobs_are_refused_for_a_worker_object_by_name(
-    bare_chasqui, words, named
+    bare_program, words, named
 ):
-    said = await bare_chasqui("worker", "tasks:unnamed", *words, "--check")
+    said = await bare_program("worker", "tasks:unnamed", *words, "--check")
 
     assert (said.code, said.out) == (2, "")
     assert f"so {named} cannot be given here; " in said.err
@@ -456,18 +456,18 @@ async def test_options_about_jobs_are_refused_for_a_worker_object_by_name(
     assert said.err.count("\n") == 1
 
 
-async def test_a_worker_object_may_be_told_the_queue_that_it_names(bare_chasqui):
-    said = await bare_chasqui("worker", "tasks:unnamed", "--queue", "q", "--check")
+async def test_a_worker_object_may_be_told_the_queue_that_it_names(bare_program):
+    said = await bare_program("worker", "tasks:unnamed", "--queue", "q", "--check")
 
     assert (said.code, said.err) == (0, "")
 
 
-async def test_a_metrics_port_that_is_taken_is_code_1(chasqui, running, queue_name):
+async def test_a_metrics_port_that_is_taken_is_code_1(program, running, queue_name):
     worker = running("worker", "tasks:send", "--queue", queue_name, "--metrics-port", "0")
     await worker.until_said("consuming")
     port = re.search(r"http://[\d.]+:(\d+)", worker.err)[1]
 
-    said = await chasqui("worker", "tasks:send", "--queue", queue_name, "--metrics-port", port)
+    said = await program("worker", "tasks:send", "--queue", queue_name, "--metrics-port", port)
 
     assert said.code == 1
     assert said.err.splitlines()[-1].startswith(f"error: --metrics-port {port} must be free")
@@ -495,10 +495,10 @@ async def test_every_process_listens_on_the_address_and_has_a_port_of_its_own(ru
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "a..b"])
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_a_host_that_is_not_ours_is_code_1_in_one_line(chasqui, queue_name, host, processes):
+async def test_a_host_that_is_not_ours_is_code_1_in_one_line(program, queue_name, host, processes):
     words = ("--metrics-port", "0", "--metrics-host", host, "--processes", processes)
 
-    said = await chasqui("worker", "tasks:send", "--queue", queue_name, *words)
+    said = await program("worker", "tasks:send", "--queue", queue_name, *words)
 
     assert said.code == 1
     assert said.err.startswith(f"error: --metrics-host {host} must be an address or a name of this")
@@ -510,8 +510,8 @@ async def test_a_host_that_is_not_ours_is_code_1_in_one_line(chasqui, queue_name
     [("--metrics-host", "127.0.0.1"), ("--metrics-port", "0", "--metrics-host", "")],
     ids=["without a port", "empty"],
 )
-async def test_a_host_that_says_nothing_is_wrong_usage(bare_chasqui, words):
-    said = await bare_chasqui("worker", "tasks:send", "--queue", "q", *words, "--check")
+async def test_a_host_that_says_nothing_is_wrong_usage(bare_program, words):
+    said = await bare_program("worker", "tasks:send", "--queue", "q", *words, "--check")
 
     assert said.code == 2
     assert "--metrics-host" in said.err
@@ -552,8 +552,8 @@ async def test_processes_leave_when_whoever_started_them_is_killed(running, queu
     assert fleet.err.count("the process that started this worker is gone") == 2
 
 
-async def test_a_target_that_cannot_run_is_told_once_for_all_processes(bare_chasqui):
-    said = await bare_chasqui("worker", "nowhere:x", "--queue", "q", "--processes", "4")
+async def test_a_target_that_cannot_run_is_told_once_for_all_processes(bare_program):
+    said = await bare_program("worker", "nowhere:x", "--queue", "q", "--processes", "4")
 
     assert said.code == 2
     assert said.err.count("there is no module 'nowhere'") == 1
@@ -588,12 +588,12 @@ def _is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 async def test_a_second_group_is_one_line_and_code_1(
-    chasqui, queue_name, running_worker, processes
+    program, queue_name, running_worker, processes
 ):
     await running_worker(print, group="first")
 
     words = ("worker", "--queue", queue_name, "--group", "second", "json:dumps")
-    said = await chasqui(*words, "--processes", processes)
+    said = await program(*words, "--processes", processes)
 
     assert (said.code, said.out) == (1, "")
     (line,) = said.err.splitlines()
@@ -601,7 +601,7 @@ async def test_a_second_group_is_one_line_and_code_1(
 
 
 async def test_processes_whose_worker_names_another_group_end_at_once(
-    chasqui, queue_name, running_worker, tmp_path
+    program, queue_name, running_worker, tmp_path
 ):
     """Who starts them does not know the group of a Worker; the first that is refused ends all."""
     module = "from chasquimq import Worker\nfrom tasks import send\n"
@@ -610,7 +610,7 @@ async def test_processes_whose_worker_names_another_group_end_at_once(
     )
     await running_worker(print, group="first")
 
-    said = await chasqui("worker", "second:w", "--processes", "2")
+    said = await program("worker", "second:w", "--processes", "2")
 
     lines = [line for line in said.err.splitlines() if line.startswith("error: ")]
     assert said.code == 1
