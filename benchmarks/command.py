@@ -14,7 +14,7 @@ import click
 
 from chasquimq.cli.context import server_options
 from chasquimq.cli.output.render import clean, emit_json, emit_table
-from chasquimq.cli.signals import ended_like_an_interrupt
+from chasquimq.cli.service import ended_like_an_interrupt
 
 if TYPE_CHECKING:
     from benchmarks.run import Choice, Whole

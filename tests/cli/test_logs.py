@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from chasquimq.cli.logs import TextFormatter
+from chasquimq.cli.service import TextFormatter
 
 
 def line_of(message: str, **more: object) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from chasquimq import Queue
-from chasquimq.cli.worker.fleet import RESTART_MS_MAX, restart_ms
+from chasquimq.cli.worker import RESTART_MS_MAX, restart_ms
 from chasquimq.model.stop_signals import ECHO_S
 from support.command import PROGRAM
 from support.waiting import eventually

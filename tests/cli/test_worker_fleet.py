@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chasquimq.cli.worker.fleet import WorkerFleet
+from chasquimq.cli.worker import WorkerFleet
 from support.waiting import eventually
 
 WAITS = """

@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 
 from chasquimq import Worker
-from chasquimq.cli.endpoint import LOOPBACK, Endpoint
-from chasquimq.cli.worker.run import WorkerPages
+from chasquimq.cli.service import LOOPBACK, Endpoint
+from chasquimq.cli.worker.foreground import WorkerPages
 from chasquimq.worker.session import Health
 
 pytestmark = pytest.mark.takes_turns

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, raise_if_terminated
+from chasquimq.cli.service import Terminated, ended_like_an_interrupt, raise_if_terminated
 
 
 def test_it_unwinds_the_command_and_the_former_answer_is_back():

@@ -49,7 +49,7 @@ class LazyCommand(NamedTuple):
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
-    "add": LazyCommand("chasquimq.cli.commands.job:add", "Add a job."),
+    "add": LazyCommand("chasquimq.cli.commands.add:add", "Add a job."),
     "bench": LazyCommand(
         "chasquimq.cli.commands.bench:bench", "Measure this queue beside its peers."
     ),
@@ -68,9 +68,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "events": LazyCommand(
         "chasquimq.cli.commands.events:events", "Follow what happens on a queue."
     ),
-    "group": LazyCommand(
-        "chasquimq.cli.commands.consumers:group", "List or remove consumer groups."
-    ),
+    "group": LazyCommand("chasquimq.cli.commands.group:group", "List or remove consumer groups."),
     "inspect": LazyCommand(
         "chasquimq.cli.commands.inspect:inspect", "Show how much of a queue is where."
     ),
@@ -92,13 +90,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "upkeep": LazyCommand(
         "chasquimq.cli.commands.upkeep:upkeep", "Promote and fire jobs where no worker runs."
     ),
-    "watch": LazyCommand("chasquimq.cli.commands.inspect:watch", "Watch a queue change."),
-    "worker": LazyCommand(
-        "chasquimq.cli.worker.command:worker", "Run jobs with a handler of yours."
-    ),
-    "workers": LazyCommand(
-        "chasquimq.cli.commands.consumers:workers", "List who works on a queue."
-    ),
+    "watch": LazyCommand("chasquimq.cli.commands.watch:watch", "Watch a queue change."),
+    "worker": LazyCommand("chasquimq.cli.worker:worker", "Run jobs with a handler of yours."),
+    "workers": LazyCommand("chasquimq.cli.commands.workers:workers", "List who works on a queue."),
 }
 
 

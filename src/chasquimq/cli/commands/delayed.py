@@ -19,9 +19,8 @@ from chasquimq.cli.context import (
     running_server,
     yes_option,
 )
-from chasquimq.cli.output.progress import behind_bar
-from chasquimq.cli.output.prompts import confirm, confirm_name
 from chasquimq.cli.output.render import clean, emit_json, emit_list, emit_table
+from chasquimq.cli.output.terminal import behind_bar, confirm, confirm_name
 from chasquimq.cli.values import AT_LEAST_0, INSTANT, iso
 
 if TYPE_CHECKING:

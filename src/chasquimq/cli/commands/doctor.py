@@ -19,8 +19,8 @@ from chasquimq.cli.context import (
     run,
     running_server,
 )
-from chasquimq.cli.output.progress import behind_bar, progress_bar
 from chasquimq.cli.output.render import emit_json, emit_table, mask_secrets, mask_url
+from chasquimq.cli.output.terminal import behind_bar, progress_bar
 from chasquimq.errors import ConnectionLost, ServerRefused, StoreError
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from chasquimq.cli.context import (
     visit,
     yes_option,
 )
-from chasquimq.cli.output.progress import behind_bar
-from chasquimq.cli.output.prompts import confirm_name
 from chasquimq.cli.output.render import clean, emit_json
+from chasquimq.cli.output.terminal import behind_bar, confirm_name
 
 if TYPE_CHECKING:
     from chasquimq.queue.queue import Queue

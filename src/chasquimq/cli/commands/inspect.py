@@ -1,45 +1,30 @@
-"""Shows how much of a queue is where: once, of all queues, or again and again with rates."""
+"""`chasqui inspect` and `chasqui queues`: show how much of one queue, or of all, is where."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chasquimq.cli.context import (
     LEASE_MS_DEFAULT,
-    Visit,
     ask,
-    count_option,
     group_option,
     json_option,
     queue_argument,
     redis_url_option,
     run,
     running_server,
-    visit,
 )
-from chasquimq.cli.output.progress import progress_bar
 from chasquimq.cli.output.render import (
-    clean,
     emit_json,
-    emit_json_line,
     emit_table,
-    mask_secrets,
-    shown,
-    table_cells,
     talk,
 )
-from chasquimq.cli.output.tables import Shape, can_redraw, make_table
-from chasquimq.cli.values import AT_LEAST_1, iso
-from chasquimq.errors import ConnectionLost, ServerRefused
+from chasquimq.cli.output.terminal import progress_bar
+from chasquimq.errors import ServerRefused
 
 if TYPE_CHECKING:
-    from chasquimq.model.forecast import Rates, Trend
     from chasquimq.model.snapshot import Snapshot, WorkerState
     from chasquimq.queue.inspector import Inspector, Survey
 
@@ -162,191 +147,3 @@ def _row(snapshot: Snapshot) -> dict[str, Any]:
         "delayed depth": snapshot.delayed_depth,
         "repeatable count": snapshot.repeatable_count,
     }
-
-
-TOO_EARLY = "one more look is needed to tell where it is going"
-
-
-class WatchSample(NamedTuple):
-    """What one tick shows; `trouble` says why the snapshot is an old one."""
-
-    snapshot: Snapshot
-    before: Snapshot | None
-    rates: Rates | None
-    sentence: str | None
-    trouble: str | None = None
-
-
-Show = Callable[[WatchSample], None]
-
-
-@click.command()
-@queue_argument
-@click.option(
-    "--interval-ms",
-    type=AT_LEAST_1,
-    default=1_000,
-    show_default=True,
-    help="How long to wait between two looks.",
-)
-@group_option
-@count_option
-@redis_url_option
-@json_option
-def watch(
-    queue: str,
-    interval_ms: int,
-    group: str,
-    count: int | None,
-    redis_url: str | None,
-    as_json: bool,
-) -> None:
-    """Watch QUEUE change until Ctrl+C: depths, rates, and when its backlog will be done.
-
-    In a pipe each look is a block of text; with --json it is one line.
-    """
-    url = running_server(redis_url)
-    with _screen(interval_ms, as_json) as show:
-        run(_watch(queue, group, url, interval_ms, count, show))
-
-
-async def _watch(
-    queue: str, group: str, url: str, interval_ms: int, count: int | None, show: Show
-) -> None:
-    async with visit(queue, url) as seen:
-        done = 0
-        async for look in _samples(seen, queue, group, interval_ms):
-            show(look)
-            done += 1
-            if done == count:
-                return
-
-
-async def _samples(
-    seen: Visit, queue: str, group: str, interval_ms: int
-) -> AsyncIterator[WatchSample]:
-    from chasquimq.model.forecast import Trend
-
-    trend = Trend()
-    loop = asyncio.get_running_loop()
-    last: Snapshot | None = None
-    while True:
-        due_s = loop.time() + interval_ms / 1000
-        try:
-            now = await seen.inspector.snapshot(queue, group)
-        except ConnectionLost as lost:
-            if last is None:
-                raise
-            yield _sample(trend, last, last)._replace(trouble=str(lost))
-        else:
-            trend.add(now)
-            yield _sample(trend, now, last)
-            last = now
-        await asyncio.sleep(max(0.0, due_s - loop.time()))
-
-
-def _sample(trend: Trend, now: Snapshot, before: Snapshot | None) -> WatchSample:
-    return WatchSample(now, before, trend.rates, trend.sentence)
-
-
-@contextmanager
-def _screen(interval_ms: int, as_json: bool) -> Generator[Show]:
-    if as_json:
-        yield _show_json
-    elif can_redraw(sys.stdout):
-        with _live(interval_ms) as show:
-            yield show
-    else:
-        yield _show_plain
-
-
-@contextmanager
-def _live(interval_ms: int) -> Generator[Show]:
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
-
-    def draw(look: WatchSample) -> None:
-        moment = iso(look.snapshot.at_ms)
-        head = f"{look.snapshot.queue}   every {interval_ms} ms   {moment}   Ctrl+C ends"
-        names, cells = table_cells(watch_rows(look))
-        table, _ = make_table(names, cells, console.width, Shape(text=names[:1]))
-        if not live.is_started:
-            console.clear()
-            live.start()
-        live.update(Group(Text(clean(head)), table, Text(_last_line(look))), refresh=True)
-
-    console = Console()
-    live = Live(console=console, auto_refresh=False)
-    try:
-        yield draw
-    finally:
-        # It hid the cursor, whatever ended the watch.
-        live.stop()
-
-
-def _show_plain(look: WatchSample) -> None:
-    click.echo(f"{iso(look.snapshot.at_ms)}")
-    rows = watch_rows(look)
-    emit_table(rows, text=list(rows[0])[:1])
-    click.echo(f"{_last_line(look)}\n")
-
-
-def _show_json(look: WatchSample) -> None:
-    rates = look.rates
-    facts = snapshot_facts(look.snapshot) | {
-        "added_per_s": _rounded(rates.added if rates else None),
-        "left_per_s": _rounded(rates.left if rates else None),
-        "growth_per_s": _rounded(rates.growth if rates else None),
-        "outlook": look.sentence,
-        "trouble": look.trouble and mask_secrets(look.trouble),
-    }
-    emit_json_line(facts)
-
-
-def watch_rows(look: WatchSample) -> list[dict[str, Any]]:
-    """The rows of `inspect`, with what changed since the look before, and rates."""
-    rows = snapshot_rows(look.snapshot) + _rate_rows(look)
-    if look.before is None:
-        return rows
-    changes = _changes(look.snapshot, look.before)
-    return [{**row, "Δ": changes.get(next(iter(row.values())), "-")} for row in rows]
-
-
-def _changes(now: Snapshot, before: Snapshot) -> dict[str, str]:
-    return {
-        "stream depth": _signed(now.stream_depth - before.stream_depth),
-        "pending": _signed(now.pending - before.pending),
-        "DLQ depth": _signed(now.dlq_depth - before.dlq_depth),
-        "delayed depth": _signed(now.delayed_depth - before.delayed_depth),
-        "repeatable count": _signed(now.repeatable_count - before.repeatable_count),
-    }
-
-
-def _rate_rows(look: WatchSample) -> list[dict[str, Any]]:
-    what, how_much = f"queue: {look.snapshot.queue}", f"group: {look.snapshot.group}"
-    rates = look.rates
-    return [
-        {what: "added per second", how_much: _rate_text(rates.added if rates else None)},
-        {what: "left per second", how_much: _rate_text(rates.left if rates else None)},
-    ]
-
-
-def _last_line(look: WatchSample) -> str:
-    if look.trouble:
-        return shown(look.trouble)
-    return look.sentence or TOO_EARLY
-
-
-def _rate_text(per_s: float | None) -> str | None:
-    from chasquimq.model.forecast import rate_text
-
-    return None if per_s is None else rate_text(per_s)
-
-
-def _rounded(per_s: float | None) -> float | None:
-    return None if per_s is None else round(per_s, 3)
-
-
-def _signed(change: int) -> str:
-    return f"{change:+d}" if change else "0"

@@ -19,10 +19,9 @@ from chasquimq.cli.context import (
     running_server,
     unknown_queue,
 )
-from chasquimq.cli.endpoint import HOST, LOOPBACK, Endpoint
 from chasquimq.cli.files import whole_file
 from chasquimq.cli.output.render import emit_json, talk
-from chasquimq.cli.signals import hear_signals, told_exit_code
+from chasquimq.cli.service import HOST, LOOPBACK, Endpoint, hear_signals, told_exit_code
 from chasquimq.cli.values import PORT_OR_ANY
 from chasquimq.errors import ChasquiError, StoreError
 from chasquimq.telemetry.http import MetricsServer

@@ -18,8 +18,8 @@ from chasquimq.cli.context import (
     running_server,
     yes_option,
 )
-from chasquimq.cli.output.prompts import confirm, is_answered_by_a_person
 from chasquimq.cli.output.render import clean, emit_json, emit_list, emit_table
+from chasquimq.cli.output.terminal import confirm, is_answered_by_a_person
 from chasquimq.cli.values import duration_text, interval_text, iso
 from chasquimq.errors import PreconditionFailed, SettingsError
 

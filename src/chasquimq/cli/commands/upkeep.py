@@ -20,9 +20,8 @@ from chasquimq.cli.context import (
     run,
     wait_for_server_option,
 )
-from chasquimq.cli.logs import LEVELS, start_logging
 from chasquimq.cli.output.render import mask_url
-from chasquimq.cli.signals import exit_code_of, hear_signals
+from chasquimq.cli.service import LEVELS, exit_code_of, hear_signals, start_logging
 from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import StopSignals
 

@@ -29,9 +29,9 @@ from chasquimq.cli.demo.stages import (
     demonstrate_takeover,
 )
 from chasquimq.cli.interrupts import cancelled_by_interrupt
-from chasquimq.cli.output.progress import behind_bar, progress_bar
 from chasquimq.cli.output.render import emit_json, talk
-from chasquimq.cli.signals import ended_like_an_interrupt
+from chasquimq.cli.output.terminal import behind_bar, progress_bar
+from chasquimq.cli.service import ended_like_an_interrupt
 from chasquimq.errors import ServerUnreachable, StoreError
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from chasquimq.cli.demo.stages import (
     Later,
     Takeover,
 )
-from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import emit_pairs, emit_table
+from chasquimq.cli.output.terminal import working
 from chasquimq.cli.pipeline.options import DEFAULT_MASTER, batch_text, spark_session
 from chasquimq.cli.pipeline.report import PAGE_NAME, ask_report, write_page
 from chasquimq.errors import SettingsError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from chasquimq.cli.commands.job import read_json
+from chasquimq.cli.commands.add import read_json
 from chasquimq.cli.context import (
     Visit,
     filter_options,
@@ -32,9 +32,8 @@ from chasquimq.cli.dlq.peek import pages
 from chasquimq.cli.dlq.replay import replay_all
 from chasquimq.cli.dlq.replay import show as show_replayed
 from chasquimq.cli.dlq.select import Patch, PatchType, Request, patched
-from chasquimq.cli.output.progress import progress_bar
-from chasquimq.cli.output.prompts import confirm_name
 from chasquimq.cli.output.render import clean, emit_json
+from chasquimq.cli.output.terminal import confirm_name, progress_bar
 from chasquimq.cli.pipeline.options import lake_option, refuse_named_lake
 from chasquimq.cli.values import DURATION, duration_text
 from chasquimq.errors import EditRefused, SettingsError, StoreError

@@ -21,7 +21,6 @@ from chasquimq.cli.context import (
     running_server,
     visit,
 )
-from chasquimq.cli.output.progress import progress_bar
 from chasquimq.cli.output.render import (
     Row,
     clean,
@@ -32,6 +31,7 @@ from chasquimq.cli.output.render import (
     mask_secrets,
 )
 from chasquimq.cli.output.tables import bounded_lines, cut, terminal_columns
+from chasquimq.cli.output.terminal import progress_bar
 from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:

@@ -31,9 +31,8 @@ from chasquimq.cli.dlq.select import (
     chosen_ids,
     refuse_unknown_reason,
 )
-from chasquimq.cli.output.progress import Advance, behind_bar, progress_bar
-from chasquimq.cli.output.prompts import confirm
 from chasquimq.cli.output.render import clean, emit_json, json_text, talk
+from chasquimq.cli.output.terminal import Advance, behind_bar, confirm, progress_bar
 from chasquimq.cli.pipeline.options import FILTERING, lake_option, need, refuse_named_lake
 from chasquimq.cli.values import AT_LEAST_0, RATE
 

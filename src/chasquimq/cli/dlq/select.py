@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import click
 
 from chasquimq.cli.dlq.peek import entry_facts, pages
-from chasquimq.cli.output.progress import Advance
+from chasquimq.cli.output.terminal import Advance
 from chasquimq.errors import EditRefused, SettingsError
 from chasquimq.model.delivery import DlqReason
 from chasquimq.model.json_value import json_value

@@ -25,9 +25,8 @@ from chasquimq.cli.context import (
 )
 from chasquimq.cli.dlq.peek import Filters, data_facts, entry_facts, pages
 from chasquimq.cli.files import whole_file
-from chasquimq.cli.output.progress import progress_bar
-from chasquimq.cli.output.prompts import confirm
 from chasquimq.cli.output.render import clean, emit_json, json_text
+from chasquimq.cli.output.terminal import confirm, progress_bar
 from chasquimq.cli.values import AT_LEAST_0
 from chasquimq.errors import ChasquiError, SettingsError, StoreError
 

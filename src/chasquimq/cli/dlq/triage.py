@@ -24,9 +24,9 @@ from chasquimq.cli.context import (
 )
 from chasquimq.cli.dlq.peek import Filters, pages
 from chasquimq.cli.dlq.select import refuse_unknown_reason
-from chasquimq.cli.output.progress import progress_bar
 from chasquimq.cli.output.render import clean, emit_json, emit_table, mask_secrets, talk
 from chasquimq.cli.output.tables import terminal_columns, wrapped
+from chasquimq.cli.output.terminal import progress_bar
 from chasquimq.cli.pipeline.options import lake_option, refuse_named_lake
 from chasquimq.cli.values import AT_LEAST_1
 from chasquimq.errors import ChasquiError

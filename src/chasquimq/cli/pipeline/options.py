@@ -13,9 +13,9 @@ import click
 from click.core import ParameterSource
 
 from chasquimq.cli.context import possible_queue, run, unknown_queue
-from chasquimq.cli.output.progress import Update, working
 from chasquimq.cli.output.render import emit_json, emit_json_line, talk
-from chasquimq.cli.signals import raise_if_terminated, unwound_in_silence
+from chasquimq.cli.output.terminal import Update, working
+from chasquimq.cli.service import raise_if_terminated, unwound_in_silence
 from chasquimq.cli.values import DURATION, duration_text
 from chasquimq.errors import NotSupportedError, StoreError
 from chasquimq.spark.pipeline.settings import CHANNEL_CHOICES, DEFAULT_LAKE

@@ -11,8 +11,8 @@ import click
 
 from chasquimq.cli.context import json_option, limit_option
 from chasquimq.cli.files import whole_file
-from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import clean, emit_json, emit_table, talk
+from chasquimq.cli.output.terminal import working
 from chasquimq.cli.pipeline.options import DRAWING, READING, lake_option, need, queues_option
 from chasquimq.cli.values import DURATION
 from chasquimq.errors import PreconditionFailed

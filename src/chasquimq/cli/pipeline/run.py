@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from chasquimq.cli.context import json_option, redis_url_option, running_server
-from chasquimq.cli.logs import start_logging
-from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import emit_json, emit_table, talk
+from chasquimq.cli.output.terminal import working
 from chasquimq.cli.pipeline.options import (
     READING,
     RUNNING,
@@ -33,7 +32,13 @@ from chasquimq.cli.pipeline.options import (
     trigger_option,
     unknown_queues,
 )
-from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of, told_exit_code
+from chasquimq.cli.service import (
+    Terminated,
+    ended_like_an_interrupt,
+    exit_code_of,
+    start_logging,
+    told_exit_code,
+)
 from chasquimq.errors import PreconditionFailed
 from chasquimq.model.stop_signals import StopSignals
 from chasquimq.spark.pipeline.settings import ROWS_PER_BATCH

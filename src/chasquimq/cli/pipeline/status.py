@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chasquimq.cli.context import json_option, redis_url_option, running_server
-from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import emit_json, emit_table, talk
+from chasquimq.cli.output.terminal import working
 from chasquimq.cli.pipeline.options import (
     READING,
     lake_option,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from chasquimq.cli.context import any_server, json_option, redis_url_option
-from chasquimq.cli.output.progress import progress_bar
 from chasquimq.cli.output.render import emit_json, talk
+from chasquimq.cli.output.terminal import progress_bar
 from chasquimq.cli.pipeline.options import (
     conf_option,
     master_option,

@@ -22,13 +22,12 @@ from chasquimq.cli.context import (
     run,
     running_server,
 )
-from chasquimq.cli.logs import start_logging
-from chasquimq.cli.output.progress import working
 from chasquimq.cli.output.render import clean, emit_json, emit_json_line, talk
+from chasquimq.cli.output.terminal import working
 from chasquimq.cli.pipeline.options import DEFAULT_MASTER, conf_option, need, spark_session
-from chasquimq.cli.signals import Terminated, ended_like_an_interrupt, exit_code_of
+from chasquimq.cli.service import Terminated, ended_like_an_interrupt, exit_code_of, start_logging
 from chasquimq.cli.values import AT_LEAST_1, DURATION, WholeNumber
-from chasquimq.cli.worker.run import (
+from chasquimq.cli.worker.foreground import (
     is_worker,
     load_target,
     refusal,
@@ -40,7 +39,7 @@ from chasquimq.errors import SettingsError, StoreError
 from chasquimq.model.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from chasquimq.cli.output.progress import Update
+    from chasquimq.cli.output.terminal import Update
     from chasquimq.spark.workers.run import RunSummary, Stop
     from chasquimq.spark.workers.settings import HostSettings, RunSettings
     from chasquimq.spark.workers.tally import Progress

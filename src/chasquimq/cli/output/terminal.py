@@ -1,4 +1,4 @@
-"""Shows on a terminal, on stderr, what goes on for long and how far it is."""
+"""Talks with the person at a terminal: asks before something is deleted, and shows progress."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
+from chasquimq.cli.interrupts import Raising
+from chasquimq.cli.output.render import shown
 from chasquimq.cli.output.tables import can_redraw
 
 if TYPE_CHECKING:
@@ -21,6 +25,33 @@ Advance = Callable[[int, int], None]
 # What goes on now.
 Update = Callable[[str], None]
 T = TypeVar("T")
+
+
+def confirm(question: str) -> None:
+    """Go on after y or yes; anything else ends the command with exit code 1."""
+    if _answer(f"{question} [y/N] ").lower() not in ("y", "yes"):
+        raise click.Abort
+
+
+def confirm_name(question: str, name: str, *, of: str = "queue") -> None:
+    """Go on when the name is typed in full."""
+    if _answer(f"{question}\ntype the {of}'s name to go on: ") != name:
+        raise click.Abort
+
+
+def is_answered_by_a_person() -> bool:
+    return sys.stdin.isatty()
+
+
+def _answer(question: str) -> str:
+    click.echo("\n".join(map(shown, question.split("\n"))), nl=False, err=True)
+    with Raising():
+        # Bytes, because a pipe may hold anything.
+        answer = sys.stdin.buffer.readline().decode(errors="replace").strip()
+    if not is_answered_by_a_person():
+        # A person ends the line by answering; here nobody did.
+        click.echo(err=True)
+    return answer
 
 
 @contextmanager

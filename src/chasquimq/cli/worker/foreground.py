@@ -19,7 +19,7 @@ import click
 
 from chasquimq.cli.context import reason_of_choice, refuse_wrong_types, run
 from chasquimq.cli.output.render import clean, error_text, mask_secrets
-from chasquimq.cli.signals import exit_code_of, hear_signals
+from chasquimq.cli.service import exit_code_of, hear_signals
 from chasquimq.errors import NotSupportedError, SettingsError
 from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import StopSignals
@@ -28,7 +28,7 @@ from chasquimq.telemetry.http import MetricsServer
 from chasquimq.telemetry.sink import MetricsSink, QueueLabeled
 
 if TYPE_CHECKING:
-    from chasquimq.cli.endpoint import Endpoint
+    from chasquimq.cli.service import Endpoint
     from chasquimq.telemetry.prometheus import PrometheusSink
     from chasquimq.worker.worker import Worker
 
