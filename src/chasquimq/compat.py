@@ -17,6 +17,7 @@ from chasquimq.errors import LimitExceeded, SettingsError
 from chasquimq.job import DeliveredJob, Job
 from chasquimq.model.job_options import JobOptions
 from chasquimq.model.json_value import ToDict
+from chasquimq.queue.control import read_results
 from chasquimq.queue.dlq import DeadLetter
 from chasquimq.queue.queue import Queue
 from chasquimq.repeat import RepeatableMeta
@@ -263,7 +264,7 @@ class _BytesQueue(Queue):
         return (await self.add(name, payload, **options.given())).id
 
     async def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
-        return [one.result for one in await self._results(job_ids)]
+        return [one.result for one in await read_results(self._store(), job_ids)]
 
 
 def _payloads(payloads: Any) -> list[dict[str, Any]]:

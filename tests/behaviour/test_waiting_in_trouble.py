@@ -8,7 +8,7 @@ import time
 import pytest
 
 from chasquimq import Queue
-from chasquimq.errors import ServerUnreachable
+from chasquimq.errors import ConnectionLost, ServerUnreachable
 from chasquimq.queue.results import ResultWatch
 from chasquimq.settings import ConnectionSettings
 from chasquimq.store.event_reader import EndReader
@@ -58,6 +58,18 @@ async def waits():
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("question", ["counts", "peek_dlq", "get_repeatable_jobs", "get_job"])
+async def test_a_question_without_an_answer_has_done_nothing(asked, queue_name, question):
+    async with Queue(queue_name, redis_url=asked.url, command_timeout_ms=300) as queue:
+        await queue.counts()
+        asked.freeze()
+
+        with pytest.raises(ConnectionLost) as lost:
+            await getattr(queue, question)(*(["j"] if question == "get_job" else []))
+
+    assert lost.value.outcome == "not_done"
 
 
 async def test_who_is_in_a_hurry_is_heard_as_long_as_it_waits(far_queue, asked, waits):

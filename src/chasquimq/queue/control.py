@@ -1,23 +1,58 @@
-"""Finds jobs and takes back those that have not begun."""
+"""Finds and counts jobs, and takes back those that have not begun."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
-from chasquimq.errors import KindRefused, SettingsError
+from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
 from chasquimq.model.job_options import whole_number
 from chasquimq.model.snapshot import JobState
 from chasquimq.settings import true_or_false
 from chasquimq.store.drain import Cancelled, DelayedQuery, Drained, DrainStore
 from chasquimq.store.inspect.find_job import FinderStore
 from chasquimq.store.inspect.pages import ReadStore
+from chasquimq.store.inspect.queue import Counts, InspectorStore
 from chasquimq.store.producer.store import ProducerStore
-from chasquimq.wire.keys import check_job_id
+from chasquimq.store.results import Leftovers, ResultStore
+from chasquimq.wire.keys import check_job_id, check_job_ids
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def changes_nothing(
+    question: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let a question that gets no answer say that nothing was done, whatever was sent."""
+
+    @wraps(question)
+    async def asked(*args: P.args, **more: P.kwargs) -> T:
+        try:
+            return await question(*args, **more)
+        except ConnectionLost as error:
+            error.outcome = "not_done"
+            raise
+
+    return asked
+
+
+@changes_nothing
+async def count_jobs(store: ProducerStore) -> Counts:
+    """How many jobs are where."""
+    return await InspectorStore(store.queue, store.link).counts()
+
+
+@changes_nothing
+async def read_results(store: ProducerStore, job_ids: Sequence[str]) -> list[Leftovers]:
+    """What is left of each job, in the order of the ids."""
+    return await ResultStore(store.queue, store.link).leftovers(check_job_ids(job_ids))
+
+
+@changes_nothing
 async def find_job(store: ProducerStore, job_id: str, max_scanned_bytes: int | None) -> JobState:
     """Where one job is right now."""
     check_job_id(job_id)

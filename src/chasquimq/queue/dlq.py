@@ -16,6 +16,7 @@ from chasquimq.errors import (
     SettingsError,
 )
 from chasquimq.model.job_options import whole_number
+from chasquimq.queue.control import changes_nothing
 from chasquimq.store.dlq import DeadLetterStore, DlqQuery, Edit, Imported, Replayed, buried_ms
 from chasquimq.store.inspect.pages import ReadStore
 from chasquimq.store.producer.store import ProducerStore
@@ -57,6 +58,7 @@ class Dlq:
         self._store = DeadLetterStore(store, ReadStore(store.link))
         self._payload_bytes_max = payload_bytes_max
 
+    @changes_nothing
     async def peek(self, query: DlqQuery, limit: int, after: str | None) -> list[DeadLetter]:
         """The oldest entries that match; `after` is the last one already seen."""
         whole_number("limit", limit, 0)

@@ -20,7 +20,14 @@ from chasquimq.model.job_options import (
 )
 from chasquimq.model.snapshot import JobState
 from chasquimq.queue.connections import Connections, DurabilityLike, QueueOptions, begin_add
-from chasquimq.queue.control import cancel_where, delayed_query, drain, find_job
+from chasquimq.queue.control import (
+    cancel_where,
+    count_jobs,
+    delayed_query,
+    drain,
+    find_job,
+    read_results,
+)
 from chasquimq.queue.dlq import DeadLetter, Dlq
 from chasquimq.queue.repeatables import (
     MissedFiresLike,
@@ -43,11 +50,10 @@ from chasquimq.settings import (
 from chasquimq.store.dlq import DlqQuery, Imported, Replayed
 from chasquimq.store.drain import Cancelled, Drained
 from chasquimq.store.inspect.find_job import SCANNED_BYTES_MAX
-from chasquimq.store.inspect.queue import Counts, InspectorStore
+from chasquimq.store.inspect.queue import Counts
 from chasquimq.store.net.address import connection_settings
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.producer.writes import ADDED, AddMark
-from chasquimq.store.results import Leftovers, ResultStore
 from chasquimq.telemetry.tracing import Tracing, tracing_of
 from chasquimq.wire.keys import check_job_ids, check_queue_name
 from chasquimq.wire.new_job import (
@@ -419,7 +425,7 @@ class Queue:
 
     async def counts(self) -> Counts:
         """How many jobs are ready, running, delayed and dead."""
-        return await InspectorStore(self._name, self._store().link).counts()
+        return await count_jobs(self._store())
 
     async def get_job(
         self, job_id: str, *, max_scanned_bytes: int | None = SCANNED_BYTES_MAX
@@ -439,7 +445,7 @@ class Queue:
 
     async def get_job_result_bulk(self, job_ids: Sequence[str]) -> list[Any]:
         """The same for many ids, in their order."""
-        return [one.value() for one in await self._results(job_ids)]
+        return [one.value() for one in await read_results(self._store(), job_ids)]
 
     async def wait_for_result(
         self, job_id: str, *, timeout: float = 30.0, poll_interval: float = 0.1
@@ -534,9 +540,6 @@ class Queue:
 
     def _store(self, durability: DurabilityLike | None = None) -> ProducerStore:
         return self._connections.store(durability)
-
-    async def _results(self, job_ids: Sequence[str]) -> list[Leftovers]:
-        return await ResultStore(self._name, self._store().link).leftovers(check_job_ids(job_ids))
 
     def _dlq(self) -> Dlq:
         return Dlq(self._store(), self._settings.max_payload_bytes)

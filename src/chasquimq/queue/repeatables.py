@@ -10,6 +10,7 @@ from chasquimq.errors import DecodeError, KindRefused, PreconditionFailed, Setti
 from chasquimq.job import Job
 from chasquimq.model.job_options import JobOptions, whole_number
 from chasquimq.model.schedule import Cron, Every, MissedFires, Pattern
+from chasquimq.queue.control import changes_nothing
 from chasquimq.repeat import (
     MissedFiresPolicy,
     QuarantinedRepeatable,
@@ -60,6 +61,7 @@ class Repeatables:
             written.append(upserted.was_written)
         return written
 
+    @changes_nothing
     async def listed(self, limit: int) -> list[RepeatableMeta]:
         """The plans that fire next, soonest first."""
         listed = await self._plans.listed(whole_number("limit", limit, 0))
@@ -80,6 +82,7 @@ class Repeatables:
         await self._store.add(job, unique_ms)
         return job, _decoded(spec.payload)
 
+    @changes_nothing
     async def quarantined(self, limit: int) -> list[QuarantinedRepeatable]:
         """Plans that could not fire and were put aside."""
         bad = await self._plans.bad(whole_number("limit", limit, 0))
