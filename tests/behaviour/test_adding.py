@@ -179,7 +179,7 @@ async def test_an_add_leaves_before_anything_is_waited_for(adding):
 
     under_way = store.add(new, 1)
 
-    assert store.link.current.has_unanswered
+    assert store.connection.current.has_unanswered
     assert await under_way is AddMark.ADDED
 
 

@@ -42,7 +42,7 @@ def find(queue):
 
     async def search(job_id: str, entries_max: int):
         store = queue._store()
-        return await FinderStore(store.keys, ReadStore(store.link)).find(job_id, entries_max)
+        return await FinderStore(store.keys, ReadStore(store.connection)).find(job_id, entries_max)
 
     return search
 

@@ -328,8 +328,8 @@ async def test_a_server_that_was_reached_is_kept(url, project, queue_name, monke
         await asyncio.to_thread(started, project)
 
         await queue.add("job", 2, durability="server")
-        (connection,) = {id(store.link) for store in queue._connections.all_stores()}
-        await queue._store().link.hang_up()
+        (connection,) = {id(store.connection) for store in queue._connections.all_stores()}
+        await queue._store().connection.hang_up()
         await queue.add("job", 3)
 
         assert connection

@@ -141,7 +141,7 @@ async def test_events_that_cannot_be_reached_are_not_dialled_without_end(
 ):
     async with NoServer() as nobody:
         settings = ConnectionSettings(url=nobody.url)
-        store = ResultStore(queue_name, far_queue._store().link)
+        store = ResultStore(queue_name, far_queue._store().connection)
         watch = ResultWatch(store, lambda: EndReader(queue_name, settings))
         waits(watch.wait("j", 0.1))
 
@@ -170,7 +170,7 @@ async def test_a_tail_that_ended_by_a_bug_is_told_and_listens_again(
         return any(b"name=chasqui-results " in one and b"cmd=xread " in one for one in lines)
 
     settings = ConnectionSettings(url=asked.url)
-    store = ResultStore(queue_name, far_queue._store().link)
+    store = ResultStore(queue_name, far_queue._store().connection)
     watch = ResultWatch(store, lambda: FailsOnce(queue_name, settings))
     waits(watch.wait("j", 0.1))
 
@@ -189,7 +189,7 @@ async def test_a_tail_that_does_not_find_its_place_causes_no_looks(
             await asyncio.sleep(0.02)
 
     settings = ConnectionSettings(url=asked.url)
-    store = ResultStore(queue_name, far_queue._store().link)
+    store = ResultStore(queue_name, far_queue._store().connection)
     watch = ResultWatch(store, lambda: NeverSettles(queue_name, settings))
     waits(watch.wait("j", 0.25))
     await eventually(lambda: asked.count)

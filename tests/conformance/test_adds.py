@@ -58,7 +58,7 @@ async def test_a_write_sent_twice_adds_each_job_once_and_answers_the_same(
 ):
     store = adding._store()
     await adding.add("warm", 0)
-    connection = await store.link.connection()
+    connection = await store.connection.connection()
     write = store.encoder.encode(new_jobs(count), 1)
 
     marks = []
@@ -75,7 +75,7 @@ async def test_a_write_is_remembered_while_ten_thousand_others_are_unconfirmed(
 ):
     store = adding._store()
     await adding.add("warm", 0)
-    connection = await store.link.connection()
+    connection = await store.connection.connection()
     write = store.encoder.encode(new_jobs(1_000), 1)
     await sent(connection, write)
     await adding.add_bulk([{"name": "n", "data": None}] * 9_000)
@@ -88,7 +88,7 @@ async def test_a_write_is_remembered_while_ten_thousand_others_are_unconfirmed(
 async def test_a_resend_is_known_after_its_jobs_have_run_and_gone(adding, raw, new_jobs):
     store = adding._store()
     await adding.add("warm", 0)
-    connection = await store.link.connection()
+    connection = await store.connection.connection()
     write = store.encoder.encode(new_jobs(3), 1)
     await sent(connection, write)
     await raw("XTRIM", raw.keys.stream, "MAXLEN", 0)

@@ -69,7 +69,7 @@ def promoted(url, queue_name):
             await raw("DEL", raw.keys.stream, raw.keys.dlq)
             for member in batch:
                 await raw("ZADD", raw.keys.delayed, 1, member)
-            done = await UpkeepStore(queue_name, queue._store().link).promote(PAGE_MAX)
+            done = await UpkeepStore(queue_name, queue._store().connection).promote(PAGE_MAX)
             assert (done.moved + done.bad, done.depth) == (len(batch), 0)
             found = await split_by_lua(raw)
             await raw.close()

@@ -128,7 +128,7 @@ class Stage(RuleBasedStateMachine):
 
     async def _maybe_lossy(self, act, link):
         if isinstance(link, Queue):
-            link = link._store().link
+            link = link._store().connection
         loses, self.loses_next_reply = self.loses_next_reply, False
         return await (losing_the_reply(link, act) if loses else act)
 

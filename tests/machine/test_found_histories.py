@@ -82,6 +82,6 @@ async def test_a_resend_after_somebody_deleted_the_stream_adds_nothing_twice(que
     await queue.add("warm", 0)
     await raw("DEL", raw.keys.stream)
 
-    await losing_the_reply(queue._store().link, queue.add("n", 1))
+    await losing_the_reply(queue._store().connection, queue.add("n", 1))
 
     assert await raw("XLEN", raw.keys.stream) == 1

@@ -64,7 +64,7 @@ async def until_gone(queue, proxy) -> None:
     """Refuse all, and wait until the queue knows."""
     proxy.refuse()
     proxy.cut()
-    await eventually(lambda: not queue._store().link.is_up)
+    await eventually(lambda: not queue._store().connection.is_up)
 
 
 WAYS = {
@@ -170,7 +170,7 @@ async def test_those_that_gave_up_while_the_server_loads_stay_behind(queue_name)
         FakeServer(OLD | script) as server,
         Queue(queue_name, redis_url=server.url) as queue,
     ):
-        await queue._store()._connection(queue._store().deadline())
+        await queue._store()._prepared_connection(queue._store().deadline())
         queue._store().sender._is_batching = True
         short = [asyncio.ensure_future(queue.add("short", at, add_timeout_ms=120)) for at in (1, 2)]
         long = [asyncio.ensure_future(queue.add("long", at)) for at in (3, 4)]
@@ -187,7 +187,7 @@ async def test_those_that_gave_up_while_the_server_loads_stay_behind(queue_name)
 @pytest.mark.parametrize("timeout_ms", [0, 300])
 async def test_a_bulk_in_several_writes_names_what_is_not_there(queue, proxy, raw, timeout_ms):
     proxy.cut_after(400_000)
-    cutting = asyncio.ensure_future(eventually(lambda: not queue._store().link.is_up))
+    cutting = asyncio.ensure_future(eventually(lambda: not queue._store().connection.is_up))
     cutting.add_done_callback(lambda _: proxy.refuse())
 
     jobs = [{"name": "n", "data": "x" * 150, "job_id": f"id-{at}"} for at in range(2_500)]

@@ -86,7 +86,7 @@ async def test_what_was_never_sent_is_encoded_for_the_server_that_answers(
     moved_queue, proxy, other, there, way
 ):
     add, ready, delayed = WAYS[way]
-    link = moved_queue._store().link
+    link = moved_queue._store().connection
     proxy.refuse()
     proxy.cut()
     await eventually(lambda: not link.is_up)
@@ -113,7 +113,7 @@ async def test_adds_that_found_their_connection_closed_are_encoded_anew(
     adding = asyncio.ensure_future(add(moved_queue))
     await eventually(lambda: store.unconfirmed_jobs._waiting)
     proxy.cut()
-    await eventually(lambda: not store.link.is_up)
+    await eventually(lambda: not store.connection.is_up)
 
     store.unconfirmed_jobs.leave(10_000)
 

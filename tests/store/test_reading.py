@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 async def link(proxy, queue_name):
     async with Queue(queue_name, redis_url=proxy.url) as queue:
         await queue.counts()
-        yield queue._store().link
+        yield queue._store().connection
 
 
 @pytest.fixture

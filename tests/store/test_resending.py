@@ -91,7 +91,7 @@ async def test_a_bulk_that_left_before_its_connection_broke_is_heard_of(
     await eventually(lambda: proxy.dropped_bytes)
     proxy.cut()
     proxy.thaw()
-    await eventually(lambda: not store.link.is_up)
+    await eventually(lambda: not store.connection.is_up)
 
     if resend:
         assert await asyncio.wait_for(under_way, 10) == [AddMark.ADDED] * 300
@@ -196,7 +196,7 @@ async def test_closing_a_queue_ends_the_adds_that_wait_for_a_server(queue_at, pr
     await queue.add("warm", 0)
     proxy.refuse()
     proxy.cut()
-    link = queue._store().link
+    link = queue._store().connection
     await eventually(lambda: not link.is_up)
     adding = [asyncio.ensure_future(queue.add("n", i)) for i in range(2)]
     await eventually(lambda: link.dial_count >= 2)
@@ -220,7 +220,7 @@ async def test_adds_in_trouble_keep_their_places_among_the_unconfirmed(queue_at,
 
     proxy.refuse()
     proxy.cut()
-    await eventually(lambda: store.link.dial_count >= 2)
+    await eventually(lambda: store.connection.dial_count >= 2)
 
     assert store.unconfirmed_jobs._inside == 5
     proxy.thaw()
@@ -235,7 +235,7 @@ async def test_an_outage_shorter_than_the_patience_of_an_add_costs_only_time(que
     proxy.refuse()
     proxy.cut()
     adding = [asyncio.ensure_future(queue.add("n", i)) for i in range(10)]
-    await eventually(lambda: queue._store().link.dial_count >= 3)
+    await eventually(lambda: queue._store().connection.dial_count >= 3)
 
     await proxy.accept()
 

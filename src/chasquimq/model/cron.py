@@ -383,7 +383,7 @@ def _wall_at(instant_s: int, zone: tzinfo) -> datetime:
 def _instants(wall: datetime, zone: tzinfo) -> tuple[int, int]:
     """The instants a wall clock may show this: equal, or early first if it shows it twice.
 
-    A time that clocks jump over comes back late first, which is how to tell.
+    A time that clocks jump over comes back late first, which shows it.
     """
     local = wall.replace(tzinfo=zone, fold=0)
     return int(local.timestamp()), int(local.replace(fold=1).timestamp())

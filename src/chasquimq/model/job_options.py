@@ -337,8 +337,8 @@ def shows_options(known: type, **defaults: Any) -> Callable[[Function], Function
     keys = inspect.get_annotations(known)
 
     def shown(function: Function) -> Function:
-        told = inspect.signature(function)
-        own = [one for one in told.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         more = [
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name),
@@ -346,7 +346,7 @@ def shows_options(known: type, **defaults: Any) -> Callable[[Function], Function
             )
             for name in keys
         ]  # fmt: skip
-        vars(function)["__signature__"] = told.replace(parameters=[*own, *more])
+        vars(function)["__signature__"] = signature.replace(parameters=[*own, *more])
         return function
 
     return shown

@@ -66,7 +66,7 @@ class SafeLogger:
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
 
     def debug(self, message: str, *args: Any, **more: Any) -> None:
         self._log(logging.DEBUG, message, args, **more)
@@ -107,7 +107,7 @@ class SafeLogger:
 
     def _complain(self, error: BaseException) -> None:
         """Report on stderr that logging raised, without the message, which may hold a secret."""
-        if not self._pace.allows():
+        if not self._throttle.allows():
             return
         # A process without a console has no stderr.
         with suppress(Exception):

@@ -106,7 +106,7 @@ class Connections:
         parts = self.parts()
         if parts.watch is None:
             tail = partial(EndReader, self._name, parts.connection)
-            parts.watch = ResultWatch(ResultStore(self._name, self.store().link), tail)
+            parts.watch = ResultWatch(ResultStore(self._name, self.store().connection), tail)
         return parts.watch
 
     def parts(self) -> LoopParts:

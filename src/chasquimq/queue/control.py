@@ -43,13 +43,13 @@ def changes_nothing(
 @changes_nothing
 async def count_jobs(store: ProducerStore) -> Counts:
     """How many jobs are where."""
-    return await InspectorStore(store.queue, store.link).counts()
+    return await InspectorStore(store.queue, store.connection).counts()
 
 
 @changes_nothing
 async def read_results(store: ProducerStore, job_ids: Sequence[str]) -> list[Leftovers]:
     """What is left of each job, in the order of the ids."""
-    return await ResultStore(store.queue, store.link).leftovers(check_job_ids(job_ids))
+    return await ResultStore(store.queue, store.connection).leftovers(check_job_ids(job_ids))
 
 
 @changes_nothing
@@ -58,7 +58,7 @@ async def find_job(store: ProducerStore, job_id: str, max_scanned_bytes: int | N
     check_job_id(job_id)
     if max_scanned_bytes is not None:
         whole_number("max_scanned_bytes", max_scanned_bytes, 0)
-    finder = FinderStore(store.keys, ReadStore(store.link))
+    finder = FinderStore(store.keys, ReadStore(store.connection))
     return await finder.find(job_id, bytes_max=max_scanned_bytes)
 
 
@@ -71,13 +71,13 @@ async def cancel_where(
     if query.is_open:
         hint = "give name, id_prefix, due_after or due_before, or call drain()"
         raise SettingsError("cancel_delayed_where", "no filter", "given a filter", hint=hint)
-    return await DrainStore(store, ReadStore(store.link)).cancel(query, limit, is_dry=dry_run)
+    return await DrainStore(store, ReadStore(store.connection)).cancel(query, limit, is_dry=dry_run)
 
 
 async def drain(store: ProducerStore, *, delayed: bool) -> Drained:
     """Remove every job that waits."""
     true_or_false("delayed", delayed)
-    return await DrainStore(store, ReadStore(store.link)).drain(delayed=delayed)
+    return await DrainStore(store, ReadStore(store.connection)).drain(delayed=delayed)
 
 
 def delayed_query(name: Any, id_prefix: Any, due_after: Any, due_before: Any) -> DelayedQuery:

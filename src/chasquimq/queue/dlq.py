@@ -55,7 +55,7 @@ class Dlq:
     """Checks what a caller asks of the dead jobs of one queue, and does it."""
 
     def __init__(self, store: ProducerStore, payload_bytes_max: int) -> None:
-        self._store = DeadLetterStore(store, ReadStore(store.link))
+        self._store = DeadLetterStore(store, ReadStore(store.connection))
         self._payload_bytes_max = payload_bytes_max
 
     @changes_nothing

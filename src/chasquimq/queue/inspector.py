@@ -91,7 +91,7 @@ class Inspector:
         await self._loops.close()
 
     @property
-    def _links(self) -> ClusterConnections:
+    def _connections(self) -> ClusterConnections:
         return self._loops.here()
 
     async def queues(
@@ -101,13 +101,13 @@ class Inspector:
 
         A master of a cluster that does not answer is raised, or passed to `on_missed`.
         """
-        if not self._links.is_cluster:
-            return await KeyScan(_reads(await self._links.of(""))).queue_names(advance)
+        if not self._connections.is_cluster:
+            return await KeyScan(_reads(await self._connections.of(""))).queue_names(advance)
         names: set[str] = set()
-        async with self._links.masters() as masters:
+        async with self._connections.masters() as masters:
             for master in masters:
                 try:
-                    names.update(await KeyScan(_reads(master.link)).queue_names(advance))
+                    names.update(await KeyScan(_reads(master.connection)).queue_names(advance))
                 except StoreError as error:
                     if on_missed is None:
                         raise
@@ -153,7 +153,7 @@ class Inspector:
         keys = list(map(QueueKeys, many))
         found = Survey([], [], [], {}, [])
         asked = [(one.queue, snapshot_questions(one, group)) for one in keys]
-        for one, replies in zip(keys, await self._links.ask_each(asked), strict=True):
+        for one, replies in zip(keys, await self._connections.ask_each(asked), strict=True):
             await self._note(found, one.queue, group, replies)
         if len(found.unseen) == len(keys) > 0:
             raise found.unseen[keys[0].queue]
@@ -162,7 +162,7 @@ class Inspector:
     async def workers(self, queue: str, group: str = DEFAULT_GROUP) -> list[WorkerSnapshot]:
         """The consumers of a group, the dead ones included."""
         check_group_name(group)
-        return await InspectorStore(queue, await self._links.of(queue), group).workers()
+        return await InspectorStore(queue, await self._connections.of(queue), group).workers()
 
     async def groups(self, queue: str) -> list[GroupUse]:
         """The consumer groups of a queue, with their live consumers and pending jobs."""
@@ -187,19 +187,19 @@ class Inspector:
         Raises:
             StoreError: the group is in use and stays; `force` removes it all the same.
         """
-        link = await self._links.of(queue)
-        return await JanitorStore(queue, group, link).remove_group(force=force)
+        connection = await self._connections.of(queue)
+        return await JanitorStore(queue, group, connection).remove_group(force=force)
 
     async def delayed(self, queue: str, limit: int = 20) -> list[DelayedJob]:
         """The delayed jobs that are due first."""
         whole_number("limit", limit, 0)
-        keys, link = QueueKeys(queue), await self._links.of(queue)
-        return await DelayedListing(keys, _reads(link)).soonest(limit)
+        keys, connection = QueueKeys(queue), await self._connections.of(queue)
+        return await DelayedListing(keys, _reads(connection)).soonest(limit)
 
     async def contents(self, queue: str, state: JobState) -> Contents | None:
         """What a job that `Queue.get_job` found carries; None where it left nothing to read."""
-        keys, link = QueueKeys(queue), await self._links.of(queue)
-        raw = await JobBytes(keys, _reads(link)).envelope(state)
+        keys, connection = QueueKeys(queue), await self._connections.of(queue)
+        raw = await JobBytes(keys, _reads(connection)).envelope(state)
         return None if raw is None else open_envelope(raw)
 
     async def wrong_types(self, queue: str) -> list[WrongType]:
@@ -208,9 +208,9 @@ class Inspector:
 
     async def diagnose_server(self) -> list[Diagnosis]:
         """Whether the promises of a queue can be kept on this server, or on each of a cluster."""
-        if not self._links.is_cluster:
+        if not self._connections.is_cluster:
             return check_server(await (await self._facts("")).server())
-        async with self._links.masters() as masters:
+        async with self._connections.masters() as masters:
             return [finding for master in masters for finding in await _diagnose(master)]
 
     async def diagnose_queue(
@@ -239,8 +239,8 @@ class Inspector:
             found.broken.extend(await self.wrong_types(queue))
 
     async def _facts(self, queue: str) -> DiagnosingStore:
-        link = await self._links.of(queue)
-        return DiagnosingStore(link, _reads(link))
+        connection = await self._connections.of(queue)
+        return DiagnosingStore(connection, _reads(connection))
 
 
 async def _look_at(
@@ -258,12 +258,12 @@ def _about(queue: str, findings: list[Diagnosis]) -> list[Diagnosis]:
 
 async def _diagnose(master: Master) -> list[Diagnosis]:
     """The findings of one node, each with its address."""
-    facts = await DiagnosingStore(master.link, _reads(master.link)).server(master.holds)
+    facts = await DiagnosingStore(master.connection, _reads(master.connection)).server(master.holds)
     return [
         replace(finding, found=f"{master.address}: {finding.found}")
         for finding in check_server(facts)
     ]
 
 
-def _reads(link: ReconnectingConnection) -> ReadStore:
-    return ReadStore(link)
+def _reads(connection: ReconnectingConnection) -> ReadStore:
+    return ReadStore(connection)

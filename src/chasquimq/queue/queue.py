@@ -310,7 +310,7 @@ class Queue:
 
     @property
     def events_unproven_count(self) -> int:
-        """How many more may be missing, because the link broke before they were confirmed."""
+        """How many more may be missing, because the connection broke before they were confirmed."""
         return self._connections.events_unproven_count
 
     # ── take back what has not begun ─────────────────────────────────────────────────────────

@@ -38,7 +38,7 @@ class Repeatables:
 
     def __init__(self, store: ProducerStore) -> None:
         self._store = store
-        self._plans = RepeatStore(store, ReadStore(store.link))
+        self._plans = RepeatStore(store, ReadStore(store.connection))
 
     async def upsert(self, plan: NewRepeat, deadline: Deadline) -> bool:
         """Write a plan; False: the same one was there."""

@@ -16,7 +16,7 @@ from chasquimq.errors import SettingsError
 
 LOOPBACK_HOST = "127.0.0.1"
 UNIX_SCHEME = "unix://"
-# Where other systems than Linux keep the user who listens: level and option.
+# Where other systems than Linux keep the user that listens: level and option.
 _SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
 
 
@@ -57,35 +57,35 @@ def free_port() -> int:
 
 
 def _connect_unix(path: Path, timeout_s: float) -> socket.socket:
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    link.settimeout(timeout_s)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
     try:
-        link.connect(str(path))
-        check_peer(link, path)
+        connection.connect(str(path))
+        check_peer(connection, path)
     except BaseException:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
 
 
-def check_peer(link: socket.socket, path: Path | str) -> None:
-    """Refuse a server of another user, who may listen where our server did.
+def check_peer(connection: socket.socket, path: Path | str) -> None:
+    """Refuse a server of another user, which may listen where our server did.
 
     Raises:
         PermissionError: another user listens there.
     """
-    user = _peer_user(link)
+    user = _peer_user(connection)
     if user is not None and user != os.getuid():
         raise PermissionError(f"user {os.getuid()} must listen on {path}, found user {user}")
 
 
-def _peer_user(link: socket.socket) -> int | None:
-    """Return the user who listens; None where the system does not say."""
+def _peer_user(connection: socket.socket) -> int | None:
+    """Return the user that listens; None where the system does not say."""
     if sys.platform == "linux":
-        said = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         return struct.unpack("3i", said)[1]
     try:
-        said = link.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 128)
+        said = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 128)
         return struct.unpack_from("=II", said)[1]
     except (OSError, struct.error):
         return None
@@ -179,16 +179,16 @@ def is_serving(identity: Identity, data_dir: Path) -> bool:
 
 def ask(address: Address, commands: Sequence[Command], timeout_s: float) -> list[Reply]:
     """Send all commands in one write and read one reply each; an error reply is its text."""
-    with address.connect(timeout_s) as link, link.makefile("rb") as stream:
-        link.sendall(b"".join(map(_pack, commands)))
+    with address.connect(timeout_s) as connection, connection.makefile("rb") as stream:
+        connection.sendall(b"".join(map(_pack, commands)))
         return [_read_or_text(stream) for _ in commands]
 
 
 def send_command(address: Address, command: Command, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-    """Send one command whose only answer is a closed link."""
-    with address.connect(timeout_s) as link:
-        link.sendall(_pack(command))
-        link.recv(1)
+    """Send one command whose only answer is a closed connection."""
+    with address.connect(timeout_s) as connection:
+        connection.sendall(_pack(command))
+        connection.recv(1)
 
 
 def _identity(about: Reply, directory: Reply, ping: Reply) -> Identity:

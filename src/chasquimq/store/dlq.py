@@ -30,7 +30,7 @@ Edit = Callable[[bytes], bytes]
 
 _ENTRIES_PER_CALL_MAX = 100
 _BYTES_PER_CALL_MAX = 1024 * 1024
-# A paced replay leaves in bursts of at most this much of its rate.
+# A replay with a rate leaves in bursts of at most this much of its rate.
 _BURST_S = 0.1
 
 
@@ -90,7 +90,7 @@ class Replay:
         self._producer = producer
         self._limit = limit
         self._edit = edit
-        self._pace = RateLimiter(max_rate)
+        self._limiter = RateLimiter(max_rate)
         self._is_dry = is_dry
         self._moves: list[Move] = []
         self._moves_bytes = 0
@@ -127,7 +127,7 @@ class Replay:
         """Send what has been gathered."""
         moves, self._moves, self._moves_bytes = self._moves, [], 0
         if moves and not self._is_dry:
-            await self._pace.wait(len(moves))
+            await self._limiter.wait(len(moves))
             marks = await self._send(moves)
             moves = [move for move, mark in zip(moves, marks, strict=True) if mark == 1]
         self._ids += [move.dlq_id for move in moves]
@@ -146,7 +146,7 @@ class Replay:
             await self.flush()
         self._moves.append(move)
         self._moves_bytes += size
-        if len(self._moves) >= min(self._pace.burst_max, self._limit - len(self._ids)):
+        if len(self._moves) >= min(self._limiter.burst_max, self._limit - len(self._ids)):
             await self.flush()
 
     async def _send(self, moves: Sequence[Move]) -> list[int]:
@@ -272,7 +272,7 @@ class DlqWalk:
 
 
 class DeadLetterStore:
-    """The DLQ of one queue, over the producer's link."""
+    """The DLQ of one queue, over the producer's connection."""
 
     def __init__(self, producer: ProducerStore, reads: ReadStore) -> None:
         self._producer = producer
@@ -424,7 +424,7 @@ def encoded_fields(entry: DlqEntry) -> list[bytes]:
 
 
 def _digest(entry: DlqEntry) -> str:
-    """What tells entries apart, whatever became of them."""
+    """What differs from entry to entry, whatever became of them."""
     hashed = blake2b(entry.entry_id.encode() + b"\0" + entry.payload, digest_size=16)
     return hashed.hexdigest()
 

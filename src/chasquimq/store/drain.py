@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from chasquimq.store.producer.store import ProducerStore
 
 SAMPLE_MAX = 10
-# Each looks at the pending list and deletes three keys; so many keep nobody waiting.
+# Each looks at the pending list and deletes three keys; so many keep no other client waiting.
 ENTRIES_PER_CALL_MAX = 100
 _MEMBER_BYTES_PER_CALL_MAX = 1024 * 1024
 _REMOVED = 1
@@ -95,7 +95,7 @@ class Drained(int):
 
 
 class DrainStore:
-    """The jobs of one queue that wait, over the producer's link."""
+    """The jobs of one queue that wait, over the producer's connection."""
 
     def __init__(self, producer: ProducerStore, reads: ReadStore) -> None:
         self._producer = producer

@@ -55,7 +55,7 @@ class EventReader:
         self._after = dict.fromkeys(self._queues, after_id)
         self._block_ms = block_ms
         self._count = count
-        self._links = PerLoop(lambda: ReconnectingConnection(connection, name=name))
+        self._connections = PerLoop(lambda: ReconnectingConnection(connection, name=name))
 
     @property
     def last_ids(self) -> dict[str, str]:
@@ -84,23 +84,23 @@ class EventReader:
         await self._healing(self._settle_newest())
 
     def skip(self) -> None:
-        """Leave out all that is there by now; the next read settles anew."""
+        """Leave out all that is there by now; the next read settles again."""
         self._after = dict.fromkeys(self._after, _NEWEST)
 
     async def close(self) -> None:
-        await self._links.close()
+        await self._connections.close()
 
     @property
-    def _link(self) -> ReconnectingConnection:
+    def _connection(self) -> ReconnectingConnection:
         """That of the running loop: the next `asyncio.run` goes on where the last one ended."""
-        return self._links.here()
+        return self._connections.here()
 
     async def _healing(self, step: Awaitable[Answer]) -> Answer | None:
         """The answer to a step; None after an error that may pass."""
         try:
             return await step
         except StoreError as error:
-            self._link.on_error(error)
+            self._connection.on_error(error)
             if not self._may_heal(error):
                 raise
             await asyncio.sleep(_PAUSE_S)
@@ -111,22 +111,24 @@ class EventReader:
         if not newest:
             return
         request = b"".join([pack(("XREVRANGE", key, "+", "-", "COUNT", 1)) for key in newest])
-        for key, reply in zip(newest, await self._link.ask(request, len(newest)), strict=True):
+        for key, reply in zip(
+            newest, await self._connection.ask(request, len(newest)), strict=True
+        ):
             if isinstance(reply, StoreError):
                 raise reply
             self._after[key] = reply[0][0].decode() if reply else "0-0"
 
     async def _read(self) -> Reply:
         keys, ids = list(self._after), list(self._after.values())
-        return await self._link.call(
+        return await self._connection.call(
             "XREAD", "COUNT", self._count, "BLOCK", self._block_ms, "STREAMS", *keys, *ids,
             block_ms=self._block_ms,
         )  # fmt: skip
 
     def _may_heal(self, error: StoreError) -> bool:
-        """Whoever iterates waits for as long as an outage takes, once a server was reached."""
+        """A caller that iterates waits for as long as an outage takes, once a server was reached."""
         if isinstance(error, ConnectionLost):
-            is_waited_for = self._link.was_open and not self._link.is_closed
+            is_waited_for = self._connection.was_open and not self._connection.is_closed
             return error.outcome == "unknown" or is_waited_for
         return not (isinstance(error, ServerRefused) and action_for(error) is Action.RAISE)
 
@@ -164,7 +166,7 @@ def open_event_reader(
 
 
 class CombinedEventReader:
-    """One reader a queue, all read at once; what one of them brings waits for nobody."""
+    """One reader a queue, all read at once; what one of them brings does not wait for the others."""
 
     def __init__(self, readers: Sequence[EventReader]) -> None:
         self._readers = readers
@@ -182,7 +184,9 @@ class CombinedEventReader:
         self._drop_foreign()
         for reader in self._readers:
             if reader not in self._reading:
-                self._reading[reader] = asyncio.create_task(reader.read(), name="chasqui-tail")
+                self._reading[reader] = asyncio.create_task(
+                    reader.read(), name="chasqui-read-events"
+                )
         # A reader that gives up leaves the reads under way: what they bring comes next time.
         await asyncio.wait(self._reading.values(), return_when=asyncio.FIRST_COMPLETED)
         done = [reader for reader, task in self._reading.items() if task.done()]
@@ -218,7 +222,7 @@ class CombinedEventReader:
 _BLOCK_MS = 5_000
 _PAGE_MAX = 500
 # Events that come one by one are read a few at a time.
-_PACE_S = 0.005
+_GATHER_S = 0.005
 # Where more happens than a page holds, all of it would cost more than asking for the ends.
 _BUSY_PAUSE_S = 0.1
 
@@ -237,7 +241,7 @@ class EndReader(EventReader):
         """Ids of jobs that have ended; a stream too busy to follow is left out in part."""
         await asyncio.sleep(self._pause_s)
         rows = await self.read_rows()
-        self._pause_s = _PACE_S if rows else 0.0
+        self._pause_s = _GATHER_S if rows else 0.0
         if len(rows) == _PAGE_MAX:
             self.skip()
             self._pause_s = _BUSY_PAUSE_S

@@ -32,26 +32,26 @@ class EventLines:
     """The way of one writer to one stream; a call never waits and never raises.
 
     `dropped_count` counts lines that are not in the stream. Those whose reply was lost may be:
-    they are in `unproven_count` alone. `on_drop` hears of each loss, with its size.
+    they are in `unproven_count` alone. `on_drop` gets each loss, with its size.
     """
 
     def __init__(
         self,
-        link: ReconnectingConnection,
+        connection: ReconnectingConnection,
         trim: bytes,
         on_drop: Callable[[int], None] | None = None,
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._trim = trim
         self._on_drop = on_drop
         self._unanswered = 0
-        # Whoever was here before may have left the stream longer than we keep it.
+        # An earlier worker may have left the stream longer than we keep it.
         self._untrimmed = _LINES_PER_TRIM
         self.dropped_count = 0
         self.unproven_count = 0
 
     def send(self, lines: list[bytes]) -> None:
-        connection = self._link.current
+        connection = self._connection.current
         if not lines:
             return
         if connection is None or self._unanswered > _UNANSWERED_MAX:
@@ -93,9 +93,11 @@ class EventLines:
 class EventStore:
     """The events of one worker; a call never waits and never raises."""
 
-    def __init__(self, queue: str, worker: str, max_len: int, link: ReconnectingConnection) -> None:
+    def __init__(
+        self, queue: str, worker: str, max_len: int, connection: ReconnectingConnection
+    ) -> None:
         self._encoder = EventEncoder(QueueKeys(queue).events, max_len, worker)
-        self._lines = EventLines(link, self._encoder.trim)
+        self._lines = EventLines(connection, self._encoder.trim)
 
     @property
     def dropped_count(self) -> int:
@@ -104,32 +106,32 @@ class EventStore:
 
     @property
     def unproven_count(self) -> int:
-        """Events whose reply was lost, so that nobody knows whether they are in the stream."""
+        """Events whose reply was lost, so that it is not known whether they are in the stream."""
         return self._lines.unproven_count
 
     def started(self, deliveries: Sequence[Delivery]) -> None:
         """Handlers that are running now."""
         self._lines.send(self._encoder.actives(deliveries, wall_offset_ns()))
 
-    def completed(self, deliveries: Sequence[Delivery], untold: Sequence[Delivery]) -> None:
-        """Jobs that are done; the start of those in `untold` was not announced yet."""
-        starts = self._encoder.actives(untold, wall_offset_ns())
+    def completed(self, deliveries: Sequence[Delivery], unannounced: Sequence[Delivery]) -> None:
+        """Jobs that are done; the start of those in `unannounced` was not announced yet."""
+        starts = self._encoder.actives(unannounced, wall_offset_ns())
         self._lines.send(starts + self._encoder.completions(deliveries, wall_ms()))
 
-    def retried(self, moves: Sequence[Retrying], untold: Sequence[Delivery]) -> None:
+    def retried(self, moves: Sequence[Retrying], unannounced: Sequence[Delivery]) -> None:
         """Attempts that failed and will be run again, and those that only wait."""
         now_ms, encoder = wall_ms(), self._encoder
-        lines = encoder.actives(untold, wall_offset_ns())
+        lines = encoder.actives(unannounced, wall_offset_ns())
         for move in moves:
             if move.failure is not None and not move.is_snooze:
                 lines.append(encoder.failed(move.delivery, move.failure, now_ms))
             lines.append(encoder.retry_scheduled(move, now_ms))
         self._lines.send(lines)
 
-    def buried(self, moves: Sequence[Burying], untold: Sequence[Delivery]) -> None:
+    def buried(self, moves: Sequence[Burying], unannounced: Sequence[Delivery]) -> None:
         """Entries that went to the DLQ, and the failures that sent them there."""
         now_ms, encoder = wall_ms(), self._encoder
-        lines = encoder.actives(untold, wall_offset_ns())
+        lines = encoder.actives(unannounced, wall_offset_ns())
         for move in moves:
             # Only deliveries are run.
             if move.was_run and move.failure is not None and isinstance(move.entry, Delivery):
@@ -147,10 +149,10 @@ logger = get_logger(__name__)
 class DelayEvents:
     """The `delayed` events of one producer; those of a loop tick leave in one write."""
 
-    def __init__(self, queue: str, max_len: int, link: ReconnectingConnection) -> None:
+    def __init__(self, queue: str, max_len: int, connection: ReconnectingConnection) -> None:
         self._queue = queue
         self._encoder = EventEncoder(QueueKeys(queue).events, max_len, worker="")
-        self._lines = EventLines(link, self._encoder.trim, on_drop=self._report_drop)
+        self._lines = EventLines(connection, self._encoder.trim, on_drop=self._report_drop)
         self._gathered: list[bytes] = []
         self._log_throttle = LogThrottle()
 
@@ -161,7 +163,7 @@ class DelayEvents:
 
     @property
     def unproven_count(self) -> int:
-        """Events whose reply was lost, so that nobody knows whether they are in the stream."""
+        """Events whose reply was lost, so that it is not known whether they are in the stream."""
         return self._lines.unproven_count
 
     def added(self, jobs: Sequence[NewJob], marks: Sequence[AddMark]) -> None:

@@ -78,12 +78,12 @@ class HistoryStore:
         queue: str,
         worker: str,
         max_bytes: int,
-        link: ReconnectingConnection,
+        connection: ReconnectingConnection,
         clock: ServerClock,
     ) -> None:
         self._keys = QueueKeys(queue)
         self._worker = worker
-        self._link = link
+        self._connection = connection
         self._clock = clock
         self._cap = HistoryCap(max_bytes)
         self._run = secrets.token_hex(6)
@@ -160,7 +160,7 @@ class HistoryStore:
             await self._pack_and_write(self._take_block(), is_last=is_last)
 
     def give_up(self) -> None:
-        """Count rows that the server did not confirm as dropped; nobody will send them now."""
+        """Count rows that the server did not confirm as dropped; they will not be sent any more."""
         self._drop(self.row_count + self._under_way_rows)
         self._take_block()
         self._full.clear()
@@ -231,14 +231,14 @@ class HistoryStore:
         )  # fmt: skip
 
     async def _write(self) -> None:
-        connection = await self._link.connection()
+        connection = await self._connection.connection()
         keys = [self._keys.history, self._keys.token(f"history:{self._run}")]
         ttl_s = _LAST_MARKER_TTL_S if self._is_ended else _MARKER_TTL_S
         args = (self._seq, self._cap.len_max, ttl_s, *self._under_way)
         try:
             await script.run(connection, "record", keys, *args)
         except StoreError as error:
-            self._link.on_error(error)
+            self._connection.on_error(error)
             raise
         self._cap.wrote(sum(map(len, self._under_way)))
         self._under_way, self._under_way_rows = [], 0
@@ -248,7 +248,7 @@ class HistoryStore:
     async def _look(self) -> None:
         key = self._keys.history
         memory = pack(("MEMORY", "USAGE", key, "SAMPLES", 0))
-        size_bytes, length = await self._link.ask(memory + pack(("XLEN", key)), 2)
+        size_bytes, length = await self._connection.ask(memory + pack(("XLEN", key)), 2)
         if isinstance(length, int):
             self._cap.learn(size_bytes if isinstance(size_bytes, int) else None, length)
 

@@ -203,17 +203,17 @@ def _fires_per_call(spec: DueSpec) -> int:
 def _marker_ms(plan: Plan) -> int:
     if plan.next_ms is None or not plan.fires:
         return MARKER_MS_MAX
-    pace_ms = plan.next_ms - plan.fires[-1]
-    return max(MARKER_MS_MIN, min(MARKER_MS_MAX, pace_ms * MARKERS_MAX))
+    interval_ms = plan.next_ms - plan.fires[-1]
+    return max(MARKER_MS_MIN, min(MARKER_MS_MAX, interval_ms * MARKERS_MAX))
 
 
 class FiringStore:
-    """Reads and fires the specs of one queue, over somebody's link."""
+    """Reads and fires the specs of one queue, over a connection of its caller."""
 
-    def __init__(self, queue: str, link: ReconnectingConnection) -> None:
+    def __init__(self, queue: str, connection: ReconnectingConnection) -> None:
         self._keys = QueueKeys(queue)
         self._encoder = FireEncoder(self._keys)
-        self._link = link
+        self._connection = connection
 
     @property
     def queue(self) -> str:
@@ -263,17 +263,17 @@ class FiringStore:
         return await self._run("quarantine_spec", [call]) == [1]
 
     async def _send(self, commands: Sequence[tuple[Part, ...]]) -> list[Reply]:
-        connection = await self._link.connection()
+        connection = await self._connection.connection()
         return await connection.send(b"".join(map(pack, commands)), len(commands))
 
     async def _run(self, name: str, calls: Sequence[Call]) -> list[Reply]:
-        connection = await self._link.connection()
+        connection = await self._connection.connection()
         return self._raise_errors(await script.run_many(connection, name, calls))
 
     def _raise_errors(self, replies: list[Reply]) -> list[Reply]:
         for reply in replies:
             if isinstance(reply, StoreError):
-                self._link.on_error(reply)
+                self._connection.on_error(reply)
                 raise reply
         return replies
 

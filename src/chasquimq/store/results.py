@@ -33,11 +33,11 @@ class Leftovers(msgspec.Struct, frozen=True):
 
 
 class ResultStore:
-    """Reads results of one queue, over somebody's link."""
+    """Reads results of one queue, over a connection of its caller."""
 
-    def __init__(self, queue: str, link: ReconnectingConnection) -> None:
+    def __init__(self, queue: str, connection: ReconnectingConnection) -> None:
         self._keys = QueueKeys(queue)
-        self._link = link
+        self._connection = connection
 
     @property
     def queue(self) -> str:
@@ -45,7 +45,7 @@ class ResultStore:
 
     @property
     def was_reached(self) -> bool:
-        return self._link.was_open
+        return self._connection.was_open
 
     async def leftovers(self, job_ids: Sequence[str]) -> list[Leftovers]:
         """Outcome and result of each job, in the order of the ids."""
@@ -56,7 +56,7 @@ class ResultStore:
 
     def may_heal(self, error: StoreError) -> bool:
         """Whether asking again can help; where no server was ever found, that is raised."""
-        self._link.on_error(error)
+        self._connection.on_error(error)
         action = action_for(error)
         if action is Action.REDIAL and not self.was_reached:
             return False
@@ -65,7 +65,7 @@ class ResultStore:
     async def _some(self, job_ids: Sequence[str]) -> list[Leftovers]:
         outcomes = pack(("MGET", *[self._keys.outcome(job_id) for job_id in job_ids]))
         results = pack(("MGET", *[self._keys.result(job_id) for job_id in job_ids]))
-        replies = await self._link.ask(outcomes + results, 2)
+        replies = await self._connection.ask(outcomes + results, 2)
         return [
             Leftovers(_outcome(outcome), result)
             for outcome, result in zip(*map(_rows, replies), strict=True)

@@ -23,7 +23,7 @@ _NO_TTL_MS = 1_000
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """Who leads, and if we do, what waits; times are of the server's clock."""
+    """Which process leads, and if we do, what waits; times are of the server's clock."""
 
     is_ours: bool
     # When the lock may be free, where another has it.
@@ -48,7 +48,7 @@ def read_lead(reply: Reply) -> Lead:
     if is_ours:
         now_ms, due_ms, depth = seen
         return Lead(True, 0, now_ms, _due_ms(due_ms), depth)
-    # A lock that never runs out was left by somebody who may take it back any time.
+    # A lock that never runs out was left by a program that may take it back any time.
     return Lead(False, seen[0] if seen[0] >= 0 else _NO_TTL_MS)
 
 
@@ -73,24 +73,24 @@ class Promoted(msgspec.Struct, frozen=True):
 
 
 class UpkeepStore:
-    """Leader locks and promotion of one queue, over somebody's link."""
+    """Leader locks and promotion of one queue, over a connection of its caller."""
 
     def __init__(
         self,
         queue: str,
-        link: ReconnectingConnection,
+        connection: ReconnectingConnection,
         *,
         bell: ReconnectingConnection | None = None,
         waiting_events_max: int = 0,
     ) -> None:
         """`waiting_events_max` caps the events stream; 0 writes no `waiting` events.
 
-        `bell` is a link for nothing but waiting; without one, rings are not heard.
+        `bell` is a connection for nothing but waiting; without one, rings are not noticed.
         """
         self._bell = bell
         self._keys = QueueKeys(queue)
         self._waiting_events_max = waiting_events_max
-        self._link = link
+        self._connection = connection
         # `waiting` events that the server refused; their jobs were promoted all the same.
         self.dropped_count = 0
         # Delayed entries that could not be read and were buried.
@@ -131,16 +131,16 @@ class UpkeepStore:
     async def promote(self, page_max: int) -> Promoted:
         """Move due jobs to the stream, at most a page."""
         keys = self._keys
-        moved, depth, lag_ms, bad, job_ids, untold, now_ms, due_ms = await self._run(
+        moved, depth, lag_ms, bad, job_ids, dropped, now_ms, due_ms = await self._run(
             "promote_due",
             [keys.delayed, keys.stream, keys.dlq, keys.dix, keys.events],
             page_max,
             _BYTES_PER_PAGE_MAX,
             self._waiting_events_max,
         )
-        self.dropped_count += untold
+        self.dropped_count += dropped
         self.unreadable_count += bad
-        # Made of bytes, because a stranger's id need not be text.
+        # Made of bytes, because an id of another program need not be text.
         prefix = keys.didx("").encode()
         indexes = [prefix + job_id for job_id in job_ids if job_id]
         if indexes:
@@ -150,24 +150,24 @@ class UpkeepStore:
 
     async def dlq_len(self) -> int:
         """How many jobs were given up and lie in the DLQ."""
-        return await self._link.call("XLEN", self._keys.dlq)
+        return await self._connection.call("XLEN", self._keys.dlq)
 
     async def _run(self, name: str, keys: Sequence[str | bytes], *args: Part) -> Reply:
-        connection = await self._link.connection()
+        connection = await self._connection.connection()
         try:
             return await script.run(connection, name, keys, *args)
         except StoreError as error:
-            self._link.on_error(error)
+            self._connection.on_error(error)
             raise
 
 
 async def _has_rung(
-    link: ReconnectingConnection, connection: Connection, bell: str, block_ms: int
+    reconnecting: ReconnectingConnection, connection: Connection, bell: str, block_ms: int
 ) -> bool:
     try:
         return await connection.call("BLPOP", bell, block_ms // 1000, block_ms=block_ms) is not None
     except StoreError as error:
-        link.on_error(error)
+        reconnecting.on_error(error)
         raise
 
 
@@ -185,22 +185,22 @@ _TURN_SHARE = 0.9
 
 
 class JanitorStore:
-    """The sweeping side of one group, over somebody's link."""
+    """The sweeping side of one group, over a connection of its caller."""
 
-    def __init__(self, queue: str, group: str, link: ReconnectingConnection) -> None:
+    def __init__(self, queue: str, group: str, connection: ReconnectingConnection) -> None:
         self._keys = QueueKeys(queue)
         self._group = group
-        self._link = link
+        self._connection = connection
 
     @property
     def queue(self) -> str:
         return self._keys.queue
 
     async def take_turn(self, pause_ms: int) -> bool:
-        """Whether nobody else has swept within that time."""
+        """Whether no other worker has swept within that time."""
         ttl_ms = max(1, int(pause_ms * _TURN_SHARE))
         key = self._keys.janitor_turn
-        return await self._link.call("SET", key, "1", "NX", "PX", ttl_ms) is not None
+        return await self._connection.call("SET", key, "1", "NX", "PX", ttl_ms) is not None
 
     async def sweep_ghosts(self) -> int:
         """Forget pending entries whose bodies are gone; answers how many."""
@@ -223,7 +223,7 @@ class JanitorStore:
                 return stale
 
     async def remove_group(self, *, force: bool) -> GroupUse | None:
-        """Remove the group; answers who used it, and None where there is none of that name.
+        """Remove the group; answers what used it, and None where there is none of that name.
 
         By force it goes although it is in use. What it held is delivered by the next group.
 
@@ -238,7 +238,7 @@ class JanitorStore:
         if not mark:
             raise group_still_used(self._keys.queue, found)
         with suppress(ServerRefused):  # no job waits in there
-            await self._link.call("XGROUP", "DESTROY", self._keys.wake, self._group)
+            await self._connection.call("XGROUP", "DESTROY", self._keys.wake, self._group)
         return found
 
     async def _sweep(self, stream: str) -> int:
@@ -260,7 +260,7 @@ class JanitorStore:
 
     async def _silent_consumers(self, stream: str, idle_ms_min: int) -> list[bytes]:
         try:
-            rows = await self._link.call("XINFO", "CONSUMERS", stream, self._group)
+            rows = await self._connection.call("XINFO", "CONSUMERS", stream, self._group)
         except ServerRefused as error:
             self._pass_over(stream, error)
             return []
@@ -278,4 +278,4 @@ class JanitorStore:
         return 0
 
     async def _run(self, name: str, keys: Sequence[str], *args: Part) -> Reply:
-        return await script.run(await self._link.connection(), name, keys, *args)
+        return await script.run(await self._connection.connection(), name, keys, *args)

@@ -175,8 +175,8 @@ class EventTemplate:
     def __init__(self, head: Sequence[bytes], own: Sequence[bytes], worker: bytes) -> None:
         """`head` begins the command and ends with `id`; `own` are fields with their holes."""
         self._before = [*map(fixed, head), _TEXT, fixed(b"ts"), _MS]
-        tail = [fixed(b"enq"), _MS, fixed(b"w"), fixed(worker), fixed(b"dc"), _DIGIT]
-        self._after = [*own, *tail]
+        common = [fixed(b"enq"), _MS, fixed(b"w"), fixed(worker), fixed(b"dc"), _DIGIT]
+        self._after = [*own, *common]
         # Commands for jobs of a name, to be filled by `%`.
         self.ready_made: dict[str, bytes] = {}
 

@@ -68,7 +68,7 @@ class DayCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     `server_finished` is what left the stream by the server's own counter, `rows_finished` the rows
     about it. `has_unknown_gap`: entries are missing, and the number of their rows is not known.
-    `untold` jobs left the stream before the first look at it, and may have no row; `beyond` are
+    `unobserved` jobs left the stream before the first look at it, and may have no row; `beyond` are
     rows of a later time by a clock that may be ahead.
     """
 
@@ -78,7 +78,7 @@ class DayCounts(msgspec.Struct, frozen=True, kw_only=True):
     rows_finished: int
     rows_lost: int = 0
     unproven: int = 0
-    untold: int = 0
+    unobserved: int = 0
     beyond: int = 0
     has_unknown_gap: bool = False
     is_settled: bool = True
@@ -120,7 +120,7 @@ def _verdict(day: DayCounts, missing: int | None) -> DayVerdict:
         return DayVerdict(missing_proven=None, missing_maybe=None, surplus=None)
     if missing <= 0:
         return DayVerdict(missing_proven=0, missing_maybe=0, surplus=-missing)
-    known = day.rows_lost + day.unproven + day.untold + day.beyond
+    known = day.rows_lost + day.unproven + day.unobserved + day.beyond
     maybe = missing if _may_all_be_explained(day) else min(missing, known)
     return DayVerdict(missing_proven=missing - maybe, missing_maybe=maybe, surplus=0)
 

@@ -204,7 +204,7 @@ class Lane(NamedTuple):
     dix: str
 
     def key(self, entry_id: bytes) -> bytes:
-        """What tells an entry of this stream from those of others."""
+        """What identifies an entry among those of all lanes."""
         return entry_key(self.number, entry_id)
 
 

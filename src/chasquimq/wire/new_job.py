@@ -245,7 +245,7 @@ def _are_all_in(good_names: set[str], names: Sequence[Any]) -> bool:
 
 
 def raw_payload(data: Any) -> bytes:
-    """Bytes as they are, for callers who encode their own."""
+    """Bytes as they are, for callers that encode their own."""
     if not isinstance(data, bytes):
         raise TypeError(f"a payload must be bytes, got {data!r:.100}")
     return bytes(data)

@@ -86,7 +86,7 @@ class EntryDecoder:
     def _deliver(self, entry: list[Any], held_since_ns: int) -> Delivery:
         fields: list[bytes] = entry[1] or []
         due_ms = None
-        # What producers and promoters write, spelled out because it is read once per job.
+        # What producers and promoters write, written out because it is read once per job.
         if len(fields) == 4 and fields[0] == b"d" and fields[2] == b"n":
             body, raw_name = fields[1], fields[3]
             name = self._names.get(raw_name)

@@ -80,10 +80,10 @@ class LeaseStore:
             return
         try:
             while record.is_due and (renewal := record.renewal()):
-                record.heard(*self._connection.send(renewal))
+                record.note(*self._connection.send(renewal))
         except StoreError as error:
             # No lease depends on it.
-            record.heard(None)
+            record.note(None)
             logger.debug("the record of the worker was not renewed: %s", error)
 
     def retire(self) -> None:
@@ -103,7 +103,7 @@ class LeaseStore:
         act = script("renew")
         request = renewal + act.by_hash(keys, args)
         published, renewed = self._connection.send(request, 2)
-        record.heard(published)
+        record.note(published)
         if is_forgotten(renewed):
             return self._connection.run("renew", keys, *args)
         if isinstance(renewed, StoreError):
@@ -115,7 +115,7 @@ class _PublishedRecord:
     """What a worker says of itself, as it stands on the server.
 
     It is set once and then kept alive, which also a server without memory does. Nothing depends on
-    it: whoever may not write it works on.
+    it: a worker that may not write it works on.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class _PublishedRecord:
         self._ttl_ms = record.ttl_ms
         return ("SET", self._key, encode_worker_record(record), "PX", record.ttl_ms)
 
-    def heard(self, reply: Reply) -> None:
+    def note(self, reply: Reply) -> None:
         """Note what the server answered."""
         was_there, self._is_there = self._is_there, reply in (1, b"OK")
-        # Somebody deleted it, or it ran out while the server was away: it is made again at once.
+        # It was deleted, or it ran out while the server was away: it is made again at once.
         is_gone = was_there and reply == 0
         self._due_s = 0.0 if is_gone else time.monotonic() + self._pause_s
         if isinstance(reply, ServerRefused) and not self._has_warned:

@@ -225,7 +225,7 @@ class PartlySettled(StoreError):
 
 
 async def settle(
-    link: ReconnectingConnection, name: str, calls: Sequence[Call]
+    reconnecting: ReconnectingConnection, name: str, calls: Sequence[Call]
 ) -> list[SettleResult]:
     """Call the script of this name in one write; answers what became of each move.
 
@@ -233,19 +233,19 @@ async def settle(
         PartlySettled: some calls were answered, and some met an error.
         StoreError: none was answered.
     """
-    connection = await link.connection()
+    connection = await reconnecting.connection()
     replies = await script.run_many(connection, name, [(call.keys, call.args) for call in calls])
-    return results_of(link, replies, [call.move_count for call in calls])
+    return results_of(reconnecting, replies, [call.move_count for call in calls])
 
 
 def results_of(
-    link: ReconnectingConnection, replies: Sequence[Reply], counts: Sequence[int]
+    reconnecting: ReconnectingConnection, replies: Sequence[Reply], counts: Sequence[int]
 ) -> list[SettleResult]:
     """What the replies to calls for so many moves say of each move; raises what `settle` raises."""
     errors = [reply for reply in replies if isinstance(reply, StoreError)]
     if not errors:
         return [_RESULTS[mark] for marks in replies for mark in marks]
-    link.on_error(errors[0])
+    reconnecting.on_error(errors[0])
     if len(errors) == len(replies):
         raise errors[0]
     raise PartlySettled(errors[0], _known(replies, counts)) from errors[0]

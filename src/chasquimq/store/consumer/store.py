@@ -86,10 +86,10 @@ class ConsumerStore:
         self._reader_client_id = 0
         # A connection broke, and may have taken along the answer that brought us jobs.
         self.has_gap = False
-        # Whether reads can be woken, and whether the last one was: somebody wants an idle worker.
+        # Whether reads can be woken, and whether the last one was: a producer wants an idle worker.
         self.can_be_woken = False
         self.was_woken = False
-        # How often somebody had deleted the group, and it was made again.
+        # How often the group was gone, and was made again.
         self.regroup_count = 0
 
     @property
@@ -168,9 +168,9 @@ class ConsumerStore:
         return batch, wait_ms
 
     async def silent_workers(self) -> list[str]:
-        """Whom the server has not heard of for a lease; empty where it may not be asked.
+        """The consumers that were silent for a lease; empty where the server may not be asked.
 
-        A read that takes jobs over does not say from whom.
+        A read that takes jobs over does not name their owners.
         """
         silent: list[str] = []
         with suppress(StoreError):
@@ -197,7 +197,7 @@ class ConsumerStore:
         await self._join_group(connection)
 
     async def ack(self, keys: Sequence[bytes]) -> list[SettleResult]:
-        """Complete entries: at most a thousand, whoever owns them."""
+        """Complete entries: at most a thousand, of any owner."""
         assert len(keys) <= _IDS_PER_CALL_MAX, "the acker keeps to the ceiling"
         if not self.lanes.is_single:
             return await self._ack_lanes(keys)
@@ -243,7 +243,7 @@ class ConsumerStore:
         return await settle(self._writes, "retry", self._calls.retries(moves))
 
     async def bury(self, moves: Sequence[Burying]) -> list[SettleResult]:
-        """Move entries to the DLQ, as their owner; who waits for their results is told."""
+        """Move entries to the DLQ, as their owner; callers that wait for their results are notified."""
         return await settle(self._writes, "bury", self._calls.burials(moves))
 
     async def charge(self, counts: Sequence[Count]) -> list[bytes]:
@@ -292,7 +292,7 @@ class ConsumerStore:
 
     async def remove_consumer(self) -> bool:
         """Remove this consumer unless it still holds something."""
-        with suppress(ServerRefused):  # whoever may not use the key was never there
+        with suppress(ServerRefused):  # a user that may not use the key was never there
             await self._run(self.keys.wake, "reap_consumer", self.group, self.consumer, 0)
         answers = [
             await self._run(lane.stream, "reap_consumer", self.group, self.consumer, 0)
@@ -302,11 +302,11 @@ class ConsumerStore:
 
     async def remove_record(self) -> None:
         """Remove what this worker said of itself."""
-        with suppress(ServerRefused):  # whoever may not use the key never wrote it
+        with suppress(ServerRefused):  # a user that may not use the key never wrote it
             await self._writes.call("DEL", self.keys.worker(self.consumer))
 
     async def _regroup(self, error: ServerRefused) -> ReadBatch:
-        """Whoever deleted the group deleted its jobs; those to come need it again."""
+        """Make a deleted group again: its jobs are gone, those to come need it."""
         if error.code != "NOGROUP":
             raise error
         await self.join_group()
@@ -333,7 +333,7 @@ class ConsumerStore:
         except ServerRefused as error:
             if error.code not in _UNWAKEABLE:
                 return await self._regroup(error)
-            # Who cannot be woken reads as a busy worker does; what is wrong there, that will tell.
+            # A worker that cannot be woken reads as a busy one does, which shows what is wrong there.
             self.can_be_woken = False
             return EMPTY
         found = {name.decode(): rows for name, rows in reply or ()}
@@ -359,7 +359,7 @@ class ConsumerStore:
                 *block, *claim, "STREAMS", *streams, block_ms=block_ms,
             )  # fmt: skip
         except asyncio.CancelledError:
-            # Its answer may bring jobs; the next connection asks for what nobody has heard of.
+            # Its answer may bring jobs; the next connection asks for those that never arrived.
             await self._reads.hang_up()
             raise
 

@@ -72,15 +72,15 @@ _TYPES = {
 
 
 class DiagnosingStore:
-    """Facts about one server, over somebody's link."""
+    """Facts about one server, over a connection of its caller."""
 
-    def __init__(self, link: ReconnectingConnection, reads: ReadStore) -> None:
-        self._link = link
+    def __init__(self, connection: ReconnectingConnection, reads: ReadStore) -> None:
+        self._connection = connection
         self._reads = reads
 
     async def server(self, holds: Callable[[str], bool] | None = None) -> ServerFacts:
         """What the server says of itself; one of a cluster `holds` some queues and not others."""
-        connection = await self._link.connection()
+        connection = await self._connection.connection()
         rtt_ms, ahead_ms = await self._clock()
         abilities = await natives(connection, QueueKeys(_scratch_queue(holds)))
         facts = await self._info()
@@ -119,7 +119,7 @@ class DiagnosingStore:
 
     async def queue(self, keys: QueueKeys, group: str) -> QueueFacts:
         """What the server knows of one queue whose keys have the right types."""
-        inspector = InspectorStore(keys.queue, self._link, group)
+        inspector = InspectorStore(keys.queue, self._connection, group)
         snapshot = await inspector.snapshot()
         promoter, scheduler, first_fire, bad = await self._reads.ask(
             ("GET", keys.promoter_lock),
@@ -150,13 +150,13 @@ class DiagnosingStore:
     async def lacking_rights(self, keys: QueueKeys) -> ServerRefused | None:
         """What a worker of this user would be refused for when it starts."""
         roles = (WORKER, PROMOTER, SCHEDULER)
-        connection = await self._link.connection()
+        connection = await self._connection.connection()
         missing = await missing_rights(connection, keys, roles)
         return await refusal_of(connection, keys, missing, roles) if missing else None
 
     async def groups(self, keys: QueueKeys) -> list[GroupUse]:
-        """The consumer groups of a queue, and who uses each."""
-        (reply,) = await self._link.ask(pack(("XINFO", "GROUPS", keys.stream)))
+        """The consumer groups of a queue, and what uses each."""
+        (reply,) = await self._connection.ask(pack(("XINFO", "GROUPS", keys.stream)))
         if is_missing(reply):
             return []
         if isinstance(reply, StoreError):
@@ -194,14 +194,14 @@ class DiagnosingStore:
 
     async def _use(self, keys: QueueKeys, group: dict[bytes, Reply]) -> GroupUse:
         name = read_text(group[b"name"])
-        found = await InspectorStore(keys.queue, self._link, name).consumers()
+        found = await InspectorStore(keys.queue, self._connection, name).consumers()
         workers = sum(not one.is_parking and one.idle_ms <= SILENT_MS_MAX for one in found)
         return GroupUse(name, workers, cast("int", group[b"pending"]))
 
     async def _ghosts(self, keys: QueueKeys, group: str) -> tuple[int, int]:
         ghosts, looked_at, at = 0, 0, "-"
         for _ in range(_GHOST_PAGES_MAX):
-            connection = await self._link.connection()
+            connection = await self._connection.connection()
             found, size, after = await script.run(
                 connection, "count_ghosts", [keys.stream], group, at, _GHOST_PAGE
             )

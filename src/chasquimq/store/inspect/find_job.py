@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 ENTRIES_MAX = 100_000
 SCANNED_BYTES_MAX = 8 * 1024 * 1024
 _PAGE_MAX = 1_000
-# The first page is small: nobody knows yet what an entry weighs.
+# The first page is small: it is not known yet what an entry weighs.
 _FIRST_PAGE = 4
 # About what an entry or a page takes on the wire beside its own bytes.
 _OVERHEAD_BYTES = 48
 _NO_LIMIT = 1 << 62
 # How far the clock of a producer may be ahead before its jobs are searched for twice as long.
 _AHEAD_MS = 1_000
-# A busy queue has a page of the history every few milliseconds, and most who ask can do without.
+# A busy queue has a page of the history every few milliseconds, and most callers can do without.
 _HISTORY_BYTES_MAX = 1024 * 1024
 _HISTORY_PAGE_BYTES = 256 * 1024
 # An attempt is written soon after its end; an outage may hold it up.
 _WRITTEN_WITHIN_MS = 60_000
-# Who may not read the history finds jobs all the same.
+# A user that may not read the history finds jobs all the same.
 _UNREADABLE = frozenset({"NOPERM", "WRONGTYPE"})
 Raw = TypeVar("Raw", bound=tuple[bytes, bytes | list[bytes]])
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chasquimq.store.inspect.pages import RawEntry, RawMember, ReadStore
     from chasquimq.wire.keys import QueueKeys
 
-# What is longer is not decoded along the way: who asks where a job is may not want its data.
+# What is longer is not decoded along the way: a caller that asks where a job is may not want its data.
 DECODED_BYTES_MAX = 1024 * 1024
 # What a last attempt says of its job; others come from attempts that did not count.
 _STATES: Final[dict[int, State]] = {
@@ -193,7 +193,7 @@ def _error_text(row: AttemptRow) -> str | None:
 
 
 def _contents(envelope: Envelope) -> dict[str, Any]:
-    """What a job carries: its data as those who ask for the job get it."""
+    """What a job carries: its data as callers that ask for the job get it."""
     size_bytes = len(envelope.payload)
     known = {"created_at_ms": envelope.created_at_ms, "payload_bytes": size_bytes}
     if size_bytes > DECODED_BYTES_MAX:

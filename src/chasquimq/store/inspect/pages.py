@@ -35,14 +35,16 @@ _LOOKS_MAX = 2_000
 
 
 class ReadStore:
-    """Reading commands over somebody's link; reading twice harms nothing."""
+    """Reading commands over a connection of its caller; reading twice harms nothing."""
 
-    def __init__(self, link: ReconnectingConnection) -> None:
-        self._link = link
+    def __init__(self, connection: ReconnectingConnection) -> None:
+        self._connection = connection
 
     async def ask(self, *commands: tuple[Part, ...]) -> list[Reply]:
         """The replies to commands that leave in one write; an error reply is raised."""
-        return without_errors(await self._link.ask(b"".join(map(pack, commands)), len(commands)))
+        return without_errors(
+            await self._connection.ask(b"".join(map(pack, commands)), len(commands))
+        )
 
 
 class Pages(Protocol[Raw_co]):

@@ -50,7 +50,7 @@ class KeyCount(msgspec.Struct, frozen=True):
 
 
 class KeyScan:
-    """Scans in small steps, so that nobody waits behind it for long."""
+    """Scans in small steps, so that no client waits behind it for long."""
 
     def __init__(self, reads: ReadStore) -> None:
         self._reads = reads
@@ -140,17 +140,19 @@ class Counts(ToDict):
 
 
 class InspectorStore:
-    """Counts and peeks of one queue, over somebody's link."""
+    """Counts and peeks of one queue, over a connection of its caller."""
 
-    def __init__(self, queue: str, link: ReconnectingConnection, group: str = "default") -> None:
+    def __init__(
+        self, queue: str, connection: ReconnectingConnection, group: str = "default"
+    ) -> None:
         self._keys = QueueKeys(queue)
-        self._link = link
+        self._connection = connection
         self._group = group
 
     async def counts(self) -> Counts:
         """All depths in one round trip."""
         keys = self._keys
-        length, pending, *others = await self._link.ask(
+        length, pending, *others = await self._connection.ask(
             pack(("XLEN", keys.stream))
             + pack(("XPENDING", keys.stream, self._group))
             + pack(("ZCARD", keys.delayed))
@@ -164,14 +166,14 @@ class InspectorStore:
 
     async def delayed_due_within(self, ms: int) -> int:
         """How many delayed jobs fall due within that time, by the server's clock."""
-        connection = await self._link.connection()
+        connection = await self._connection.connection()
         now_ms = await server_ms(connection)
-        return await self._link.call("ZCOUNT", self._keys.delayed, "-inf", now_ms + ms)
+        return await self._connection.call("ZCOUNT", self._keys.delayed, "-inf", now_ms + ms)
 
     async def snapshot(self) -> Snapshot:
         """Everything that is counted, in one round trip."""
         questions = snapshot_questions(self._keys, self._group)
-        replies = await self._link.ask(b"".join(map(pack, questions)), len(questions))
+        replies = await self._connection.ask(b"".join(map(pack, questions)), len(questions))
         return read_snapshot(self._keys.queue, self._group, replies)
 
     async def workers(self) -> list[WorkerSnapshot]:
@@ -186,12 +188,12 @@ class InspectorStore:
         for some in in_chunks(names, _RECORDS_PER_CALL_MAX):
             keys = [self._keys.worker(name) for name in some]
             request = b"".join(pack(("GET", key)) + pack(("PTTL", key)) for key in keys)
-            replies += await self._link.ask(request, 2 * len(keys))
+            replies += await self._connection.ask(request, 2 * len(keys))
         return dict(zip(names, zip(replies[::2], replies[1::2], strict=True), strict=True))
 
     async def consumers(self) -> list[WorkerSnapshot]:
         """The consumers of the group; none where there is no group."""
-        (reply,) = await self._link.ask(
+        (reply,) = await self._connection.ask(
             pack(("XINFO", "CONSUMERS", self._keys.stream, self._group))
         )
         if is_missing(reply):
@@ -294,7 +296,7 @@ def _held_and_parked(reply: Reply) -> tuple[int, int]:
 def _lag_ms(oldest: Sequence[bytes], now_ms: int) -> int | None:
     if not oldest:
         return None
-    # A score may be minus infinity, which no whole number can tell.
+    # A score may be minus infinity, which no whole number can express.
     lag_ms = now_ms - max(0.0, float(oldest[1]))
     return int(lag_ms) if math.isfinite(lag_ms) and lag_ms > 0 else 0
 
@@ -304,7 +306,7 @@ def _stream_counts(reply: Reply, length: int) -> tuple[int, int | None]:
     if is_missing(reply):
         return 0, 0
     if isinstance(reply, StoreError):
-        # A server or an access list that does not tell.
+        # A server or an access list that does not say.
         return length, None
     # Both from one reply: an entry that comes between two would count as left, for a moment.
     about = pairs(reply)

@@ -33,7 +33,7 @@ _KEYS_PER_STEP = 1_000
 _STREAMS_PER_CALL = 32
 # A larger number was not written by a worker.
 _ROWS_PER_ENTRY_MAX = 999_999_999
-# A failover takes a few seconds; whoever was connected before may wait for it.
+# A failover takes a few seconds; a caller that was connected before may wait for it.
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.5
 _PASSING = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
@@ -97,7 +97,7 @@ class RangeStore:
             except ServerRefused as refusal:
                 if refusal.code != "NOPERM":
                     raise
-                # A user who may only read sees the entries, and counts them here.
+                # A user that may only read sees the entries, and counts them here.
                 self._may_script = False
         return _measured(self.entries(key, after_id, until_id, count), rows_max, rows_field)
 
@@ -185,7 +185,7 @@ def _queue_name(key: bytes) -> str | None:
 
 _CLIENT_NAME = "chasqui-spark"
 _FIRST_PAGE = 100
-# The server copies what it measures; so much of it keeps nobody waiting.
+# The server copies what it measures; so much of it keeps no client waiting.
 _MEASURED_BYTES = 1024 * 1024
 _MEASURED_MAX = 1_000
 _UNLIMITED = 2**53
@@ -281,7 +281,7 @@ class QueueReadStore(RangeStore):
         try:
             total_bytes = self._call("MEMORY", "USAGE", key) or 0
         except ServerRefused:
-            # A user who may not ask is careful.
+            # A user that may not ask is careful.
             return _FIRST_PAGE
         mean_bytes = max(1, total_bytes // max(1, length))
         return max(1, min(_MEASURED_MAX, _MEASURED_BYTES // mean_bytes))

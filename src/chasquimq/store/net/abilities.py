@@ -73,7 +73,7 @@ async def natives(connection: Connection, keys: QueueKeys) -> dict[str, bool | N
 def many_set_question(keys: QueueKeys) -> bytes:
     """Asks for MSETEX on a key that must be there and is not, so nothing is written; two replies."""
     scratch = f"{keys.stream}:probe"
-    # As above: only a command that is known tells of the wrong node.
+    # As above: only a command that is known is refused by the wrong node.
     return pack(("MSETEX", 1, scratch, "", "XX", "PX", 1)) + pack(("EXISTS", scratch))
 
 
@@ -307,7 +307,7 @@ async def refusal_of(
 ) -> ServerRefused | None:
     """The error for those of the missing commands that these roles need.
 
-    They are tried, which tells the name of the user and whether commands or keys are missing.
+    They are tried, which gives the name of the user and whether commands or keys are missing.
     """
     lacking = [role for role in roles if needs(role) & missing]
     if not lacking:
@@ -390,9 +390,9 @@ async def _fenced_off(
 
 
 def _refused(user: str | None, act: str, purpose: str, grants: str) -> ServerRefused:
-    who = f"the user {user!r}" if user else "this user"
+    named = f"the user {user!r}" if user else "this user"
     return ServerRefused(
-        f"{who} must be allowed to {act} and is not (NOPERM), which {purpose}; "
+        f"{named} must be allowed to {act} and is not (NOPERM), which {purpose}; "
         f"grant them with ACL SETUSER {user or _UNKNOWN} {grants}",
         code="NOPERM",
     )

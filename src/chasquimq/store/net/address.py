@@ -163,7 +163,7 @@ def lookup_reason(settings: ConnectionSettings) -> str:
     return "" if settings.lookup is None else settings.lookup.found.reason
 
 
-def check_listener(settings: ConnectionSettings, link: Any) -> None:
+def check_listener(settings: ConnectionSettings, listening: Any) -> None:
     """Refuse an open socket to the project's server at which another user listens by now.
 
     Raises:
@@ -174,14 +174,14 @@ def check_listener(settings: ConnectionSettings, link: Any) -> None:
     url = url_of(settings)
     if url.startswith("unix"):
         # Event loops hand out sockets of their own that cannot be asked.
-        with socket.socket(fileno=os.dup(link.fileno())) as asked:
+        with socket.socket(fileno=os.dup(listening.fileno())) as asked:
             check_peer(asked, redact(url))
 
 
 def _log_once(address: str, reason: str) -> None:
-    told = os.getpid(), address, reason
-    if told not in _logged:
-        _logged.add(told)
+    seen = os.getpid(), address, reason
+    if seen not in _logged:
+        _logged.add(seen)
         logger.info("the server is %s: %s", address, reason)
 
 
@@ -313,7 +313,7 @@ def _refuse_our_options(url: str) -> None:
 
 
 def url_of(settings: ConnectionSettings) -> str:
-    """The URL of a server that was named or looked up, in its one spelling."""
+    """The URL of a server that was named or looked up, in its one form."""
     assert settings.url is not None, "a server is looked up before it is dialled"
     return normal_url(settings.url, tls=settings.tls)
 
@@ -424,7 +424,7 @@ def _is_login(parts: list[object]) -> bool:
         return False
     if parts == [None, None]:
         return True
-    # A user may be without a password that says anything, but somebody must be named.
+    # A user may be without a password that says anything, but there must be a name.
     return parts[-1] is not None and parts[0] not in ("", b"") and any(parts)
 
 

@@ -48,7 +48,7 @@ class BlockingConnection:
     def __init__(self, settings: ConnectionSettings, *, name: str = "") -> None:
         self._route = Route(settings)
         self._name = name
-        self._pace = _DialPauses()
+        self._pauses = _DialPauses()
         self._owner: Any = None
         self._owner_pid = 0
         self._reader = hiredis.Reader(replyError=error_from_reply)
@@ -98,20 +98,20 @@ class BlockingConnection:
         for reply in replies:
             if isinstance(reply, StoreError) and action_for(reply) in _LEAVING:
                 self._route.on_error(reply)
-                self._pace.left(reply)
+                self._pauses.left(reply)
                 self.close()
                 return
-        self._pace.worked()
+        self._pauses.worked()
 
     def _socket(self) -> Any:
         if self._owner is None or self._owner_pid != os.getpid():
-            self._pace.check()
+            self._pauses.check()
             try:
                 owner = self._dialled()
             except StoreError as error:
-                self._pace.failed(error)
+                self._pauses.failed(error)
                 raise
-            self._pace.opened()
+            self._pauses.opened()
             self._owner, self._owner_pid = owner, os.getpid()
             self._reader = hiredis.Reader(replyError=error_from_reply)
         return self._owner._sock  # noqa: SLF001  the one private attribute we rely on

@@ -123,9 +123,9 @@ def _place(cursor: Part) -> tuple[int, bytes]:
     return (int(at), rest) if mark else (0, text)
 
 
-# A link without a connection costs little, and somebody may still hold it.
-_LINKS_MAX = 256
-# Heavy answers are asked for in portions that nobody has to wait for.
+# One that is not open costs little, and a caller may still hold it.
+_KEPT_MAX = 256
+# Heavy answers are asked for in portions that others need not wait for.
 _QUEUES_PER_WRITE = 50
 Questions = Sequence[tuple["Part", ...]]
 # The replies about a queue, or why there are none.
@@ -135,7 +135,7 @@ Answers = list[Reply] | StoreError
 class Master(NamedTuple):
     """A server that holds a part of the data; `ranges` are its slots, none outside of clusters."""
 
-    link: ReconnectingConnection
+    connection: ReconnectingConnection
     address: str
     ranges: list[Range]
 
@@ -145,7 +145,7 @@ class Master(NamedTuple):
 
 
 class ClusterConnections:
-    """One link where there is one server; in a cluster one for each queue that is asked about."""
+    """One connection to a single server; in a cluster one for each queue that is asked about."""
 
     def __init__(self, settings: ConnectionSettings, *, name: str) -> None:
         self._settings = settings
@@ -160,26 +160,26 @@ class ClusterConnections:
         return self._route.is_cluster
 
     async def of(self, queue: str) -> ReconnectingConnection:
-        """The link to the server of a queue; the ones not used for longest make room."""
+        """The connection to the server of a queue; the ones not used for longest make room."""
         place = queue if self.is_cluster else ""
-        link = self._open.get(place)
-        if link is None:
+        connection = self._open.get(place)
+        if connection is None:
             # Known before anything is waited for: callers at once share it.
-            link = self._open[place] = self._link(replace(self._settings, queue=queue))
+            connection = self._open[place] = self._new(replace(self._settings, queue=queue))
         self._open.move_to_end(place)
-        await self._make_room(link)
-        return link
+        await self._make_room(connection)
+        return connection
 
     @asynccontextmanager
     async def masters(self) -> AsyncGenerator[list[Master]]:
-        """Links to every master, open for as long as they are needed."""
+        """Connections to every master, open for as long as they are needed."""
         found = await self._find_masters()
         masters = [self._master(settings, ranges) for settings, ranges in found]
         try:
             yield masters
         finally:
             for master in masters:
-                await master.link.close()
+                await master.connection.close()
 
     async def ask_each(self, asked: Sequence[tuple[str, Questions]]) -> list[Answers]:
         """Questions about many queues, in few round trips; the answers come in their order.
@@ -192,27 +192,31 @@ class ClusterConnections:
         async with self.masters() as masters:
             # All at once: one that is away must not use up the time of the others.
             for answers in await asyncio.gather(*(
-                self._ask_node(master.link, [one for one in asked if master.holds(one[0])])
+                self._ask_node(master.connection, [one for one in asked if master.holds(one[0])])
                 for master in masters
             )):  # fmt: skip
                 found |= answers
         return [await self._settled(found.get(queue), queue, some) for queue, some in asked]
 
     async def close(self) -> None:
-        for link in list(self._open.values()):
-            await link.close()
+        for connection in list(self._open.values()):
+            await connection.close()
 
     async def _make_room(self, wanted: ReconnectingConnection) -> None:
-        """Who holds a link that is hung up dials again; one that waits for an answer is left."""
-        others = [(place, link) for place, link in self._open.items() if link is not wanted]
-        open_ones = [link for _, link in others if link.is_up]
-        for place, link in others[: max(0, len(self._open) - _LINKS_MAX)]:
-            if link.is_idle:
+        """Hang up what was not used for longest, unless it waits for an answer; its callers dial again."""
+        others = [
+            (place, connection)
+            for place, connection in self._open.items()
+            if connection is not wanted
+        ]
+        open_ones = [connection for _, connection in others if connection.is_up]
+        for place, connection in others[: max(0, len(self._open) - _KEPT_MAX)]:
+            if connection.is_idle:
                 del self._open[place]
-                await link.close()
-        for link in open_ones[: max(0, len(open_ones) + 1 - _CONNECTIONS_MAX)]:
-            if link.is_idle:
-                await link.hang_up()
+                await connection.close()
+        for connection in open_ones[: max(0, len(open_ones) + 1 - _CONNECTIONS_MAX)]:
+            if connection.is_idle:
+                await connection.hang_up()
 
     async def _find_masters(self) -> list[tuple[ConnectionSettings, list[Range]]]:
         self._login.check()
@@ -230,28 +234,28 @@ class ClusterConnections:
 
     def _master(self, settings: ConnectionSettings, ranges: list[Range]) -> Master:
         address = str(ranges[0][2]) if ranges else ""
-        return Master(self._link(settings), address, ranges)
+        return Master(self._new(settings), address, ranges)
 
-    def _link(self, settings: ConnectionSettings) -> ReconnectingConnection:
+    def _new(self, settings: ConnectionSettings) -> ReconnectingConnection:
         return ReconnectingConnection(settings, name=self._name, patience_s=self._patience_s)
 
     async def _ask_one_server(self, asked: Sequence[tuple[str, Questions]]) -> list[Answers]:
-        link, found = await self.of(""), list[Answers]()
+        connection, found = await self.of(""), list[Answers]()
         for part in _portions(asked):
-            found += _sorted_out(part, await link.ask(*_request(part)))
+            found += _sorted_out(part, await connection.ask(*_request(part)))
         return found
 
     async def _ask_node(
-        self, link: ReconnectingConnection, asked: Sequence[tuple[str, Questions]]
+        self, reconnecting: ReconnectingConnection, asked: Sequence[tuple[str, Questions]]
     ) -> dict[str, Answers]:
         found: dict[str, Answers] = {}
         for part in _portions(asked):
             try:
                 async with asyncio.timeout(self._patience_s):
-                    connection = await link.connection()
+                    connection = await reconnecting.connection()
                     replies = _sorted_out(part, await connection.send(*_request(part)))
             except TimeoutError:
-                return {queue: self._silence(link) for queue, _ in asked} | found
+                return {queue: self._silence(reconnecting) for queue, _ in asked} | found
             except StoreError as error:
                 return {queue: error for queue, _ in asked} | found
             found |= zip([queue for queue, _ in part], replies, strict=True)

@@ -81,9 +81,9 @@ class Connection(asyncio.Protocol):
         return future
 
     def post(self, request: bytes, reply_count: int, on_end: OnEnd, *, block_ms: int = 0) -> None:
-        """Write the request now; `on_end` hears of its end at once, not a round of the loop later.
+        """Write the request now; `on_end` gets its end at once, not a round of the loop later.
 
-        It must not raise: the others who wait for answers would not get theirs. The caller is one
+        It must not raise: other callers that wait for answers would not get theirs. The caller is one
         that `check_caller` lets pass.
         """
         if self._lost is not None:
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             )
 
     def abort(self, reason: str) -> None:
-        """Drop the connection at once; every waiter hears that its outcome is unknown."""
+        """Drop the connection at once; every waiter learns that its outcome is unknown."""
         self._transport.abort()
         self._fail(reason)
 
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         self._fail("the connection was closed")
         await asyncio.wait([self.closed], timeout=1)
         if not self.closed.done():
-            # The server takes no more bytes, and what is left in the buffer is for nobody.
+            # The server takes no more bytes: what is left in the buffer is of no use.
             self._transport.abort()
             await asyncio.wait([self.closed], timeout=1)
 

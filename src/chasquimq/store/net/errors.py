@@ -51,21 +51,21 @@ _ACTIONS: dict[str, Action] = {
     "READONLY": Action.REDISCOVER,
     "MASTERDOWN": Action.REDISCOVER,
     "MOVED": Action.REDISCOVER,
-    # The node has lost the others, who may have made another one the owner.
+    # The node has lost the others, which may have made another one the owner.
     "CLUSTERDOWN": Action.REDISCOVER,
     "NOSCRIPT": Action.RELOAD,
     "NOGROUP": Action.REGROUP,
 }
 _PASSING = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
-# These are worth a wait inside a loop, but a caller of `add` should hear of them at once.
-_TOLD_TO_CALLERS = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
+# These are worth a wait inside a loop, but a caller of `add` should get them at once.
+_FOR_CALLERS = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
 _LOGIN = frozenset({"WRONGPASS", "NOAUTH"})
 _NO_RIGHT = "NOPERM"
 # Before 7.0 an error that ended a script came wrapped in one of the script's own.
 _OLD_SCRIPT_ERROR = re.compile(
     r"@user_script:(?: ?\d+:)? -?(?P<said>(?P<code>[A-Z]{2,}) .*)", re.DOTALL
 )
-# What the server that was made a replica says to those who wait for copies.
+# What a server that was made a replica answers to WAIT.
 _REPLICA_CANNOT_WAIT = "cannot be used with replica instances"
 # A right that is missing inside a script comes under the code of any bug.
 _NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|The user executing the script can't")
@@ -104,7 +104,7 @@ def _as_said_outside_scripts(text: str) -> str:
 
 
 def _missing_right(text: str) -> str:
-    """Who lacks what, and the words that grant it."""
+    """Which user lacks which right, and the command that grants it."""
     command = _NO_COMMAND.search(text)
     if command is not None:
         user = command["user"]
@@ -152,7 +152,7 @@ def without_errors(replies: list[Any]) -> list[Any]:
 
 
 def is_login_refused(error: StoreError) -> bool:
-    """Whether the server denied user and password, or nobody could name them."""
+    """Whether the server denied user and password, or no provider could name them."""
     if isinstance(error, CredentialsRefused):
         return True
     return isinstance(error, ServerRefused) and error.code in _LOGIN
@@ -164,10 +164,10 @@ def is_worth_asking_again(reply: object) -> bool:
 
 
 def is_worth_resending(error: StoreError) -> bool:
-    """Whether a gated write may be sent again without telling the caller."""
+    """Whether a gated write may be sent again without an error for the caller."""
     if isinstance(error, ServerOutOfMemory):
         return False
-    if isinstance(error, ServerRefused) and error.code in _TOLD_TO_CALLERS:
+    if isinstance(error, ServerRefused) and error.code in _FOR_CALLERS:
         return False
     return action_for(error) not in (Action.RAISE, Action.REGROUP)
 

@@ -159,7 +159,7 @@ class _Place(Generic[T]):
             ended.result()
 
     def _begin_closing(self, closed: Future[None]) -> None:
-        # The coroutine is made here: a loop that never gets here leaves none that nobody awaits.
+        # The coroutine is made here: a loop that never gets here leaves none that is not awaited.
         task = self.loop.create_task(self._close_here())
         task.add_done_callback(lambda _: _pass_on(task, closed))
 

@@ -69,11 +69,11 @@ class Deadline(NamedTuple):
 class ReconnectingConnection:
     """The connection of one role, which comes back after it breaks.
 
-    A login that is refused is an error for callers, who hear it again until the next dial is due;
-    so is, on a link that was open before, whatever makes a new connection of no use.
-    With `waits_for_login` an open link whose password changed dials on, as in an outage.
-    `patience_s` is how long a caller waits for a server that is away; None: for ever. A link
-    that nobody waits for does not dial.
+    A login that is refused is an error for callers, which get it again until the next dial is due;
+    so is, on a connection that was open before, whatever makes a new connection of no use.
+    With `waits_for_login` an open one whose password changed dials on, as in an outage.
+    `patience_s` is how long a caller waits for a server that is away; None: for ever. One
+    that no caller waits for does not dial.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ReconnectingConnection:
         self._schedule = DialSchedule(random.uniform)
         # Set while the next dial is waited for; done: it is to begin now.
         self._pausing: asyncio.Future[None] | None = None
-        # Who waits for a connection, and who wants to know how the dial under way ends.
+        # The callers that wait for a connection, and the end of the dial under way for those that do not.
         self._caller_count = 0
         self._refused: asyncio.Future[None] | None = None
         self._refusal: StoreError | None = None
@@ -125,7 +125,7 @@ class ReconnectingConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for an answer or for the connection."""
+        """Whether no caller waits for an answer or for the connection."""
         is_asked = self._connection is not None and self._connection.has_unanswered
         return not self._caller_count and not is_asked
 
@@ -146,8 +146,8 @@ class ReconnectingConnection:
     async def connection(self, *, within_s: float | None = None, waits: bool = True) -> Connection:
         """The open connection, or a new one.
 
-        The first dial of a link is tried once. Later ones go on until `within_s` (or the
-        patience of the link) is over; a caller that does not wait hears of a refusal at once.
+        The first dial is tried once. Later ones go on until `within_s` (or the
+        patience of the connection) is over; a caller that does not wait gets a refusal at once.
         """
         current = self.current
         if current is not None:
@@ -272,7 +272,7 @@ class ReconnectingConnection:
         if pause_s:
             self._pausing = loop.create_future()
         dialling = loop.create_task(self._dial(pause_s), name=f"chasqui-dial-{self._name}")
-        dialling.add_done_callback(_hear)
+        dialling.add_done_callback(_retrieve)
         return dialling
 
     def _look_back(self, now_s: float) -> None:
@@ -288,7 +288,7 @@ class ReconnectingConnection:
         except asyncio.CancelledError:
             if not dialling.cancelled():
                 raise
-            # Closing the link is no reason to cancel whoever waits for it.
+            # Closing it is no reason to cancel those that wait for it.
             raise _closed() from None
 
     async def _next_end(self, dialling: asyncio.Task[Connection]) -> Connection:
@@ -339,7 +339,7 @@ class ReconnectingConnection:
                     self._note_failure(error)
                 pause_s = self._schedule.wait_s(loop.time())
         finally:
-            # Whoever comes from now on needs another dial.
+            # A caller that comes from now on needs another dial.
             self._dialling = None
 
     async def _pause(self, pause_s: float) -> None:
@@ -413,8 +413,8 @@ class _Asking:
     lost: ConnectionLost | None = None
 
 
-def _hear(dialling: asyncio.Task[Connection]) -> None:
-    # Nobody may wait any more for what it came to.
+def _retrieve(dialling: asyncio.Task[Connection]) -> None:
+    # Perhaps no caller waits any more for what it came to.
     if not dialling.cancelled():
         dialling.exception()
 
@@ -430,6 +430,6 @@ def _may_heal(error: StoreError) -> bool:
 
 
 async def pause(error: StoreError) -> None:
-    """Wait as long as the error asks before the next try on the same link."""
+    """Wait as long as the error asks before the next try on the same connection."""
     if action_for(error) is Action.WAIT:
         await asyncio.sleep(_WAIT_MS / 1000)

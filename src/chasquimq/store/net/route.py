@@ -1,6 +1,6 @@
 """Finds the server to dial: the one a URL names, the master Sentinels know, or the owner of a slot.
 
-Nothing is sent from here: a search says what to ask whom, and gets the answers.
+Nothing is sent from here: a search says which server to ask what, and gets the answers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Range = tuple[int, int, Node]
 
 
 class Route:
-    """Finds the server of one connection, anew for every dial."""
+    """Finds the server of one connection, again for every dial."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._turn = 0
@@ -80,7 +80,7 @@ class Route:
         return self._topology is not None and self._topology.kind is TopologyKind.SENTINEL
 
     def search(self) -> Asking[ConnectionSettings]:
-        """Ask until somebody knows; the answer names one server."""
+        """Ask until a server knows; the answer names one server."""
         if self._lookup is not None:
             self._follow(self._lookup.again())
         topology = self._topology
@@ -110,19 +110,19 @@ class Route:
 
     def on_error(self, error: StoreError) -> None:
         """Remember where a node says that a slot has moved."""
-        told = _MOVED.search(str(error)) if is_moved(error) and self.is_cluster else None
-        if told is not None:
+        moved = _MOVED.search(str(error)) if is_moved(error) and self.is_cluster else None
+        if moved is not None:
             # An empty host is the one that was asked.
-            host = told["host"].strip("[]") or (self._node.host if self._node else "")
-            self._moved_to = Node(host, int(told["port"])) if host else None
+            host = moved["host"].strip("[]") or (self._node.host if self._node else "")
+            self._moved_to = Node(host, int(moved["port"])) if host else None
 
     def check_role(self, reply: Reply) -> None:
-        """Refuse a server that does not lead; who may not ask learns it with the first write."""
+        """Refuse a server that does not lead; a user that may not ask gets it with the first write."""
         if isinstance(reply, StoreError) or reply[0] == b"master":
             return
         raise ServerRefused(
             f"READONLY the server at {self._node} must lead, its role is {reply[0].decode()}; "
-            "the Sentinels will soon know who does",
+            "the Sentinels will soon know which one does",
             code="READONLY",
         )
 

@@ -114,19 +114,23 @@ class ScriptRequest:
         self._may_be_done = False
         self._error: StoreError | None = None
 
-    async def run(self, link: ReconnectingConnection, permit: Permit) -> Reply:
+    async def run(self, reconnecting: ReconnectingConnection, permit: Permit) -> Reply:
         """The answer; asked for again while errors pass and time is left."""
         try:
             async with asyncio.timeout_at(self._deadline.at_s):
-                return await self._run_until_answered(link, permit)
+                return await self._run_until_answered(reconnecting, permit)
         except TimeoutError:
-            raise self._unanswered(link) from (self._error or link.refusal)
+            raise self._unanswered(reconnecting) from (self._error or reconnecting.refusal)
 
-    async def _run_until_answered(self, link: ReconnectingConnection, permit: Permit) -> Reply:
+    async def _run_until_answered(
+        self, reconnecting: ReconnectingConnection, permit: Permit
+    ) -> Reply:
         deadline = self._deadline
         while True:
             try:
-                connection = await link.connection(within_s=deadline.left_s, waits=deadline.waits)
+                connection = await reconnecting.connection(
+                    within_s=deadline.left_s, waits=deadline.waits
+                )
                 await permit(connection)
                 return await self._run_once(connection)
             except StoreError as error:
@@ -134,9 +138,9 @@ class ScriptRequest:
                 first = self._error if self._may_be_done and self._error else error
                 self._error = first
                 is_over = deadline.left_s <= 0 or not deadline.waits
-                if is_over or not is_worth_resending(error) or link.is_closed:
+                if is_over or not is_worth_resending(error) or reconnecting.is_closed:
                     raise self._ended(first) from first.__cause__
-                link.on_error(error)
+                reconnecting.on_error(error)
                 await pause(error)
 
     async def _run_once(self, connection: Connection) -> Reply:
@@ -153,12 +157,12 @@ class ScriptRequest:
         outcome = "unknown" if self._may_be_done else "not_done"
         return ConnectionLost(str(error), job_ids=error.job_ids, outcome=outcome)
 
-    def _unanswered(self, link: ReconnectingConnection) -> ConnectionLost:
+    def _unanswered(self, reconnecting: ReconnectingConnection) -> ConnectionLost:
         outcome, hint = "not_done", "nothing was done: ask again when it is back"
         if self._may_be_done:
             outcome, hint = "unknown", "it may be done or not: look before you ask again"
         return ConnectionLost(
-            f"the server at {link.address} must answer within "
+            f"the server at {reconnecting.address} must answer within "
             f"{self._deadline.limit_ms / 1000:g} s and did not; {hint}",
             outcome=outcome,
         )

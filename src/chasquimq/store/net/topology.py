@@ -14,7 +14,7 @@ from chasquimq.settings import true_or_false
 _MASK = "***"
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*")
 _USER = re.compile(r"[\w.+-]*")
-# A name or an address, with its port; of what looks otherwise nobody knows what it holds.
+# A name or an address, with its port; anything else may hold a secret.
 _HOST = re.compile(r"(?:\[[\da-fA-F:.]+(?:%\w+)?\]|[\w.-]*)(?::\d*)?")
 
 
@@ -28,7 +28,7 @@ def redact(url: str) -> str:
         return f"{_MASK}://{_MASK}"
     credentials, at, place = rest.rpartition("@")
     if re.search(r"[?#]", credentials):
-        # A query with an `@`, or a password with a `?`: nobody knows where the secret begins.
+        # A query with an `@`, or a password with a `?`: it is not known where the secret begins.
         return f"{scheme}://{_MASK}"
     return f"{scheme}://{_shown_user(credentials)}{at}{_shown_place(place)}"
 
@@ -77,7 +77,7 @@ _NODE_PARAMETERS = ("username", "password", "db")
 
 
 class TopologyKind(Enum):
-    """Who is asked for the node to dial."""
+    """What is asked for the node to dial."""
 
     SENTINEL = "sentinel"
     CLUSTER = "cluster"
@@ -137,11 +137,11 @@ def parse_topology(url: str) -> Topology | None:
         SettingsError: it is meant to name many and does not.
     """
     scheme, _, rest = url.partition("://")
-    _refuse_other_spellings(scheme, url)
-    head, plus, tail = scheme.partition("+")
-    if not plus or head not in ("redis", "rediss") or tail not in ("sentinel", "cluster"):
+    _refuse_other_forms(scheme, url)
+    base, plus, suffix = scheme.partition("+")
+    if not plus or base not in ("redis", "rediss") or suffix not in ("sentinel", "cluster"):
         return None
-    kind = TopologyKind(tail)
+    kind = TopologyKind(suffix)
     place, _, query = rest.partition("?")
     credentials, _, place = place.rpartition("@")
     hosts, _, path = place.partition("/")
@@ -151,7 +151,7 @@ def parse_topology(url: str) -> Topology | None:
     more = [value for name, value in given if name == _SEED] if is_cluster else []
     return Topology(
         kind=kind,
-        is_tls=head == "rediss",
+        is_tls=base == "rediss",
         seeds=tuple(_node(text, kind, url) for text in (*hosts.split(","), *more)),
         service=service,
         database=database,
@@ -162,7 +162,7 @@ def parse_topology(url: str) -> Topology | None:
     )
 
 
-def _refuse_other_spellings(scheme: str, url: str) -> None:
+def _refuse_other_forms(scheme: str, url: str) -> None:
     if scheme in _REFUSED_SPELLINGS:
         raise SettingsError("redis_url", redact(url), TopologyKind.SENTINEL.rule)
 
@@ -207,14 +207,14 @@ URL_ARGUMENT = "redis_url"
 _SCHEMES = ("redis", "rediss", "unix")
 # Other names of a scheme; Valkey's own, and those of clusters in ChasquiMQ (Rust).
 _SPELLINGS = {
-    f"{head}{tail}": f"{meant}{tail.replace('-', '+')}"
+    f"{head}{suffix}": f"{meant}{suffix.replace('-', '+')}"
     for head, meant in {
         "redis": "redis",
         "rediss": "rediss",
         "valkey": "redis",
         "valkeys": "rediss",
     }.items()
-    for tail in ("", "+sentinel", "+cluster", "-cluster")
+    for suffix in ("", "+sentinel", "+cluster", "-cluster")
 }
 _URL_RULE = (
     "redis://, rediss://, valkey://, valkeys:// or unix:// followed by an address, a bare host "
@@ -224,7 +224,7 @@ _ONE_PORT_RULE = "a URL whose port is a number from 1 to 65535"
 
 
 def normal_url(url: str, *, tls: bool = False) -> str:
-    """The URL in its one spelling, with a scheme in small letters.
+    """The URL in its one form, with a scheme in small letters.
 
     `tls` turns redis:// into rediss://, and redis+… into rediss+….
     """
@@ -244,7 +244,7 @@ def normal_url(url: str, *, tls: bool = False) -> str:
 
 
 def _with_scheme(url: str) -> str:
-    """Everything below decides by the scheme, so its spelling is settled here, once."""
+    """Everything below decides by the scheme, so its form is settled here, once."""
     if "://" not in url:
         _refuse_lost_slashes(url)
         return f"redis://{url}"
@@ -258,7 +258,7 @@ def _is_text(url: str) -> bool:
 
 
 def _refuse_lost_slashes(url: str) -> None:
-    """A scheme that asks for TLS and lost its // would be taken for a user, and heard by all."""
+    """A scheme that asks for TLS and lost its // would be taken for a user, and sent in the clear."""
     scheme, colon, rest = url.partition(":")
     is_safe = colon and _SPELLINGS.get(scheme.lower(), "").startswith("rediss")
     # A host may have such a name, too.

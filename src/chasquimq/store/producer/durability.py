@@ -40,7 +40,7 @@ class Confirmation:
         """The answer to a wait for all that was sent up to now, for `check`."""
         if connection is not self._connection:
             self._connection, self._under_way, self._next = connection, None, None
-        # One that ended without asking must not answer for those who come after it.
+        # One that ended without asking must not answer for those that come after it.
         if self._next is not None and not self._next.done():
             return self._next
         if self._under_way is None or self._under_way.done():
@@ -90,7 +90,7 @@ class Confirmation:
         replies = await _shared(confirmed)
         for reply in replies:
             if isinstance(reply, StoreError):
-                # Others share this answer, and each is told about its own jobs.
+                # Others share this answer, and each gets it about its own jobs.
                 raise about(reply, job_ids)
         reply = replies[-1]
         found = reply[0] if self._durability.is_on_disk else reply
@@ -105,7 +105,7 @@ class Confirmation:
 
 async def _shared(confirmed: asyncio.Future[list[Reply]]) -> list[Reply]:
     try:
-        # One who gives up must not take the answer from the others.
+        # A caller that gives up must not take the answer from the others.
         return await asyncio.shield(confirmed)
     except ConnectionLost as lost:
         # Whether the question left or not: the write has.
@@ -116,5 +116,5 @@ async def _load_scripts(connection: Connection) -> None:
     # A write that the server answers with "which script?" would be waited for all the same.
     names = (ScriptWrite.script_name, DelayWrite.script_name)
     request = b"".join([pack(("SCRIPT", "LOAD", script(name).text)) for name in names])
-    # Who may not load scripts teaches them with the first call.
+    # A user that may not load scripts sends their text with the first call.
     await connection.send(request, len(names))

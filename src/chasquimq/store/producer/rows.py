@@ -60,7 +60,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class RowOwner:
-    """Who writes rows of a run: attempts of one partition stand for each other."""
+    """The writer of rows of a run: attempts of one partition stand for each other."""
 
     run: str
     instance: str
@@ -172,9 +172,9 @@ def run_write(
 ) -> RowWrite:
     """All of these jobs in one write; they are known by their contents, within one run."""
     named = [keys.stream, _new_token(keys), keys.delayed, keys.dix, *bucket_keys(keys, owner.run)]
-    who = (owner.instance, owner.partition, owner.attempt)
+    writer = (owner.instance, owner.partition, owner.attempt)
     bell = 0 if jobs.waits_ms is None else keys.bell
-    args = [stream_len_max, TOKEN_TTL_S, keep_ms, *who, bell]
+    args = [stream_len_max, TOKEN_TTL_S, keep_ms, *writer, bell]
     columns: list[Sequence[Part]] = [jobs.envelopes, jobs.names, digests]
     if jobs.waits_ms is not None:
         columns.append(jobs.waits_ms)
@@ -226,7 +226,7 @@ class Patience:
 
 
 class RowWriter:
-    """The adding side of one queue; `on_marks` hears what became of each write, in any order."""
+    """The adding side of one queue; `on_marks` gets what became of each write, in any order."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class RowWriter:
         return self._has_many_set
 
     def wait_ms(self, run: str, row_count: int, rows_per_s: float) -> int:
-        """How long these rows must wait for the pace that all tasks of the run share."""
+        """How long these rows must wait for the rate that all tasks of the run share."""
         keys = [self.keys.token(f"pace:{run}")]
         args = (row_count, repr(rows_per_s))
         # Asked twice after a lost reply, the rows wait longer than they must, and no harm is done.
@@ -298,7 +298,7 @@ class RowWriter:
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     def drop_notes(self, report: str) -> None:
-        """Begin anew with the figures of a run; a server that is not there is told at once."""
+        """Start again with the figures of a run; a server that is not there is an error at once."""
         self._questions.call("DEL", self.keys.token(f"report:{report}"))
 
     def forget_run(self, run: str, after_ms: int) -> None:
@@ -328,7 +328,7 @@ class RowWriter:
                 time.sleep(_PAUSE_S_MAX)
 
     def _teach(self, write: RowWrite) -> None:
-        """The first write of a script goes alone: a server that does not know it hears it once."""
+        """The first write of a script goes alone: a server that does not know it gets its text once."""
         self.drain()
         self._send_until_done(write, self._exchange(write.request()))
         self._taught.add(write.script_name)

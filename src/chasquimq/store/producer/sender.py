@@ -63,7 +63,7 @@ class AddSender:
 
     def __init__(
         self,
-        link: ReconnectingConnection,
+        connection: ReconnectingConnection,
         encoder: AddEncoder,
         confirmation: Confirmation | None,
         connect: Callable[[Deadline], Awaitable[Connection]],
@@ -75,7 +75,7 @@ class AddSender:
         waits: bool,
     ) -> None:
         """`connect` opens a connection that is ready for adds."""
-        self._link = link
+        self._reconnecting = connection
         self._encoder = encoder
         self._confirmation = confirmation
         self._connect = connect
@@ -86,7 +86,7 @@ class AddSender:
         self._jobs: list[NewJob] = []
         self._waiters: list[AddWaiter] = []
         self._own: dict[AddWaiter, Deadline] = {}
-        self.errors = AddErrors(link)
+        self.errors = AddErrors(connection)
         self._terms = SharedTerms(limit_ms, setting, waits, self._own, self.errors.too_late)
         self._is_batching = confirmation is not None
         self._following: set[asyncio.Task[list[AddMark]]] = set()
@@ -108,7 +108,7 @@ class AddSender:
         if self._is_batching or connection.has_unanswered:
             self._gather(job, waiter, connection)
         else:
-            # To wait for others who may come would cost a round of the loop.
+            # To wait for others that may come would cost a round of the loop.
             self._send_shared(([job], size), [waiter], connection)
         return waiter
 
@@ -122,7 +122,7 @@ class AddSender:
         return waiter
 
     def close(self) -> None:
-        """Answer nobody because of its deadline any more."""
+        """Answer no more calls because of their deadlines."""
         self._deadlines.close()
 
     def _gather(self, job: NewJob, waiter: AddWaiter, connection: Connection) -> None:
@@ -159,7 +159,7 @@ class AddSender:
             write = self._encoder.encode_ready(jobs)
             # Nothing may leave before all can be encoded.
             pieces = tuple(write.pieces())
-        except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
+        except Exception as error:  # noqa: BLE001 - in a callback of the loop no caller gets it
             self._send_apart(part, waiters, connection, error)
             return
         until_s = connection.loop.time() + self._limit_s
@@ -196,7 +196,7 @@ class AddSender:
         try:
             pieces = write.pieces() if pieces is None else pieces
             send_pieces(connection, pieces, partial(self._answered, unconfirmed))
-        except Exception as error:  # noqa: BLE001 - in a callback of the loop nobody else hears it
+        except Exception as error:  # noqa: BLE001 - in a callback of the loop no caller gets it
             self._leave(unconfirmed)
             unconfirmed.failed(error)
 
@@ -209,7 +209,7 @@ class AddSender:
             self._leave(unconfirmed)
             unconfirmed.failed(error)
         except StoreError as error:
-            # Known before the next deadline passes: what a call hears depends on it.
+            # Known before the next deadline passes: what a call gets depends on it.
             write.may_be_done = may_have_added(write, error)
             # A script that the server forgot was not run: as if nothing had been sent.
             unconfirmed.error = None if is_forgotten(error) else error
@@ -244,7 +244,7 @@ class AddSender:
 
     def _abandon(self, unconfirmed: BulkWrite, task: asyncio.Task[list[AddMark]]) -> None:
         """The only caller has gone, and its bytes may still be on their way to the server."""
-        connection = self._link.current
+        connection = self._reconnecting.current
         if connection is None or not unconfirmed.write.may_be_done:
             task.cancel()
         elif not task.done():
@@ -273,7 +273,7 @@ class AddSender:
             error = unconfirmed.error
             if error is not None:
                 self.errors.raise_unless_resendable(unconfirmed, error)
-                self._link.on_error(error)
+                self._reconnecting.on_error(error)
                 await pause(error)
             try:
                 connection = await self._connection(unconfirmed)
@@ -294,11 +294,13 @@ class AddSender:
         deadline = unconfirmed.deadline
         if unconfirmed.write.may_be_done:
             # To widen a memory is to clear it, and a resend needs what is in there.
-            return await self._link.connection(within_s=deadline.left_s, waits=deadline.waits)
+            return await self._reconnecting.connection(
+                within_s=deadline.left_s, waits=deadline.waits
+            )
         return await self._connect(deadline)
 
     def _refit(self, unconfirmed: UnconfirmedWrite) -> None:
-        """Leave out jobs whose callers heard that they are not added, and suit the server."""
+        """Leave out jobs whose callers know that they are not added, and suit the server."""
         if not unconfirmed.write.may_be_done:
             unconfirmed.leave_out_gone(self._encoder.encode_ready)
         unconfirmed.write = self._encoder.refitted(unconfirmed.write)
@@ -339,7 +341,7 @@ class AddSender:
 def send_pieces(
     connection: Connection, pieces: Pieces, on_end: OnEnd, *, block_ms: int = 0
 ) -> None:
-    """Send each piece as soon as it is encoded; `on_end` hears of all replies together.
+    """Send each piece as soon as it is encoded; `on_end` gets all replies together.
 
     The caller is one that `Connection.check_caller` lets pass.
     """
@@ -408,7 +410,7 @@ class Deadlines:
     """Answers calls whose time is over.
 
     One timer serves all that is under way. While the server answers it finds nothing to do, and
-    begins anew once in the time that a call may take.
+    starts again once in the time that a call may take.
     """
 
     def __init__(self) -> None:
@@ -425,7 +427,7 @@ class Deadlines:
         self._under_way.pop(write, None)
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Answer no more calls."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -83,7 +83,7 @@ class ProducerStore:
         mark_key = self.keys.token(self.producer_id)
         self.confirmation = Confirmation(durability, mark_key) if durability.waits else None
         self._command_ms = connection.command_timeout_ms
-        self.link = ReconnectingConnection(
+        self.connection = ReconnectingConnection(
             connection, name="chasqui-producer", prepare=self._prepare,
             patience_s=self._command_ms / 1000,
         )  # fmt: skip
@@ -92,7 +92,7 @@ class ProducerStore:
         self.encoder = AddEncoder(self.keys, settings, self.producer_id)
         self._waits = settings.resend and settings.add_timeout_ms > 0
         self.sender = AddSender(
-            self.link, self.encoder, self.confirmation, self._connection,
+            self.connection, self.encoder, self.confirmation, self._prepared_connection,
             self.unconfirmed_jobs, self.unconfirmed,
             settings.add_timeout_ms or self._command_ms, waits=self._waits,
             setting=_limit_of(settings.add_timeout_ms),
@@ -102,7 +102,7 @@ class ProducerStore:
         self._wanted = abilities
         self._delay_events: DelayEvents | None = None
         if settings.events_enabled:
-            self._delay_events = DelayEvents(queue, settings.events_max_stream_len, self.link)
+            self._delay_events = DelayEvents(queue, settings.events_max_stream_len, self.connection)
         self._preparing = asyncio.Lock()
         self._prepared: Connection | None = None
         # What the user of that connection may not run, of all that producers do.
@@ -111,7 +111,7 @@ class ProducerStore:
 
     async def abilities(self) -> Abilities:
         """What the server can do, asked once for each connection."""
-        await self.link.connection()
+        await self.connection.connection()
         assert self.encoder.abilities is not None, (
             "a connection probes the server before it is used"
         )
@@ -139,12 +139,12 @@ class ProducerStore:
                 await self.unconfirmed.room()
         except TimeoutError:
             raise ConnectionLost(
-                f"the server at {self.link.address} must confirm earlier adds {deadline}, "
+                f"the server at {self.connection.address} must confirm earlier adds {deadline}, "
                 f"{self.unconfirmed.size:,} bytes "
                 "of them are unconfirmed; nothing was added: add again, give it longer with "
                 "add_timeout_ms, or let more adds start with a larger unconfirmed_max_bytes",
                 outcome="not_done",
-            ) from self.link.refusal
+            ) from self.connection.refusal
 
     def add(
         self, job: NewJob, unique_ms: int, deadline: Deadline | None = None
@@ -184,7 +184,7 @@ class ProducerStore:
             try:
                 marks += await self._cancel_some(job_ids[at : at + _CANCELS_PER_CALL_MAX])
             except StoreError as error:
-                # Who catches it must learn of every job that may still run.
+                # The caller must learn of every job that may still run.
                 raise about(error, job_ids[at:]) from error.__cause__
         return [mark == 1 for mark in marks]
 
@@ -243,7 +243,7 @@ class ProducerStore:
         """
         request = ScriptRequest(name, keys, args, deadline or self._request_deadline())
         return await request.run(
-            self.link, lambda connection: self._permit(connection, lambda: [PRODUCER[name]])
+            self.connection, lambda connection: self._permit(connection, lambda: [PRODUCER[name]])
         )
 
     def _request_deadline(self) -> Deadline:
@@ -263,7 +263,7 @@ class ProducerStore:
             try:
                 marks += await self._add_part(part, unique_ms, deadline)
             except DurabilityNotMet as error:
-                # These jobs are written; the rest must be too, and then the caller hears of all.
+                # These jobs are written; the rest must be too, and then the caller gets all.
                 unmet.append(error)
             except BaseException as error:
                 rest = parts[at + 1 :]
@@ -294,7 +294,7 @@ class ProducerStore:
 
     def _ready_connection(self) -> Connection | None:
         """The open connection, if it is ready for adds."""
-        connection = self.link.current
+        connection = self.connection.current
         return connection if connection is self._prepared else None
 
     def _write_ready(self, jobs: Sequence[NewJob], unique_ms: int) -> AddWrite | None:
@@ -318,17 +318,17 @@ class ProducerStore:
         return 0 if self._delay_events is None else self._delay_events.unproven_count
 
     async def close(self) -> None:
-        """Close the connection; what was not confirmed hears that its outcome is unknown."""
+        """Close the connection; the outcome of what was not confirmed is unknown."""
         if self._delay_events is not None:
             self._delay_events.flush()
         self.sender.close()
-        await self.link.close()
+        await self.connection.close()
 
     async def _connect(self, jobs: Sequence[NewJob], deadline: Deadline) -> None:
         """Have a connection that may add these jobs; where there is none, nothing has left."""
         try:
             async with asyncio.timeout_at(deadline.at_s):
-                connection = await self.link.connection(
+                connection = await self.connection.connection(
                     within_s=deadline.left_s, waits=deadline.waits
                 )
                 await self._permit(connection, lambda: self._roles(jobs))
@@ -341,9 +341,11 @@ class ProducerStore:
                 raise late from late.__cause__
             raise about(error, ids_of(jobs)) from error.__cause__
 
-    async def _connection(self, deadline: Deadline) -> Connection:
+    async def _prepared_connection(self, deadline: Deadline) -> Connection:
         """The open connection, to a server that remembers as many ids as a resend may need."""
-        connection = await self.link.connection(within_s=deadline.left_s, waits=deadline.waits)
+        connection = await self.connection.connection(
+            within_s=deadline.left_s, waits=deadline.waits
+        )
         if connection is self._prepared:
             return connection
         async with self._preparing:
@@ -357,7 +359,7 @@ class ProducerStore:
     async def _permit(self, connection: Connection, roles: Callable[[], Sequence[Role]]) -> None:
         """Raise which commands the user may not run of all that this act needs.
 
-        Asked when a connection first writes: who only looks needs no right to add.
+        Asked when a connection first writes: a user that only looks needs no right to add.
         """
         if connection is not self._asked:
             async with self._preparing:

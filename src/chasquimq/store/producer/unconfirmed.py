@@ -28,9 +28,9 @@ class TooLate(Protocol):
 
 
 class UnconfirmedWrite:
-    """A write from its first send until its callers have heard what became of it.
+    """A write from its first send until its callers know what became of it.
 
-    Before it first leaves it may be encoded anew.
+    Before it first leaves it may be encoded again.
     """
 
     __slots__ = ("count", "error", "first_s", "is_inside", "size", "write")
@@ -38,7 +38,7 @@ class UnconfirmedWrite:
     write: AddWrite
     # How the last send ended.
     error: StoreError | None
-    # The first deadline of its callers; infinite where nobody is left to be answered.
+    # The first deadline of its callers; infinite where no caller is left.
     first_s: float
 
     def __init__(self, write: AddWrite, count: int, size: int) -> None:
@@ -51,7 +51,7 @@ class UnconfirmedWrite:
 
     @property
     def deadline(self) -> Deadline:
-        """Until when it may be sent; in the past where nobody waits for it any more."""
+        """Until when it may be sent; in the past where no caller waits for it any more."""
         raise NotImplementedError
 
     @property
@@ -72,7 +72,7 @@ class UnconfirmedWrite:
         raise NotImplementedError
 
     def leave_out_gone(self, encode: Callable[[Sequence[NewJob]], AddWrite]) -> None:
-        """Encode it without the jobs that nobody waits for any more; called before it leaves."""
+        """Encode it without the jobs that no caller waits for any more; called before it leaves."""
         raise NotImplementedError
 
 
@@ -159,7 +159,7 @@ class SharedWrite(UnconfirmedWrite):
 
     @property
     def deadline(self) -> Deadline:
-        """The last of those who still wait."""
+        """The last of the callers that still wait."""
         waiting = [self._deadline_of(one).at_s for one in self.waiters if not one.done()]
         terms = self._terms
         return Deadline(max(waiting, default=-inf), terms.limit_ms, terms.waits, terms.setting)
@@ -173,7 +173,7 @@ class SharedWrite(UnconfirmedWrite):
         answer(self.waiters, _answers(self.write, error))
 
     def answer_late(self, now_s: float) -> None:
-        """What these callers hear is true from now on."""
+        """What these callers get stays true from now on."""
         self.first_s = inf
         for job, waiter in zip(self.write.jobs, self.waiters, strict=True):
             if waiter.done():
@@ -215,7 +215,7 @@ def answer(waiters: Sequence[AddWaiter], answers: Iterable[AddMark | BaseExcepti
 
 
 def _answers(write: AddWrite, error: BaseException) -> Iterator[AddMark | BaseException]:
-    """What each job of a failed write hears: the error is about all of them, or about some."""
+    """What each job of a failed write gets: the error is about all of them, or about some."""
     if not isinstance(error, StoreError):
         yield from [error] * len(write.jobs)
         return
@@ -238,7 +238,7 @@ class UnconfirmedBytes:
 
     def __init__(self, size_max: int) -> None:
         self.size = 0
-        # Whether adders must wait; true for as long as one does, so that nobody overtakes.
+        # Whether adders must wait; true for as long as one does, so that none overtakes.
         self.is_full = False
         self.size_max = size_max
         self._turns: OrderedDict[asyncio.Future[None], None] = OrderedDict()

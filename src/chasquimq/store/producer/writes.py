@@ -216,11 +216,11 @@ class XaddTemplate:
         return template
 
     def _make(self, name: str) -> bytes:
-        tail = ("n", name) if name else ()
+        named = ("n", name) if name else ()
         before = [fixed(part) for part in self._head]
         job_id = [_HOLE] if self._is_gated else []
         after = [fixed(part) for part in ("*", "d")]
-        parts = [*before, *job_id, *after, _HOLE, *map(fixed, tail)]
+        parts = [*before, *job_id, *after, _HOLE, *map(fixed, named)]
         return b"*%d\r\n" % len(parts) + b"".join(parts)
 
 

@@ -198,7 +198,7 @@ class Days:
             rows_finished=self.within(queue, spell, self.facts.attempts, "rows_finished"),
             rows_lost=self.told(queue, spell, "rows_lost") + self._late(queue, spell),
             unproven=self.within(queue, spell, self.facts.attempts, "unproven"),
-            untold=self._untold(queue, spell),
+            unobserved=self._unobserved(queue, spell),
             beyond=self._beyond(queue, spell),
             has_unknown_gap=self._has_unknown_gap(queue, spell),
             is_settled=self._is_settled(queue, day),
@@ -231,7 +231,7 @@ class Days:
             return None
         return sample["first_left"] + sample["finished"]
 
-    def _untold(self, queue: str, spell: Spell) -> int:
+    def _unobserved(self, queue: str, spell: Spell) -> int:
         """What left before anybody looked and has no row: it may be older than the channel."""
         sample = self.of(self.facts.samples, spell.day, queue)
         if spell.before is not None or not sample or sample["first_left"] is None:
