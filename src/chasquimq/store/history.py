@@ -217,14 +217,14 @@ class HistoryStore:
         self._is_ended = is_last
         count = len(block)
         try:
-            self._under_way = self._spell(block, is_last=is_last)
+            self._under_way = self._encode_block(block, is_last=is_last)
         except EncodeError:
             self._drop(count - len(block))
-            self._under_way = self._spell(block, is_last=is_last)
+            self._under_way = self._encode_block(block, is_last=is_last)
         self._lost, self._under_way_rows = 0, len(block)
         await self._write()
 
-    def _spell(self, block: HistoryBlock, *, is_last: bool) -> list[bytes]:
+    def _encode_block(self, block: HistoryBlock, *, is_last: bool) -> list[bytes]:
         return encode_history(
             block,
             worker=self._worker, run=self._run, seq=self._seq, lost=self._lost, is_last=is_last,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.model.chunks import in_chunks
 from chasquimq.model.log import get_logger
 from chasquimq.store.net.blocking import BlockingConnection
 from chasquimq.store.net.connection import pack
@@ -68,7 +69,7 @@ class LeaseStore:
         """Renew what is still ours, and the worker's record; answers the keys that are not ours."""
         lost: list[bytes] = []
         for lane, entry_ids in self._lanes.ids(keys):
-            for chunk in _chunks(sorted(entry_ids, key=_id_order)):
+            for chunk in in_chunks(sorted(entry_ids, key=_id_order), _IDS_PER_CALL_MAX):
                 lost += map(lane.key, self._renew(lane, chunk))
         self.publish()
         return lost
@@ -171,8 +172,3 @@ class _PublishedRecord:
 def _id_order(entry_id: bytes) -> tuple[int, int]:
     ms, _, seq = entry_id.partition(b"-")
     return int(ms), int(seq)
-
-
-def _chunks(entry_ids: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for at in range(0, len(entry_ids), _IDS_PER_CALL_MAX):
-        yield entry_ids[at : at + _IDS_PER_CALL_MAX]

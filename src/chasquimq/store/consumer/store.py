@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from chasquimq.errors import ServerRefused, StoreError
+from chasquimq.model.chunks import in_chunks
 from chasquimq.model.delivery import Burying, Completing, Retrying, SettleResult
 from chasquimq.model.log import get_logger
 from chasquimq.model.snapshot import SILENT_MS_MAX, GroupUse, group_conflict
@@ -272,8 +273,8 @@ class ConsumerStore:
         """The counts of each lane, as many as go into one call."""
         size = _IDS_PER_CALL_MAX // 2
         for lane, found in self.lanes.counts(counts):
-            for at in range(0, len(found), size):
-                yield lane, found[at : at + size]
+            for some in in_chunks(found, size):
+                yield lane, some
 
     async def pending(self) -> list[Count]:
         """What the server thinks this consumer holds: keys and delivery counts."""

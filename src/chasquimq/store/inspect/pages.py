@@ -152,7 +152,7 @@ class DueSearch:
     def __init__(self, reads: ReadStore, key: str, job_id: str) -> None:
         self._reads = reads
         self._key = key
-        self._spelled_id = msgspec.msgpack.encode(job_id)
+        self._packed_id = msgspec.msgpack.encode(job_id)
         self._looks_left = _LOOKS_MAX
 
     async def run(self, low: int, high: int) -> RawMember | None:
@@ -162,7 +162,7 @@ class DueSearch:
             if head is None:
                 low += 1
                 continue
-            target = head + self._spelled_id
+            target = head + self._packed_id
             stop = await self._first(low + 1, high, lambda one, head=head: not one.startswith(head))
             rank = await self._first(low, stop, lambda one, target=target: one >= target)
             found = await self._look(rank)

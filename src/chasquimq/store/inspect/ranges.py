@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -13,9 +12,10 @@ from chasquimq.errors import ConnectionLost, ServerRefused, SettingsError, Store
 from chasquimq.model.chunks import in_chunks
 from chasquimq.store.inspect.pages import PageSize, RawMember, ScoreWalk
 from chasquimq.store.inspect.queue import escaped
+from chasquimq.store.net.blocking import ask_patiently
 from chasquimq.store.net.cluster import blocking_connection
 from chasquimq.store.net.connection import pack
-from chasquimq.store.net.errors import Action, action_for
+from chasquimq.store.net.errors import is_worth_asking_again
 from chasquimq.wire.keys import QueueKeys
 from chasquimq.wire.stream_entry import first_values, read_uint
 
@@ -36,7 +36,6 @@ _ROWS_PER_ENTRY_MAX = 999_999_999
 # A failover takes a few seconds; a caller that was connected before may wait for it.
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.5
-_PASSING = (Action.WAIT, Action.REDIAL, Action.REDISCOVER)
 
 
 class StreamFacts(msgspec.Struct, frozen=True):
@@ -128,17 +127,14 @@ class RangeStore:
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         """Ask again for a while if the server was there before; a wrong URL is raised at once."""
-        give_up_s = time.monotonic() + (_PATIENCE_S if self._was_connected else 0)
-        while True:
-            try:
-                answer = ask()
-            except (ConnectionLost, ServerRefused) as error:
-                if action_for(error) not in _PASSING or time.monotonic() >= give_up_s:
-                    raise
-                time.sleep(_PAUSE_S)
-                continue
-            self._was_connected = True
-            return answer
+        within_s = _PATIENCE_S if self._was_connected else 0
+        answer = ask_patiently(ask, _may_pass, within_s=within_s, pause_s=_PAUSE_S)
+        self._was_connected = True
+        return answer
+
+
+def _may_pass(error: StoreError) -> bool:
+    return isinstance(error, ConnectionLost) or is_worth_asking_again(error)
 
 
 def _facts(reply: Reply) -> StreamFacts:
@@ -295,7 +291,11 @@ class QueueReadStore(RangeStore):
             step = ("SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_PER_STEP)
             cursor, keys = self._call(*step)
             names = [key.decode(errors="replace") for key in keys]
-            yield [_tail(name, outcome, result) for name in names if _tail(name, outcome, result)]
+            yield [
+                _without_prefix(name, outcome, result)
+                for name in names
+                if _without_prefix(name, outcome, result)
+            ]
             if cursor == b"0":
                 return
 
@@ -314,5 +314,5 @@ class QueueReadStore(RangeStore):
         return self._patiently(partial(self._connection.ask, b"".join(asked), len(asked)))
 
 
-def _tail(name: str, *heads: str) -> str:
+def _without_prefix(name: str, *heads: str) -> str:
     return next((name.removeprefix(head) for head in heads if name.startswith(head)), "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hiredis
 
@@ -36,6 +37,27 @@ _ROUTE_NAME = "chasqui-route"
 # A server that is left sooner than this counts as a failed dial.
 _YOUNG_S = 1.0
 _LEAVING = (Action.REDIAL, Action.REDISCOVER)
+
+
+Answer = TypeVar("Answer")
+
+
+def ask_patiently(
+    ask: Callable[[], Answer],
+    may_pass: Callable[[StoreError], bool],
+    *,
+    within_s: float,
+    pause_s: float,
+) -> Answer:
+    """Ask again after an error that may pass, until the time is over."""
+    give_up_s = time.monotonic() + within_s
+    while True:
+        try:
+            return ask()
+        except StoreError as error:
+            if time.monotonic() >= give_up_s or not may_pass(error):
+                raise
+            time.sleep(pause_s)
 
 
 class BlockingConnection:
@@ -83,7 +105,7 @@ class BlockingConnection:
             raise
         if self._reader.has_data():
             self.close()
-        self._heed(replies)
+        self._leave_if_wrong(replies)
         return replies
 
     def close(self) -> None:
@@ -93,7 +115,7 @@ class BlockingConnection:
         if owner is not None:
             owner.disconnect()
 
-    def _heed(self, replies: list[Reply]) -> None:
+    def _leave_if_wrong(self, replies: list[Reply]) -> None:
         """Leave a server that says it is the wrong one; the next call asks where to go."""
         for reply in replies:
             if isinstance(reply, StoreError) and action_for(reply) in _LEAVING:

@@ -8,15 +8,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, TypeVar
 
 import hiredis
 
 from chasquimq.errors import ConnectionLost, QueueFull, ServerOutOfMemory, StoreError
 from chasquimq.model.chunks import slices
+from chasquimq.model.retry import doubled_ms
 from chasquimq.store.net.abilities import has_many_set, many_set_question
-from chasquimq.store.net.blocking import BlockingConnection
+from chasquimq.store.net.blocking import BlockingConnection, ask_patiently
 from chasquimq.store.net.connection import pack
 from chasquimq.store.net.errors import is_worth_resending
 from chasquimq.store.net.script import is_forgotten, script
@@ -212,8 +213,7 @@ Marked = Callable[[RowWrite, bytes], None]
 _CLIENT_NAME = "chasqui-spark-sink"
 _ON_THE_WAY_MAX = 8
 _FULL = b"full"
-_PAUSE_S_MIN = 0.02
-_PAUSE_S_MAX = 1.0
+_PAUSE_MS_MIN, _PAUSE_MS_MAX = 20, 1_000
 _REPORT_TTL_S = 3_600
 
 
@@ -318,14 +318,10 @@ class RowWriter:
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         """Questions, and notes that may be made twice: asked again for a while after an error."""
-        give_up_s = time.monotonic() + self._patience.resend_s
-        while True:
-            try:
-                return ask()
-            except StoreError as error:
-                if time.monotonic() >= give_up_s or not is_worth_resending(error):
-                    raise
-                time.sleep(_PAUSE_S_MAX)
+        within_s = self._patience.resend_s
+        return ask_patiently(
+            ask, is_worth_resending, within_s=within_s, pause_s=_PAUSE_MS_MAX / 1000
+        )
 
     def _teach(self, write: RowWrite) -> None:
         """The first write of a script goes alone: a server that does not know it gets its text once."""
@@ -358,16 +354,15 @@ class RowWriter:
             self._send_until_done(write, error)
 
     def _send_until_done(self, write: RowWrite, reply: Reply) -> None:
-        began_s, pause_s = time.monotonic(), _PAUSE_S_MIN
-        while True:
+        began_s = time.monotonic()
+        for tries in count(1):
             if is_forgotten(reply):
                 reply = self._exchange(write.request_with_text())
             if not isinstance(reply, StoreError) and reply != _FULL:
                 self._on_marks(write, read_marks(reply))
                 return
             self._raise_if_over(write, reply, time.monotonic() - began_s)
-            time.sleep(pause_s)
-            pause_s = min(_PAUSE_S_MAX, pause_s * 2)
+            time.sleep(doubled_ms(tries, _PAUSE_MS_MIN, _PAUSE_MS_MAX) / 1000)
             reply = self._exchange(write.request())
 
     def _exchange(self, request: bytes) -> Reply:

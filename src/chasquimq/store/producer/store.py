@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from chasquimq.errors import ConnectionLost, DurabilityNotMet, StoreError
+from chasquimq.model.chunks import slices
 from chasquimq.model.job_options import SERVER, Durability
 from chasquimq.store.events import DelayEvents
 from chasquimq.store.net.abilities import (
@@ -180,12 +181,12 @@ class ProducerStore:
     async def cancel(self, job_ids: Sequence[str]) -> list[bool]:
         """Remove delayed jobs; True: that job will never run."""
         marks: list[int] = []
-        for at in range(0, len(job_ids), _CANCELS_PER_CALL_MAX):
+        for some in slices(len(job_ids), _CANCELS_PER_CALL_MAX):
             try:
-                marks += await self._cancel_some(job_ids[at : at + _CANCELS_PER_CALL_MAX])
+                marks += await self._cancel_some(job_ids[some])
             except StoreError as error:
                 # The caller must learn of every job that may still run.
-                raise about(error, job_ids[at:]) from error.__cause__
+                raise about(error, job_ids[some.start :]) from error.__cause__
         return [mark == 1 for mark in marks]
 
     async def _add_alone(self, job: NewJob, unique_ms: int, deadline: Deadline) -> AddMark:
