@@ -13,6 +13,7 @@ _OWN_SESSIONS = "the tests that start Spark themselves"
 _SCOPES = {
     "tests/cli/test_bench.py": "the tests of one run of the benchmark",
     "tests/cli/test_demo.py": "the tests of one demo",
+    "tests/rooms/test_site.py": "the tests of one site",
     "tests/security/test_dangerous_calls.py": "the tests of all lines of ours",
     "tests/spark/pipeline/test_pipeline_kills.py::test_killed_in_": _OWN_SESSIONS,
     "tests/spark/pipeline/": SHARED_SESSION,
