@@ -157,3 +157,16 @@ async def test_a_server_that_is_started_for_a_command_is_a_warning_in_a_pipe_too
         r"warning: no server was named, started one for this project at unix://\S+; set "
         r"CHASQUI_REDIS_URL for production\n", added.err,
     )  # fmt: skip
+
+
+async def test_a_new_queue_with_a_name_like_another_is_said_to_be_new(chasqui, url):
+    first = await chasqui("add", "invoices-of-may", "a")
+    mistyped = await chasqui("add", "invoices-of-mai", "a")
+    again = await chasqui("add", "invoices-of-mai", "a")
+
+    assert (first.code, mistyped.code, again.code) == (0, 0, 0)
+    assert mistyped.err == (
+        "warning: there was no queue named 'invoices-of-mai', so it was made; did you mean "
+        "'invoices-of-may'?\n"
+    )
+    assert first.err == again.err == ""

@@ -184,7 +184,7 @@ async def test_replay_asks_and_a_no_moves_nothing(chasqui, queue, queue_name, gr
     said = [await chasqui("dlq", "replay", queue_name, stdin=answer) for answer in (b"n\n", b"")]
 
     assert [one.code for one in said] == [1, 1]
-    assert all("send 1 dead jobs" in one.err for one in said)
+    assert all("send 1 dead job of" in one.err for one in said)
     assert (await queue.counts()).dead == 1
 
 
@@ -194,7 +194,7 @@ async def test_replay_goes_on_after_a_yes(chasqui, queue, queue_name, grave, ans
 
     said = await chasqui("dlq", "replay", queue_name, stdin=answer)
 
-    assert said.out == "replayed 1 of 1 entries\n"
+    assert said.out == "replayed 1 of 1 entry\n"
     assert (await queue.counts()).ready == 1
 
 
@@ -241,7 +241,7 @@ async def test_what_cannot_be_decoded_stays_and_is_told(chasqui, queue, queue_na
     said = await chasqui("dlq", "replay", queue_name, "--yes")
 
     assert said.out == "replayed 1 of 2 entries\n"
-    assert said.err == "1 entries cannot be decoded and stay\n"
+    assert said.err == "1 entry cannot be decoded and stays\n"
     assert (await queue.counts()).dead == 1
 
 
@@ -281,7 +281,7 @@ async def test_purge_needs_the_typed_name_of_the_queue(chasqui, queue, queue_nam
     done = await chasqui("dlq", "purge", queue_name, "--all", stdin=f"{queue_name}\n".encode())
 
     assert [one.code for one in refused] == [1, 1]
-    assert done.out == "purged 1 entries\n"
+    assert done.out == "purged 1 entry\n"
     assert (await queue.counts()).dead == 0
 
 

@@ -125,7 +125,7 @@ async def test_a_dry_run_shows_changes_and_makes_none(chasqui, queue_name, grave
     said = await chasqui("dlq", "replay", queue_name, "--dry-run", "--set", "to=bob")
 
     assert said.out.splitlines() == [
-        '- {"to": "ana"}', '+ {"to": "bob"}', "would replay 1 of 1 entries",
+        '- {"to": "ana"}', '+ {"to": "bob"}', "would replay 1 of 1 entry",
     ]  # fmt: skip
     assert await raw("XLEN", raw.keys.dlq) == 1
     assert await raw("XLEN", raw.keys.stream) == 0
@@ -162,7 +162,7 @@ async def test_on_request_jobs_that_a_change_does_not_fit_stay(chasqui, queue_na
                          "--on-error", "skip")  # fmt: skip
 
     assert said.out.splitlines() == ["replayed 1 of 2 entries"]
-    assert "1 entries do not take the change and stay" in said.err
+    assert "1 entry does not take the change and stays" in said.err
     assert await raw("XLEN", raw.keys.dlq) == 1
 
 

@@ -232,7 +232,7 @@ async def test_a_dry_run_counts_what_is_known(chasqui, dead, queue, queue_name, 
     done = await chasqui(*words, "--yes")
 
     jobs = "job" if more else "dead job"
-    assert (dry.out, done.out) == (f"would import 1 {jobs}s\n", f"imported 1 {jobs}s\n")
+    assert (dry.out, done.out) == (f"would import 1 {jobs}\n", f"imported 1 {jobs}\n")
     for said in (dry, done):
         assert "1 of 2 are known: " in said.err
         assert said.err.endswith("refused for 24 h\n")
@@ -303,3 +303,23 @@ async def test_a_delay_beyond_the_cap_is_refused_with_the_way_beyond(
 async def test_a_delay_and_a_time_are_one_too_many(bare_chasqui):
     said = await bare_chasqui("add", "q", "n", "--delay", "1h", "--at", "2099-01-01")
     assert (said.code, "give one" in said.err) == (2, True)
+
+
+async def test_a_part_that_the_data_does_not_have_is_refused(chasqui, dead, queue, queue_name):
+    words = ("dlq", "edit", queue_name, "mail-0", "--yes")
+    mistyped = await chasqui(*words, "--set", "$.too=ana@example.org")
+    foreign = await chasqui(*words, "--set", "$.subject=hello")
+
+    assert (mistyped.code, foreign.code) == (2, 2)
+    assert "there is no field at $.too" in mistyped.err
+    assert "did you mean $.to?" in mistyped.err
+    assert "--data" in foreign.err
+    assert len(await queue.peek_dlq()) == 2
+
+
+async def test_no_editor_starts_where_there_is_no_terminal(chasqui, dead, queue_name):
+    said = await chasqui("dlq", "edit", queue_name, "mail-0", "--yes", EDITOR="", VISUAL="")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("error: an editor needs a terminal")
+    assert "--set" in said.err

@@ -194,6 +194,23 @@ def test_a_server_is_started_shown_and_stopped_by_command(environ: dict[str, str
     assert stopped.stdout == "stopped\n"
 
 
+def test_a_server_that_commands_do_not_use_is_said_to_be_another(
+    environ: dict[str, str], tmp_path: Path
+):
+    named = environ | {"CHASQUI_REDIS_URL": "redis://me:secret@example.org"}
+    answers = [
+        chasqui("server", *words, environ=named, cwd=tmp_path)
+        for words in (["status"], ["status", "--json"], ["stop"])
+    ]
+
+    note = (
+        "note: CHASQUI_REDIS_URL is set, so commands use redis://me:***@example.org; "
+        "this is about the server of the directory\n"
+    )
+    assert [one.stderr for one in answers] == [note] * 3
+    assert [one.returncode for one in answers] == [1, 1, 0]
+
+
 def test_a_server_that_does_not_run_is_code_1_in_words_and_in_json(
     environ: dict[str, str], tmp_path: Path
 ):

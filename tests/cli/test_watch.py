@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from chasquimq import Worker
 from chasquimq.cli.app import main
 from chasquimq.model.forecast import Rates, Trend, about, outlook
 from chasquimq.model.snapshot import Snapshot
@@ -42,6 +43,19 @@ async def test_every_depth_has_its_change(running, queue, queue_name):
     changes = {line.split("  ")[0]: line.split()[-1] for line in last.splitlines()}
     depths = ("stream depth", "pending", "DLQ depth", "delayed depth", "repeatable count")
     assert [changes[depth] for depth in depths] == ["0", "0", "0", "+1", "0"]
+
+
+async def test_a_look_says_who_works(chasqui, queue, queue_name, url):
+    await queue.add("a", 1)
+    await Worker(queue_name, print, redis_url=url).run_until_idle()
+    words = ("watch", queue_name, "--count", "1")
+
+    said = await chasqui(*words)
+    as_json = await chasqui(*words, "--json")
+
+    rows = {line.split("  ")[0]: line.split()[-1] for line in said.out.split("\n") if line}
+    assert rows["workers"] == "none"
+    assert as_json.json["workers"] == {"alive": 0, "silent": 0, "dead": 0}
 
 
 async def test_json_is_one_document_a_look(chasqui, queue, queue_name):

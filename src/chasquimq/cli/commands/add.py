@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chasquimq.cli.context import (
+    Visit,
     any_server,
     json_option,
     queue_argument,
@@ -24,7 +26,7 @@ from chasquimq.cli.output.render import (
     talk,
 )
 from chasquimq.cli.values import AT_LEAST_1, DURATION, INSTANT
-from chasquimq.errors import LimitExceeded
+from chasquimq.errors import LimitExceeded, ServerRefused
 
 if TYPE_CHECKING:
     from chasquimq.job import Job
@@ -75,12 +77,17 @@ def add(
     options = {"delay_ms": due, "job_id": job_id, "attempts": attempts}
     max_delay_s = max(1, -(-max_delay_ms // 1000))
     try:
-        added = run(_add(queue, any_server(redis_url), name, value, options, max_delay_s))
+        added, similar = run(_add(queue, any_server(redis_url), name, value, options, max_delay_s))
     except LimitExceeded as refused:
         raise _with_our_words(refused) from None
     if not name.strip():
         talk(
             "the job has no name: only a worker with one handler for every name, or for '', runs it"
+        )
+    if similar:
+        talk(
+            f"warning: there was no queue named {queue!r}, so it was made; did you mean "
+            f"{' or '.join(map(repr, similar))}?"
         )
     if added.is_duplicate:
         click.echo("a job of this id was added before and is kept", err=True)
@@ -92,9 +99,23 @@ def add(
 
 async def _add(
     queue: str, url: str, name: str, value: Any, options: dict[str, Any], max_delay_s: int
-) -> Job:
+) -> tuple[Job, list[str]]:
+    """The job, and the queues with similar names where its own was made for it."""
     async with visit(queue, url, must_exist=False, max_delay_secs=max_delay_s) as seen:
-        return await seen.queue.add(name, value, **options)
+        similar = await _similar_to_new(seen, queue)
+        return await seen.queue.add(name, value, **options), similar
+
+
+async def _similar_to_new(seen: Visit, queue: str) -> list[str]:
+    try:
+        if (await seen.inspector.snapshot(queue)).exists:
+            return []
+        return get_close_matches(queue, await seen.inspector.queues())
+    except ServerRefused as refused:
+        # A user who may only add is not asked for more rights.
+        if refused.code != "NOPERM":
+            raise
+        return []
 
 
 def _with_our_words(refused: LimitExceeded) -> LimitExceeded:

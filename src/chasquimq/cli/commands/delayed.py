@@ -19,7 +19,7 @@ from chasquimq.cli.context import (
     running_server,
     yes_option,
 )
-from chasquimq.cli.output.render import clean, emit_json, emit_list, emit_table
+from chasquimq.cli.output.render import clean, counted, emit_json, emit_list, emit_table
 from chasquimq.cli.output.terminal import behind_bar, confirm, confirm_name
 from chasquimq.cli.values import AT_LEAST_0, INSTANT, iso
 
@@ -97,7 +97,9 @@ def _cancel_ids(
     queue: str, job_ids: tuple[str, ...], url: str, is_sure: bool, as_json: bool
 ) -> int:
     if not is_sure:
-        confirm(f"cancel {len(job_ids)} jobs of {queue}? they will never run")
+        confirm(
+            f"cancel {counted(len(job_ids), 'job')} of {queue}? {'it' if len(job_ids) == 1 else 'they'} will never run"
+        )
     answers = ask(queue, url, lambda seen: seen.queue.cancel_delayed_bulk(job_ids))
     outcomes = dict(zip(job_ids, answers, strict=True))
     if as_json:
@@ -121,7 +123,7 @@ async def _cancel_where(
             return found
         _show_sample(found, seen.queue.name)
         confirm_name(
-            f"{found.matched:,} delayed jobs of {clean(seen.queue.name)} will be cancelled",
+            f"{counted(found.matched, 'delayed job')} of {clean(seen.queue.name)} will be cancelled",
             seen.queue.name,
         )
     return await behind_bar("cancelling", seen.queue.cancel_delayed_where(**meant))
@@ -134,9 +136,9 @@ def _show_cancelled(done: Cancelled, queue: str, is_dry: bool, as_json: bool) ->
                    "sample": sample})  # fmt: skip
     elif is_dry:
         _show_sample(done, queue)
-        click.echo(f"would cancel {done.matched:,} delayed jobs")
+        click.echo(f"would cancel {counted(done.matched, 'delayed job')}")
     else:
-        click.echo(f"cancelled {done:,} delayed jobs")
+        click.echo(f"cancelled {counted(int(done), 'delayed job')}")
 
 
 def _show_sample(found: Cancelled, queue: str) -> None:

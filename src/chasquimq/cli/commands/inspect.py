@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 def inspect(queue: str, group: str, redis_url: str | None, as_json: bool) -> None:
     """Show how many jobs of QUEUE wait, run, are delayed, are dead and repeat, and who works."""
     url = running_server(redis_url)
-    snapshot, states = ask(queue, url, lambda seen: _look(seen.inspector, queue, group))
+    snapshot, states = ask(queue, url, lambda seen: look_at(seen.inspector, queue, group))
     if as_json:
         emit_json(snapshot_facts(snapshot) | {"workers": states})
     else:
-        rows = [*snapshot_rows(snapshot), *_more_rows(snapshot, states)]
+        rows = [*snapshot_rows(snapshot), *more_rows(snapshot, states)]
         # What is counted may be wrapped, how much may not.
         emit_table(rows, text=list(rows[0])[:1])
 
 
-async def _look(
+async def look_at(
     inspector: Inspector, queue: str, group: str
 ) -> tuple[Snapshot, dict[WorkerState, int] | None]:
     """How much is where, and how many workers live; None where this user may not ask."""
@@ -92,7 +92,7 @@ def snapshot_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
     return _titled(snapshot, values)
 
 
-def _more_rows(snapshot: Snapshot, states: dict[WorkerState, int] | None) -> list[dict[str, Any]]:
+def more_rows(snapshot: Snapshot, states: dict[WorkerState, int] | None) -> list[dict[str, Any]]:
     """What ChasquiMQ (Rust) does not show."""
     known = [f"{count} {state}" for state, count in (states or {}).items() if count]
     workers = "this user may not ask" if states is None else ", ".join(known) or "none"

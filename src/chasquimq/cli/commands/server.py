@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chasquimq.cli.app import Group
-from chasquimq.cli.output.render import emit
+from chasquimq.cli.output.render import emit, mask_url, talk
 from chasquimq.cli.values import PORT
 from chasquimq.errors import ServerUnreachable
 
@@ -42,6 +42,7 @@ def server() -> None:
 def start(directory: Path, port: int | None, as_json: bool) -> None:
     """Start the server, or find it running."""
     project = _project(directory)
+    _note_named_server()
     was_running = project.status() is not None
     status = project.start(_binary(), port=port or 0)
     if as_json:
@@ -55,6 +56,7 @@ def start(directory: Path, port: int | None, as_json: bool) -> None:
 @json_option
 def stop(directory: Path, as_json: bool) -> None:
     """Stop the server after it wrote its data."""
+    _note_named_server()
     was_running = _project(directory).stop()
     if as_json:
         emit({"stopped": was_running}, as_json=True)
@@ -67,10 +69,24 @@ def stop(directory: Path, as_json: bool) -> None:
 @json_option
 def status(directory: Path, as_json: bool) -> int:
     """Show the server; exit code 1 when none is running."""
+    _note_named_server()
     found = _project(directory).status()
     facts = {"running": found is not None} | (asdict(found) if found else {})
     emit(facts, as_json)
     return 0 if found else 1
+
+
+def _note_named_server() -> None:
+    """Say that commands use another server, where a variable names it."""
+    from chasquimq.server.finder import URL_VARIABLES
+
+    for variable in URL_VARIABLES:
+        if url := os.environ.get(variable, "").strip():
+            talk(
+                f"note: {variable} is set, so commands use {mask_url(url)}; this is about the "
+                "server of the directory"
+            )
+            return
 
 
 def _project(directory: Path) -> ProjectServer:

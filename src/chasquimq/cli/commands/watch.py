@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from chasquimq.cli.commands.inspect import snapshot_facts, snapshot_rows
+from chasquimq.cli.commands.inspect import look_at, more_rows, snapshot_facts, snapshot_rows
 from chasquimq.cli.context import (
     Visit,
     count_option,
@@ -36,19 +36,23 @@ from chasquimq.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from chasquimq.model.forecast import Rates, Trend
-    from chasquimq.model.snapshot import Snapshot
+    from chasquimq.model.snapshot import Snapshot, WorkerState
 
 TOO_EARLY = "one more look is needed to tell where it is going"
 
 
 class WatchSample(NamedTuple):
-    """What one tick shows; `trouble` says why the snapshot is an old one."""
+    """What one tick shows; `error` says why the snapshot is an old one.
+
+    `states` counts the workers; None where this user may not ask.
+    """
 
     snapshot: Snapshot
+    states: dict[WorkerState, int] | None
     before: Snapshot | None
     rates: Rates | None
     sentence: str | None
-    trouble: str | None = None
+    error: str | None = None
 
 
 Show = Callable[[WatchSample], None]
@@ -104,23 +108,29 @@ async def _samples(
     trend = Trend()
     loop = asyncio.get_running_loop()
     last: Snapshot | None = None
+    states: dict[WorkerState, int] | None = None
     while True:
         due_s = loop.time() + interval_ms / 1000
         try:
-            now = await seen.inspector.snapshot(queue, group)
+            now, states = await look_at(seen.inspector, queue, group)
         except ConnectionLost as lost:
             if last is None:
                 raise
-            yield _sample(trend, last, last)._replace(trouble=str(lost))
+            yield _sample(trend, last, states, last)._replace(error=str(lost))
         else:
             trend.add(now)
-            yield _sample(trend, now, last)
+            yield _sample(trend, now, states, last)
             last = now
         await asyncio.sleep(max(0.0, due_s - loop.time()))
 
 
-def _sample(trend: Trend, now: Snapshot, before: Snapshot | None) -> WatchSample:
-    return WatchSample(now, before, trend.rates, trend.sentence)
+def _sample(
+    trend: Trend,
+    now: Snapshot,
+    states: dict[WorkerState, int] | None,
+    before: Snapshot | None,
+) -> WatchSample:
+    return WatchSample(now, states, before, trend.rates, trend.sentence)
 
 
 @contextmanager
@@ -169,18 +179,23 @@ def _show_plain(look: WatchSample) -> None:
 def _show_json(look: WatchSample) -> None:
     rates = look.rates
     facts = snapshot_facts(look.snapshot) | {
+        "workers": look.states,
         "added_per_s": _rounded(rates.added if rates else None),
         "left_per_s": _rounded(rates.left if rates else None),
         "growth_per_s": _rounded(rates.growth if rates else None),
         "outlook": look.sentence,
-        "trouble": look.trouble and mask_secrets(look.trouble),
+        "trouble": look.error and mask_secrets(look.error),
     }
     emit_json_line(facts)
 
 
 def watch_rows(look: WatchSample) -> list[dict[str, Any]]:
     """The rows of `inspect`, with what changed since the look before, and rates."""
-    rows = snapshot_rows(look.snapshot) + _rate_rows(look)
+    rows = [
+        *snapshot_rows(look.snapshot),
+        *more_rows(look.snapshot, look.states),
+        *_rate_rows(look),
+    ]
     if look.before is None:
         return rows
     changes = _changes(look.snapshot, look.before)
@@ -207,8 +222,8 @@ def _rate_rows(look: WatchSample) -> list[dict[str, Any]]:
 
 
 def _last_line(look: WatchSample) -> str:
-    if look.trouble:
-        return shown(look.trouble)
+    if look.error:
+        return shown(look.error)
     return look.sentence or TOO_EARLY
 
 

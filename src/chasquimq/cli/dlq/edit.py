@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,8 +32,8 @@ from chasquimq.cli.context import (
 from chasquimq.cli.dlq.peek import pages
 from chasquimq.cli.dlq.replay import replay_all
 from chasquimq.cli.dlq.replay import show as show_replayed
-from chasquimq.cli.dlq.select import Patch, PatchType, Request, patched
-from chasquimq.cli.output.render import clean, emit_json
+from chasquimq.cli.dlq.select import Patch, PatchType, Request, patched, refuse_new_fields
+from chasquimq.cli.output.render import clean, counted, emit_json
 from chasquimq.cli.output.terminal import confirm_name, progress_bar
 from chasquimq.cli.pipeline.options import lake_option, refuse_named_lake
 from chasquimq.cli.values import DURATION, duration_text
@@ -135,6 +136,7 @@ async def _find_data(queue: str, url: str, wanted: str) -> Edit:
 def _with_patches(edit: Edit, patches: Sequence[Patch]) -> Edit:
     """The edit with changes made by paths; one that does not fit is wrong."""
     try:
+        refuse_new_fields(edit.before, patches)
         return edit._replace(after=patched(edit.before, patches))
     except EditRefused as refused:
         text = " ".join(patch.text for patch in patches)
@@ -143,6 +145,7 @@ def _with_patches(edit: Edit, patches: Sequence[Patch]) -> Edit:
 
 def _with_editor(edit: Edit) -> Edit:
     """The edit as a person makes it, in the editor of the environment."""
+    editor = _editor()
     if value_of_json(json_value(edit.before)) != edit.before:
         raise StoreError(
             "the data holds what JSON cannot say, such as a time or a key that is no text; "
@@ -153,7 +156,7 @@ def _with_editor(edit: Edit) -> Edit:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(_pretty(edit.before))
-        _run_editor(draft)
+        _run_editor(editor, draft)
         text = draft.read_text("utf-8")
     finally:
         draft.unlink(missing_ok=True)
@@ -206,8 +209,17 @@ async def _find(queue: Queue, wanted: str) -> DeadLetter:
     return found
 
 
-def _run_editor(draft: Path) -> None:
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or EDITOR_DEFAULT
+def _editor() -> str:
+    named = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if not named and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise StoreError(
+            f"an editor needs a terminal, or a program that EDITOR names, and {EDITOR_DEFAULT} was "
+            "not started without; change the data with --set or --data"
+        )
+    return named or EDITOR_DEFAULT
+
+
+def _run_editor(editor: str, draft: Path) -> None:
     try:
         code = subprocess.run([*shlex.split(editor), str(draft)], check=False).returncode
     except (OSError, ValueError) as error:
@@ -269,7 +281,7 @@ def _show_purged(removed: int, as_json: bool) -> None:
     if as_json:
         emit_json({"purged": removed})
     else:
-        click.echo(f"purged {removed} entries")
+        click.echo(f"purged {counted(removed, 'entry', 'entries')}")
 
 
 async def _purge(seen: Visit, queue: str, depth: int, meant: Mapping[str, Any]) -> int:
@@ -287,7 +299,7 @@ async def _purge(seen: Visit, queue: str, depth: int, meant: Mapping[str, Any]) 
 
 def _question(queue: str, depth: int, meant: Mapping[str, Any]) -> str:
     if not meant:
-        return f"all {depth:,} dead jobs of {clean(queue)} will be deleted for good"
+        return f"all {counted(depth, 'dead job')} of {clean(queue)} will be deleted for good"
     filters = ", ".join(_filter_text(name, value) for name, value in meant.items())
     return f"the dead jobs of {clean(queue)} with {clean(filters)} will be deleted for good"
 

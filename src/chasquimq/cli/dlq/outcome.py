@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from chasquimq.cli.context import json_option, queue_argument
-from chasquimq.cli.output.render import clean, emit_json, emit_table, talk
+from chasquimq.cli.output.render import clean, counted, emit_json, emit_table, talk
 from chasquimq.cli.pipeline.options import READING, lake_option, need
 from chasquimq.cli.values import AT_LEAST_1
 from chasquimq.errors import PreconditionFailed
@@ -306,7 +306,7 @@ def _show(found: Sequence[Outcome], queue: str, as_json: bool) -> None:
 
 
 def _unended(one: Outcome, queue: str) -> str:
-    sent = f"replay {one.replay} has sent {one.jobs:,} of {one.meant:,} jobs"
+    sent = f"replay {one.replay} has sent {one.jobs:,} of {counted(one.meant, 'job')}"
     if one.state == "running":
         return f"{sent} and goes on"
     return (

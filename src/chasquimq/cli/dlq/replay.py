@@ -31,7 +31,7 @@ from chasquimq.cli.dlq.select import (
     chosen_ids,
     refuse_unknown_reason,
 )
-from chasquimq.cli.output.render import clean, emit_json, json_text, talk
+from chasquimq.cli.output.render import clean, counted, emit_json, json_text, talk
 from chasquimq.cli.output.terminal import Advance, behind_bar, confirm, progress_bar
 from chasquimq.cli.pipeline.options import FILTERING, lake_option, need, refuse_named_lake
 from chasquimq.cli.values import AT_LEAST_0, RATE
@@ -133,7 +133,10 @@ async def replay_all(request: Request, url: str, lake: Path | None = None) -> Re
         if request.is_dry or not found.ids:
             return answer
         if not request.is_sure:
-            confirm(f"send {len(found.ids):,} dead jobs of {request.queue} back to their workers?")
+            jobs = counted(len(found.ids), "dead job")
+            confirm(
+                f"send {jobs} of {request.queue} back to {'its' if len(found.ids) == 1 else 'their'} workers?"
+            )
         job_ids, record = await _replay_recorded(seen.queue, found, request, lake)
     return answer._replace(replayed=len(job_ids), record=record)
 
@@ -144,17 +147,24 @@ def show(answer: ReplayResult, request: Request, as_json: bool) -> None:
         emit_json(_facts(answer, request))
         return
     if answer.refused:
-        click.echo(f"{answer.refused:,} entries do not take the change and stay", err=True)
+        refused = _entries(answer.refused)
+        verbs = "does not take the change and stays", "do not take the change and stay"
+        click.echo(f"{refused} {verbs[answer.refused > 1]}", err=True)
     if answer.skipped > answer.refused:
         unread = answer.skipped - answer.refused
-        click.echo(f"{unread:,} entries cannot be decoded and stay", err=True)
+        skipped = _entries(unread)
+        click.echo(f"{skipped} cannot be decoded and stay{'s' * (unread == 1)}", err=True)
     if request.is_dry:
         _show_examples(answer.edits)
-        click.echo(f"would replay {len(answer.ids)} of {answer.depth} entries")
+        click.echo(f"would replay {len(answer.ids):,} of {_entries(answer.depth)}")
         return
-    click.echo(f"replayed {answer.replayed} of {answer.depth} entries")
+    click.echo(f"replayed {answer.replayed:,} of {_entries(answer.depth)}")
     if answer.record:
         click.echo(f"what becomes of them: chasqui dlq outcome {clean(request.queue)}", err=True)
+
+
+def _entries(count: int) -> str:
+    return counted(count, "entry", "entries")
 
 
 def _facts(answer: ReplayResult, request: Request) -> dict[str, Any]:
@@ -219,7 +229,7 @@ async def _replay_recorded(
         # What went before a failure went, and is asked for later, too.
         record = recorder.end(job_ids)
         if len(job_ids) < len(found.ids):
-            done = f"{len(job_ids):,} of {len(found.ids):,} entries were replayed"
+            done = f"{len(job_ids):,} of {_entries(len(found.ids))} were replayed"
             interrupts.note_done(done)
             if not interrupts.has_come():
                 talk(done)

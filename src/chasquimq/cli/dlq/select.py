@@ -7,12 +7,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import click
 
 from chasquimq.cli.dlq.peek import entry_facts, pages
+from chasquimq.cli.output.render import counted
 from chasquimq.cli.output.terminal import Advance
 from chasquimq.errors import EditRefused, SettingsError
 from chasquimq.model.delivery import DlqReason
@@ -86,6 +89,28 @@ class PatchType(click.ParamType[Patch]):
                 ctx,
             )
         return Patch(text, path, put)
+
+
+def refuse_new_fields(data: Any, patches: Sequence[Patch]) -> None:
+    """Raise where a change would add a field to an object, for it may be a mistyped one.
+
+    Raises:
+        EditRefused: there is no such field; names the nearest one.
+    """
+    for patch in patches:
+        *way, last = patch.path or (0,)
+        holder = data
+        with suppress(KeyError, IndexError, TypeError):
+            for step in way:
+                holder = holder[step]
+            if isinstance(last, str) and isinstance(holder, dict) and last not in holder:
+                raise EditRefused(_no_field(patch.path, cast("dict[Any, Any]", holder)))
+
+
+def _no_field(path: Sequence[str | int], holder: Mapping[Any, Any]) -> str:
+    close = get_close_matches(str(path[-1]), [name for name in holder if isinstance(name, str)], 1)
+    meant = f"; did you mean {_spelled([*path[:-1], close[0]])}?" if close else ""
+    return f"there is no field at {_spelled(path)}{meant}; a new field needs --data"
 
 
 def patched(data: Any, patches: Sequence[Patch]) -> Any:
@@ -320,7 +345,7 @@ class Edits:
         if not refused:
             return
         why = next(iter(self.reasons), "the changed data cannot be stored, or is too large")
-        found = f"{refused:,} jobs that it does not fit ({why})"
+        found = f"{counted(refused, 'job')} that it does not fit ({why})"
         hint = "nothing was replayed; name fewer jobs with --where, or leave them: --on-error skip"
         text = " ".join(patch.text for patch in self._patches)
         raise SettingsError("set", f"{text} with {found}", "a change that fits each job", hint=hint)

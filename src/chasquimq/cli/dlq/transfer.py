@@ -25,7 +25,7 @@ from chasquimq.cli.context import (
 )
 from chasquimq.cli.dlq.peek import Filters, data_facts, entry_facts, pages
 from chasquimq.cli.files import whole_file
-from chasquimq.cli.output.render import clean, emit_json, json_text
+from chasquimq.cli.output.render import clean, counted, emit_json, json_text
 from chasquimq.cli.output.terminal import confirm, progress_bar
 from chasquimq.cli.values import AT_LEAST_0
 from chasquimq.errors import ChasquiError, SettingsError, StoreError
@@ -72,7 +72,7 @@ async def export_all(
                     write(json_text(export_facts(letter)))
                 written += len(page)
                 advance(written, depth)
-    click.echo(f"exported {written:,} entries", err=True)
+    click.echo(f"exported {counted(written, 'entry', 'entries')}", err=True)
 
 
 def export_facts(letter: DeadLetter) -> dict[str, Any]:
@@ -158,7 +158,7 @@ async def import_all(
         return Import(count, 0, 0)
     if not (is_sure or is_dry):
         place = "to the workers" if as_jobs else "to the DLQ"
-        confirm(f"add {count:,} jobs from {clean(file.name)} {place} of {clean(queue)}?")
+        confirm(f"add {counted(count, 'job')} from {clean(file.name)} {place} of {clean(queue)}?")
     added = known = 0
     async with visit(queue, url, must_exist=False) as seen:
         # A server that is not there is told at once; what it holds does not matter.
@@ -176,11 +176,8 @@ def _show_import(done: Import, *, is_dry: bool, as_jobs: bool, as_json: bool) ->
     if as_json:
         emit_json({**done._asdict(), "dry_run": is_dry, "as_jobs": as_jobs})
         return
-    jobs = "jobs" if as_jobs else "dead jobs"
-    if is_dry:
-        click.echo(f"would import {done.lines - done.known:,} {jobs}")
-    else:
-        click.echo(f"imported {done.added:,} {jobs}")
+    verb, count = ("would import", done.lines - done.known) if is_dry else ("imported", done.added)
+    click.echo(f"{verb} {counted(count, 'job' if as_jobs else 'dead job')}")
     if done.known:
         click.echo(
             f"{done.known:,} of {done.lines:,} are known: still in the DLQ, or imported before; "

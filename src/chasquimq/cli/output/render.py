@@ -138,6 +138,11 @@ def shown(text: str) -> str:
     return clean(mask_secrets(text))
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """How many of what: `1 job`, `1,200 jobs`."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def error_text(error: BaseException) -> str:
     """The kind of an error and its own words; those of a user's class may fail to come."""
     try:
