@@ -11,6 +11,7 @@ import pytest
 
 from chasquimq import Worker
 from support import fault_worker
+from support.faultproxy import FaultProxy
 from support.waiting import eventually, patience
 from support.workers import RunningWorker
 
@@ -241,6 +242,21 @@ async def test_an_idle_worker_stops_at_once_whatever_its_deadline(raw, running_w
 
     assert time.monotonic() - asked_s < at_once_s()
     assert await raw.consumers() == []
+
+
+async def test_an_idle_worker_does_not_wait_for_a_dial_that_hangs(url, queue_name):
+    async with FaultProxy(url) as proxy:
+        worker = Worker(queue_name, waits_long, redis_url=proxy.url, shutdown_deadline_ms=20_000)
+        leaver = RunningWorker(worker)
+        await leaver.until_consuming()
+        proxy.freeze()
+        proxy.cut()
+        await eventually(lambda: not leaver.worker.health().is_consuming)
+
+        asked_s = time.monotonic()
+        await leaver.worker.close()
+
+        assert time.monotonic() - asked_s < 3
 
 
 async def waits_long(job):

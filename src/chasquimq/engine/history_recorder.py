@@ -39,6 +39,11 @@ class HistoryRecorder(Listener):
     def dropped_count(self) -> int:
         return self._store.dropped_count
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether there ever was a row, so that the history has an end to be written."""
+        return not self._store.is_untouched
+
     def completed(self, deliveries: Sequence[Delivery]) -> None:
         self._store.completed(deliveries)
         self._nudge_when_full()

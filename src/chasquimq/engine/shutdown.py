@@ -262,12 +262,15 @@ class Shutdown:
         self._is_over = True
 
     def _patience(self, limit_s: Callable[[], float]) -> Callable[[], float]:
-        """Without held jobs there is no reason to wait for a server that refuses to be dialled."""
+        """Without held jobs there is no reason to wait long for a server that is not there."""
         if self._in_flight.held_count:
             return limit_s
-        soon_s = self._loop.time() + _FLUSH_S
-        # A connection that broke just now is no reason yet: rows of the history wait for the next.
-        return lambda: min(limit_s(), soon_s) if self._store.is_refused else limit_s()
+        store, soon_s = self._store, self._loop.time() + _FLUSH_S
+        history = self._history_recorder
+        # A connection that broke just now may come back, and the end of a history waits for that.
+        has_time = history is not None and history.has_rows
+        is_away = (lambda: store.is_refused) if has_time else (lambda: not store.can_write)
+        return lambda: min(limit_s(), soon_s) if is_away() else limit_s()
 
     async def _take(self, *steps: Step) -> None:
         """Take every step of stopping, whatever becomes of those before it."""

@@ -108,6 +108,11 @@ class ConsumerStore:
         return self._writes.refusal is not None
 
     @property
+    def can_write(self) -> bool:
+        """Whether the connection that writes is open."""
+        return self._writes.is_up
+
+    @property
     def is_reading(self) -> bool:
         """Whether an answer to a read may still come."""
         return self._reads.is_up
