@@ -30,7 +30,7 @@ CEILINGS = {
     "hops of the path add": Ceiling(4, target=4),
     "files of the path run": Ceiling(11, target=11),
     "files of the path run, fail and renew": Ceiling(24, target=18),
-    "files of the path dlq replay": Ceiling(35, target=14),
+    "files of the path dlq replay": Ceiling(33, target=14),
     "files of the path history to report": Ceiling(75, target=30),
 }
 

@@ -30,9 +30,9 @@ from chasquimq.cli.context import (
     yes_option,
 )
 from chasquimq.cli.dlq.peek import pages
-from chasquimq.cli.dlq.replay import replay_all
+from chasquimq.cli.dlq.replay import Request, replay_all
 from chasquimq.cli.dlq.replay import show as show_replayed
-from chasquimq.cli.dlq.select import Patch, PatchType, Request, patched, refuse_new_fields
+from chasquimq.cli.dlq.select import Patch, PatchType, patched, refuse_new_fields
 from chasquimq.cli.output.render import clean, counted, emit_json
 from chasquimq.cli.output.terminal import confirm_name, progress_bar
 from chasquimq.cli.pipeline.options import lake_option, refuse_named_lake

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,22 +25,26 @@ from chasquimq.cli.context import (
 )
 from chasquimq.cli.dlq.outcome import ReplayRecorder
 from chasquimq.cli.dlq.select import (
-    Edits,
     Patch,
     PatchType,
-    Request,
-    chosen_ids,
+    matching_ids,
+    patched,
     refuse_unknown_reason,
 )
 from chasquimq.cli.output.render import clean, counted, emit_json, json_text, talk
 from chasquimq.cli.output.terminal import Advance, behind_bar, confirm, progress_bar
 from chasquimq.cli.pipeline.options import FILTERING, lake_option, need, refuse_named_lake
 from chasquimq.cli.values import AT_LEAST_0, RATE
+from chasquimq.errors import EditRefused, SettingsError
+from chasquimq.model.chunks import in_chunks
+from chasquimq.model.json_value import json_value
 
 if TYPE_CHECKING:
     from chasquimq.queue.dlq import Replayed
     from chasquimq.queue.queue import Queue
 
+LIMIT_DEFAULT = 100
+EXAMPLES_MAX = 3
 CHUNK_MAX = 100
 CHUNK_S = 0.5
 
@@ -104,6 +109,67 @@ def replay(
         skips=on_error == "skip", is_dry=is_dry, is_sure=is_sure, max_rate=max_rate,
     )  # fmt: skip
     show(run(replay_all(request, running_server(redis_url), lake)), request, as_json)
+
+
+class Request(NamedTuple):
+    """What was asked for; no `limit` means all of those that ids or a condition name."""
+
+    queue: str
+    limit: int | None
+    ids: Sequence[str] | None
+    filters: Mapping[str, Any]
+    is_dry: bool
+    is_sure: bool
+    max_rate: float | None
+    where: str | None = None
+    patches: Sequence[Patch] = ()
+    skips: bool = False
+
+    def most(self, found: int) -> int:
+        """How many entries are replayed at most."""
+        if self.limit is not None:
+            return self.limit
+        return found if self.where or self.ids else LIMIT_DEFAULT
+
+
+class Example(NamedTuple):
+    """The data of one job, before and after its change."""
+
+    before: Any
+    after: Any
+
+
+class Edits:
+    """Makes the changes in each job, and remembers which did not fit and what a few became."""
+
+    def __init__(self, patches: Sequence[Patch]) -> None:
+        self._patches = patches
+        self.reasons: Counter[str] = Counter()
+        self.examples: list[Example] = []
+
+    def __call__(self, data: Any) -> Any:
+        try:
+            changed = patched(data, self._patches)
+        except EditRefused as refusal:
+            self.reasons[str(refusal)] += 1
+            raise
+        if len(self.examples) < EXAMPLES_MAX:
+            self.examples.append(Example(json_value(data), json_value(changed)))
+        return changed
+
+    def refuse_misfits(self, refused: int) -> None:
+        """Raise a sentence where a change does not fit that many jobs.
+
+        Raises:
+            SettingsError: there are any, with how many and why.
+        """
+        if not refused:
+            return
+        why = next(iter(self.reasons), "the changed data cannot be stored, or is too large")
+        found = f"{counted(refused, 'job')} that it does not fit ({why})"
+        hint = "nothing was replayed; name fewer jobs with --where, or leave them: --on-error skip"
+        text = " ".join(patch.text for patch in self._patches)
+        raise SettingsError("set", f"{text} with {found}", "a change that fits each job", hint=hint)
 
 
 class ReplayResult(NamedTuple):
@@ -190,10 +256,19 @@ def _show_examples(edits: Edits) -> None:
 
 async def _find(queue: Queue, request: Request, edits: Edits) -> tuple[Replayed, int]:
     with progress_bar("reading the DLQ") as advance:
-        ids = await chosen_ids(queue, request, advance)
+        ids = await _chosen_ids(queue, request, advance)
     limit = request.most(len(ids or ()))
     some = None if ids is None else ids[:limit]
     return await behind_bar("reading the DLQ", _look(queue, request, edits, some, limit)), limit
+
+
+async def _chosen_ids(queue: Queue, request: Request, advance: Advance) -> list[str] | None:
+    """The entries that ids or a condition name, oldest first; None where neither is given."""
+    named = None if request.ids is None else dict.fromkeys(request.ids)
+    if request.where is None:
+        return None if named is None else list(named)
+    matches = await matching_ids(queue, request.where, request.filters, advance)
+    return [one for one in matches if named is None or one in named]
 
 
 async def _look(
@@ -244,11 +319,11 @@ async def _replay(
     started_s = loop.time()
     size = _chunk_size(max_rate)
     edit = Edits(request.patches) if request.patches else None
-    for at in range(0, len(ids), size):
-        chunk = ids[at : at + size]
+    done = 0
+    for chunk in in_chunks(ids, size):
         moved = await queue.replay_dlq(len(chunk), ids=chunk, max_rate=max_rate, edit=edit)
         yield moved.job_ids
-        done = at + len(chunk)
+        done += len(chunk)
         advance(done, len(ids))
         if max_rate is not None and done < len(ids):
             # Each call paces itself; between two of them this does.

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 )
 
 from chasquimq.errors import NotSupportedError, SettingsError, StoreError
+from chasquimq.model.chunks import slices
 from chasquimq.model.log import get_logger
 from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.spark.queues.report import Summary, TaskReport, faults_text, summary_of
@@ -173,8 +174,8 @@ class WriteTask:
     def _slices(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
         count = _rows_per_write(self._options)
         for batch in batches:
-            for at in range(0, batch.num_rows, count):
-                piece = batch.slice(at, count)
+            for places in slices(batch.num_rows, count):
+                piece = batch.slice(places.start, count)
                 self._report.rows += piece.num_rows
                 rows = self._reader.read(piece)
                 self._note_faults(rows.faults)
