@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ def lake(tmp_path) -> Path:
 
 
 @pytest.fixture
-def recorder(lake) -> ReplayRecorder:
-    return ReplayRecorder(lake, "q", datetime.now(UTC))
+def recorder(lake) -> Iterator[ReplayRecorder]:
+    recorder = ReplayRecorder(lake, "q", datetime.now(UTC))
+    yield recorder
+    recorder._close()
 
 
 @pytest.fixture
@@ -58,6 +61,17 @@ def test_jobs_are_written_down_before_the_first_of_them_moves(lake, recorder):
     assert replays(lake)[0].sent == {"a"}
     assert recorder.end(["a"]) == record.replay
     assert replays(lake)[0].state == "ended"
+
+
+def test_replays_of_the_same_second_are_told_newest_first(lake):
+    began_at = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    moments = [began_at + timedelta(milliseconds=at) for at in range(8)]
+    for moment in moments:
+        recorder = ReplayRecorder(lake, "q", moment)
+        recorder.begin(["a"])
+        recorder.end(["a"])
+
+    assert [one.record.replayed_at for one in replays(lake)] == moments[::-1]
 
 
 def test_a_replay_that_sent_nothing_leaves_nothing(lake, recorder):

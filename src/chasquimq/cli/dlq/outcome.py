@@ -141,7 +141,7 @@ def replays(lake: Path) -> list[Seen]:
     Raises:
         SettingsError: there is a file among their records that is none.
     """
-    paths = sorted(lake.glob(f"{FOLDER}/*{_RECORD}"), reverse=True)
+    paths = sorted(lake.glob(f"{FOLDER}/*{_RECORD}"))
     try:
         seen = [_seen(path) for path in paths]
     except msgspec.MsgspecError as error:
@@ -149,7 +149,9 @@ def replays(lake: Path) -> list[Seen]:
         raise PreconditionFailed(
             "lake", str(lake / FOLDER), "records of replays", hint=hint
         ) from None
-    return [one for one in seen if one is not None]
+    found = [one for one in seen if one is not None]
+    # The names tell no more than the second in which each began.
+    return sorted(found, key=lambda one: one.record.replayed_at, reverse=True)
 
 
 def _seen(path: Path) -> Seen | None:
