@@ -106,7 +106,7 @@ class Queue:
         try:
             return future.result()
         except BaseException:
-            # Whoever stopped waiting, with Ctrl+C for one, wants no answer any more.
+            # A caller that stopped waiting, with Ctrl+C for one, wants no answer any more.
             future.cancel()
             raise
 

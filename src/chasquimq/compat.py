@@ -98,7 +98,7 @@ def _needed(given: Mapping[str, Any], key: str) -> Any:
 
 
 def _of_kind(given: Mapping[str, Any], keys_of: Mapping[str, Iterable[str]]) -> dict[str, Any]:
-    """Only what its kind has a use for; a kind that is none is refused by whoever reads it."""
+    """Only what its kind has a use for; an unknown kind is refused where it is read."""
     return _known(given, keys_of.get(str(given.get("kind")), ("kind",)))
 
 

@@ -232,7 +232,7 @@ class ResultSettings:
 
     @property
     def outcome_ttl_s(self) -> int:
-        """Outlives the result, so that an expired one can be told from none."""
+        """Outlives the result, so that an expired one can be distinguished from none."""
         return 2 * self.ttl_s
 
 

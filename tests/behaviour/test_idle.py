@@ -53,7 +53,7 @@ async def until_asleep(*running: RunningWorker) -> None:
     """Return when the promoter of one of them sleeps, and hears its bell."""
 
     def is_heard(one: RunningWorker) -> bool:
-        return one.worker._session.pipeline.upkeep.promoter._bell.is_heard
+        return one.worker._session.pipeline.upkeep.promoter._bell.is_awake
 
     await eventually(lambda: any(map(is_heard, running)), what="a promoter at its bell")
     await until_idle(*running)
@@ -219,7 +219,7 @@ async def test_a_promoter_whose_bell_is_cut_off_looks_by_itself_at_once(
 ):
     upkeep = Upkeep(queue_name, redis_url=url, settings=UpkeepSettings(lock_ttl_s=60))
     running = asyncio.create_task(upkeep.run())
-    await eventually(lambda: upkeep._loops.promoter._bell.is_heard, what="a promoter at its bell")
+    await eventually(lambda: upkeep._loops.promoter._bell.is_awake, what="a promoter at its bell")
     await asyncio.sleep(0.5)
 
     for line in (await raw("CLIENT", "LIST")).decode().splitlines():

@@ -86,7 +86,7 @@ async def test_jobs_that_are_held_back_for_a_reason_are_no_stall(queue, running_
     await eventually(lambda: health().oldest_waiting_age_ms > 3 * STALL_MS)
 
     assert not health().is_stalled
-    runners_of(running).let_go("leases")
+    runners_of(running).allow("leases")
     await eventually(lambda: health().completed == 1)
     assert not health().is_stalled
 

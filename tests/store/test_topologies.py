@@ -113,7 +113,7 @@ def is_asleep(running: RunningWorker) -> bool:
 
 
 def hears(running: RunningWorker) -> bool:
-    return running.worker._session.pipeline.upkeep.promoter._bell.is_heard
+    return running.worker._session.pipeline.upkeep.promoter._bell.is_awake
 
 
 async def test_upkeep_promotes_on_whichever_node_its_queue_is(cluster, three):

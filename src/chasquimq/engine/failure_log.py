@@ -27,14 +27,11 @@ _MINUTE_S = 60.0
 _LINES_MAX = 10
 _SUM_AFTER_S = 10.0
 _KINDS_MAX = 1_000
-_KINDS_SHOWN_MAX = 5
 # Names may be made up by producers: neither memory nor the log may grow with them.
 _NAMES_MAX = 1_000
-_HANDLERS_SHOWN_MAX = 10
 _OTHER_KINDS = "other kinds"
-_TEXT_CHARS_MAX = 300
-_NAME_CHARS_MAX = 80
-_WORKERS_SHOWN_MAX = 3
+_TEXT_CHARS_MAX, _NAME_CHARS_MAX = 300, 80
+_KINDS_SHOWN_MAX, _HANDLERS_SHOWN_MAX, _WORKERS_SHOWN_MAX = 5, 10, 3
 # What to look for, where the error does not say it.
 _HINTS = {
     DlqReason.CRASH_LOOP: (
@@ -123,7 +120,6 @@ class FirstOfKind:
         if at_s is not None and now_s - at_s < _MINUTE_S:
             return False
         self._at_s.pop(kind, None)
-        # Names may be made up by producers.
         if len(self._at_s) >= _KINDS_MAX:
             del self._at_s[next(iter(self._at_s))]
         self._at_s[kind] = now_s
@@ -149,10 +145,10 @@ class FailureLog:
     Without messages a traceback shows where it happened, and none of the words of the error.
     """
 
-    def __init__(self, queue: str, *, tells_messages: bool = True) -> None:
+    def __init__(self, queue: str, *, shows_messages: bool = True) -> None:
         self._queue = queue
-        self._tells_messages = tells_messages
-        self._format = traceback.format_exception if tells_messages else _frames
+        self._shows_messages = shows_messages
+        self._format = traceback.format_exception if shows_messages else _frames
         self.failed_kinds = FirstOfKind()
         self._failures = LineLimit(self.failed_kinds, self._sum_failures, _MINUTE_S)
         self._burials = first_of_minute(self._sum_burials)
@@ -252,7 +248,7 @@ class FailureLog:
         """Log an error that could not be judged, so that its job is buried; call it where it is caught."""
         logger.error(
             "the error of %s of queue %s could not be judged, burying it",
-            _job_text(delivery), self._queue, exc_info=self._tells_messages,
+            _job_text(delivery), self._queue, exc_info=self._shows_messages,
         )  # fmt: skip
 
     def unsettled(self, delivery: Delivery, failure: Failure) -> None:
@@ -263,7 +259,7 @@ class FailureLog:
             extra={"job_id": delivery.job_id, "job_name": delivery.name, "queue": self._queue},
         )  # fmt: skip
 
-    def let_go(self, delivery: Delivery, error: Exception) -> None:
+    def given_up(self, delivery: Delivery, error: Exception) -> None:
         """Log a job that not even a burial ends."""
         logger.error(
             "job %s of queue %s could not be buried, its lease is left to lapse",
@@ -275,13 +271,13 @@ class FailureLog:
         logger.error(
             "the outcome of entry %r of queue %s cannot be sent: %s",
             entry_id, self._queue, describe(error).error_type,
-            exc_info=error if self._tells_messages else None,
+            exc_info=error if self._shows_messages else None,
         )  # fmt: skip
 
     def no_traceback(self) -> None:
         """Log that a job is buried without its traceback; call it where the error is caught."""
         logger.error(
-            "a traceback of queue %s cannot be kept", self._queue, exc_info=self._tells_messages
+            "a traceback of queue %s cannot be kept", self._queue, exc_info=self._shows_messages
         )
 
     def traceback_left_out(self, move: Burying, refusal: StoreError) -> None:
@@ -382,7 +378,7 @@ def _utc(at_ms: float) -> str:
     try:
         return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (OverflowError, OSError, ValueError):
-        return "a time beyond all calendars"  # an extra of somebody else's may be any number
+        return "a time beyond all calendars"  # an extra of another program may be any number
 
 
 def one_line(text: str, chars_max: int) -> str:

@@ -125,7 +125,7 @@ class InFlight:
         return leftovers
 
     def release(self, keys: Collection[bytes]) -> None:
-        """Forget entries that are settled, or are somebody else's now."""
+        """Forget entries that are settled, or belong to another worker now."""
         held, held_count = self._held, len(self._held)
         for key in keys:
             held.pop(key, None)

@@ -31,7 +31,7 @@ class JobContext(Protocol):
         ...
 
     def report(self, delivery: Delivery, topic: str, value: Any) -> None:
-        """Tell the worker something about a job that runs; nobody waits, nothing comes back."""
+        """Send the worker something about a job that runs; no call waits, and no answer comes."""
         ...
 
 
@@ -42,7 +42,7 @@ class WorkerContext:
         self.state = state
         self.decode: Callable[[bytes], Any] = decode
         self._receivers: dict[str, Receive] = {}
-        # Runs in other processes, which have to be told what becomes of their leases.
+        # Runs in other processes, which need to know what becomes of their leases.
         self._remote: dict[bytes, Callable[[], None]] = {}
 
     def is_lease_lost(self, delivery: Delivery) -> bool:
@@ -63,9 +63,9 @@ class WorkerContext:
         """Receive reports of this topic, from any thread."""
         self._receivers[topic] = receive
 
-    def enter_remote(self, delivery: Delivery, tell_lease_lost: Callable[[], None]) -> None:
-        """Note a run in another process, and how it is told that its lease was lost."""
-        self._remote[delivery.key] = tell_lease_lost
+    def enter_remote(self, delivery: Delivery, on_lease_lost: Callable[[], None]) -> None:
+        """Note a run in another process, and what is called when its lease is lost."""
+        self._remote[delivery.key] = on_lease_lost
 
     def leave_remote(self, delivery: Delivery) -> None:
         """The run in another process has ended."""
@@ -73,6 +73,6 @@ class WorkerContext:
 
     def lease_lost(self, delivery: Delivery) -> None:
         """Pass the loss of a lease on to where the job runs; called on the event loop."""
-        tell = self._remote.get(delivery.key)
-        if tell is not None:
-            tell()
+        on_lost = self._remote.get(delivery.key)
+        if on_lost is not None:
+            on_lost()

@@ -194,7 +194,7 @@ class LeaseAlarm:
 
     def trusted(self, is_trusted: bool) -> None:
         """Called by the lease thread: let jobs start, or hold them back."""
-        act = self._runners.let_go if is_trusted else self._runners.hold_back
+        act = self._runners.allow if is_trusted else self._runners.hold_back
         self._loop.call_soon_threadsafe(act, "leases")
 
     def lost(self, keys: list[bytes]) -> None:

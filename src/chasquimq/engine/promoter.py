@@ -25,7 +25,7 @@ _FRESH_SHARE = 0.5
 # When a follower tries after the lock could have run out: later than a late renewal, and not all
 # at once.
 _GRACE_MS_MIN, _GRACE_MS_MAX = 400, 700
-# How often one tries that nobody can wake when the leader leaves.
+# How often a process tries that no other can wake when the leader leaves.
 _BUSY_TRY_MS = 1_000
 
 
@@ -44,7 +44,7 @@ class Leadership:
         self, role: LockRole, lock: Lock, holder: str, ttl_s: int, sink: MetricsSink | None
     ) -> None:
         self.is_held = False
-        # Whether this process is told at once when the leader leaves.
+        # Whether this process is woken at once when the leader leaves.
         self.can_be_woken: Callable[[], bool] = lambda: False
         self._role: LockRole = role
         self._lock = lock
@@ -63,7 +63,7 @@ class Leadership:
         return max(0.0, (self._ttl_s * _FRESH_SHARE - passed_s) * 1000)
 
     async def hold(self) -> Lead:
-        """Take or keep the lock, and see what waits; `is_ours` False: somebody else leads."""
+        """Take or keep the lock, and see what waits; `is_ours` False: another process leads."""
         asked_s = time.monotonic()
         lead = await self._lock.lead(self._holder, self._ttl_s)
         self._note(lead.is_ours)
@@ -101,33 +101,33 @@ class Leadership:
 
 
 # How long one BLPOP lasts, and how long a server that refused it is not asked again.
-_LISTEN_MS, _DEAF_S = 10_000, 5.0
-# For how long the promoter looks at its old pace after it found a job that nobody rang for.
+_LISTEN_MS, _REFUSED_S = 10_000, 5.0
+# For how long the promoter looks at its old pace after it found a job that rang no bell.
 _SILENT_S = 300.0
 
 
 class Bell:
-    """Hears that a job was added which is due before all others; has a connection of its own."""
+    """Waits on the server until a job is added that is due before all others."""
 
     def __init__(self, store: UpkeepStore, on_ring: Callable[[], None]) -> None:
         self._store = store
         self._on_ring = on_ring
         self._task: asyncio.Task[None] | None = None
-        self._deaf_until_s = 0.0
-        # Whether a ring would be heard now, and whether one was since the last look.
-        self.is_heard = False
+        self._refused_until_s = 0.0
+        # Whether a ring would be noticed now, and whether one was since the last look.
+        self.is_awake = False
         self.has_rung = False
 
     def listen(self) -> None:
         """Go on listening, in the background."""
         is_listening = self._task is not None and not self._task.done()
-        if not is_listening and time.monotonic() >= self._deaf_until_s:
+        if not is_listening and time.monotonic() >= self._refused_until_s:
             self._task = asyncio.create_task(self._listen(), name="chasqui-bell")
 
     async def rest(self) -> None:
         """Stop listening, and close the connection."""
         task, self._task = self._task, None
-        self.is_heard = False
+        self.is_awake = False
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
@@ -136,12 +136,12 @@ class Bell:
     async def _listen(self) -> None:
         try:
             listening = await self._store.listen(_LISTEN_MS)
-            self.is_heard = True
+            self.is_awake = True
             has_rung = await listening
         except StoreError:
             # Not allowed, or not connected: the promoter looks more often instead, from now on.
-            self.is_heard = False
-            self._deaf_until_s = time.monotonic() + _DEAF_S
+            self.is_awake = False
+            self._refused_until_s = time.monotonic() + _REFUSED_S
             self._on_ring()
             return
         if has_rung:
@@ -151,7 +151,7 @@ class Bell:
             self.listen_again()
 
     def listen_again(self) -> None:
-        """Listen anew after a time in which nobody rang."""
+        """Listen again after a time without a ring."""
         self._task = None
         self.listen()
 
@@ -277,15 +277,15 @@ class Promoter:
 
     def _pause_ms(self, due_in_ms: float) -> float:
         self._bell.listen()
-        is_polling = not self._bell.is_heard or time.monotonic() < self._polls_until_s
+        is_polling = not self._bell.is_awake or time.monotonic() < self._polls_until_s
         limit_ms = self._settings.poll_ms if is_polling else self.leadership.renewal_in_ms
         # A timer may end a little early, and a look then finds nothing.
         return max(1.0, min(limit_ms, max(due_in_ms + 1, self._rest_ms)))
 
     def _learn(self, now_ms: int, due_ms: float, moved: int) -> None:
         first_ms = now_ms if moved else due_ms
-        if first_ms < self._known_due_ms and not self._bell.has_rung and self._bell.is_heard:
-            # Whoever added it rings no bell: ChasquiMQ in Rust does not.
+        if first_ms < self._known_due_ms and not self._bell.has_rung and self._bell.is_awake:
+            # It was added by a program that rings no bell, such as ChasquiMQ (Rust).
             self._polls_until_s = time.monotonic() + _SILENT_S
         self._known_due_ms, self._bell.has_rung = due_ms, False
 

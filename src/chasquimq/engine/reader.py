@@ -93,7 +93,7 @@ class Reader:
             else:
                 self._intake.take(batch)
         if self._settlement.listener is not None:
-            self._tell(self._settlement.listener, batch)
+            self._report(self._settlement.listener, batch)
         if self._store.was_woken:
             await self._answer_call()
 
@@ -109,13 +109,13 @@ class Reader:
 
     async def _read(self, room: int) -> ReadBatch:
         is_idle = self.can_be_woken
-        # A hand-back ends no read of a busy worker, so that none of them is long.
+        # Jobs that are given back end no read of a busy worker, so that none of its reads is long.
         wanted_ms = self._block_ms if is_idle else min(self._block_ms, BUSY_BLOCK_MS_MAX)
         block_ms = self._claimer.block_ms(wanted_ms, is_idle=is_idle)
         return await self._store.read(room, block_ms, is_idle=is_idle)
 
     async def _answer_call(self) -> None:
-        """Somebody wants an idle worker: to take jobs that were handed back, or to lead."""
+        """Another process wants an idle worker: to take jobs that were given back, or to lead."""
         self._store.was_woken = False
         self._upkeep.nudge()
         if self._in_flight.room() > 0 and self._in_flight.suspects.may_claim:
@@ -137,7 +137,7 @@ class Reader:
             for delivery in batch.deliveries:
                 delivery.held_since_ns = asked_ns
 
-    def _tell(self, listener: Listener, batch: ReadBatch) -> None:
+    def _report(self, listener: Listener, batch: ReadBatch) -> None:
         if batch.size:
             reclaimed = 0 if batch.is_plain else sum([one.earlier > 0 for one in batch.deliveries])
             listener.read(batch.size, reclaimed)
@@ -168,17 +168,17 @@ class Intake:
         """Let deliveries in, send the others to the DLQ."""
         for entry in batch.rejected:
             self._refuse(Burying(entry, entry.reason, 0))
-        welcome = batch.deliveries if batch.is_plain else self._welcome(batch.deliveries)
-        known = self._in_flight.admit(welcome, are_plain=batch.is_plain)
+        startable = batch.deliveries if batch.is_plain else self._startable(batch.deliveries)
+        known = self._in_flight.admit(startable, are_plain=batch.is_plain)
         if known:
             self._delivery_counts.correct(known)
-        if welcome is not batch.deliveries:
+        if startable is not batch.deliveries:
             self._delivery_counts.suspect(
-                [one for one in welcome if one.earlier and one not in known]
+                [one for one in startable if one.earlier and one not in known]
             )
         self._runners.wake()
 
-    def _welcome(self, deliveries: list[Delivery]) -> list[Delivery]:
+    def _startable(self, deliveries: list[Delivery]) -> list[Delivery]:
         now_ms = self._clock.now_ms()
         return [one for one in deliveries if self._may_start(one, now_ms)]
 
@@ -197,7 +197,7 @@ class Intake:
 
 
 class Claimer:
-    """Asked before every read, so that the dead's jobs get a free slot before new ones do.
+    """Asked before every read, so that jobs of dead workers get a free slot before new ones do.
 
     A busy worker asks twice a second. One that can be woken waits for as long as the last look,
     its own or another's, says that nothing can be claimed.
@@ -213,7 +213,7 @@ class Claimer:
         self._is_hurried = False
 
     def hurry(self) -> None:
-        """Look before the next read, whoever has looked just now."""
+        """Look before the next read, even if another worker has just looked."""
         self._is_hurried = True
 
     def block_ms(self, wanted_ms: int, *, is_idle: bool) -> int:

@@ -57,7 +57,7 @@ class Runners:
         stall_after_ms: int,
     ) -> None:
         self._in_flight = in_flight
-        in_flight.suspects.on_turn = lambda: self.let_go(_TRIAL)
+        in_flight.suspects.on_turn = lambda: self.allow(_TRIAL)
         self._begin = begin
         self._settlement = settlement
         self._supervisor = supervisor
@@ -69,7 +69,7 @@ class Runners:
         self._drainer: asyncio.Task[None] | None = None
         self._runner_count = 0
         self._held_back_by: set[str] = set()
-        # When a handler was last started, as far as anybody outside a runner can see.
+        # When a handler was last started, as far as code outside a runner can see.
         self._started_ns = 0
         # Since when jobs wait although they may start, and nothing starts; 0 while that is not so.
         self._stalled_since_ns = 0
@@ -94,7 +94,7 @@ class Runners:
         """Start nothing new until every reason is gone."""
         self._held_back_by.add(reason)
 
-    def let_go(self, reason: str) -> None:
+    def allow(self, reason: str) -> None:
         self._held_back_by.discard(reason)
         self.wake()
 

@@ -1,8 +1,8 @@
-"""Settles jobs whose run has ended: judges, gathers a batch, calls the script, tells the listeners.
+"""Settles jobs whose run has ended: judges, gathers a batch, calls the script, informs the listeners.
 
 A job whose handler returned goes to the acker. One whose handler raised is judged and goes to the
 retrier or to the burier. Each of these loops sends what has gathered while its last batch was under
-way. Only what the server confirms is counted, and told to the listeners.
+way. Only what the server confirms is counted, and passed to the listeners.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Counters:
     retried: int = 0
     buried: int = 0
     handed_back: int = 0
-    # An outcome of ours that somebody else's outcome preceded.
+    # An outcome of ours that another worker's outcome preceded.
     stale_outcomes: int = 0
     # The server said "gone" to a second send: the first one may have done it.
     unproven_outcomes: int = 0
@@ -106,10 +106,10 @@ class Settlement:
         self._keeps_results = settings.results.is_stored
         self._result_bytes_max = settings.results.max_bytes
         self._keeps_tracebacks = settings.keep_tracebacks
-        # Promotion tells of `waiting`, between `retry-scheduled` and `active`; nothing else can.
-        self._tells_waiting = settings.events.waiting_max > 0
+        # Promotion writes `waiting`, between `retry-scheduled` and `active`; nothing else can.
+        self._has_waiting_events = settings.events.waiting_max > 0
         self._redact = Redaction(settings.redact) if settings.redact is not None else None
-        self.failure_log = FailureLog(store.keys.queue, tells_messages=self._redact is None)
+        self.failure_log = FailureLog(store.keys.queue, shows_messages=self._redact is None)
         self._unknown_names = UnknownNameLog(policy, store.keys.queue)
         ack_max = settings.ack.batch_max
         self._acker = Acker(self, store, ack_max)
@@ -125,7 +125,7 @@ class Settlement:
     # ── how a run ends ───────────────────────────────────────────────────────────────────────
 
     def started(self, delivery: Delivery) -> None:
-        """Tell the listeners of a handler that began to wait."""
+        """Pass a handler that began to wait on to the listeners."""
         if self.listener is not None:
             self.listener.started(delivery)
 
@@ -162,7 +162,7 @@ class Settlement:
                 Burying(delivery, DlqReason.UNRECOVERABLE, delivery.run_number, failure)
             )
         except Exception as bug:  # noqa: BLE001 - nothing else is left to try
-            self.failure_log.let_go(delivery, bug)
+            self.failure_log.given_up(delivery, bug)
             self.in_flight.release([delivery.key])
 
     def interrupted(self, delivery: Delivery) -> None:
@@ -172,7 +172,7 @@ class Settlement:
             self.interrupted_counts.append((delivery.key, count))
 
     def dropped(self, delivery: Delivery) -> None:
-        """Somebody else holds it now; it never started here."""
+        """Another worker holds it now; it never started here."""
         self.in_flight.release([delivery.key])
 
     # ── the verdict ──────────────────────────────────────────────────────────────────────────
@@ -225,7 +225,7 @@ class Settlement:
     def _retry(
         self, delivery: Delivery, verdict: Retry, changes: Changes | None, failure: Failure
     ) -> None:
-        skips_wait = is_at_once(verdict, delivery) and not self._tells_waiting
+        skips_wait = is_at_once(verdict, delivery) and not self._has_waiting_events
         self.retrier.put(
             Retrying(delivery, verdict.after_ms, verdict.spent, changes, failure, skips_wait)
         )
@@ -251,7 +251,7 @@ class Settlement:
     def confirm(
         self, moves: Sequence[Move], results: Sequence[SettleResult], *, was_resent: bool
     ) -> Sequence[Move]:
-        """Let go of what the server answered; returns what this worker itself did."""
+        """Release what the server answered; returns what this worker itself did."""
         self.in_flight.release(self.in_flight.keys_of(moves))
         if results.count(SettleResult.DONE) == len(results):
             return moves
@@ -294,7 +294,7 @@ class SettleLoop(Generic[Move]):
         self._batch_max = batch_max
         self.ready: deque[Move] = deque()
         self._under_way: list[Move] = []
-        # A batch that was sent once may have passed although nobody heard the answer.
+        # A batch that was sent once may have passed although no answer came.
         self._was_sent = False
         self._is_stopping = False
         self._wake = asyncio.Event()
@@ -305,7 +305,7 @@ class SettleLoop(Generic[Move]):
         raise NotImplementedError
 
     def done(self, moves: Sequence[Move], counters: Counters, listener: Listener | None) -> None:
-        """Count what this worker did itself, and tell the listeners."""
+        """Count what this worker did itself, and inform the listeners."""
         raise NotImplementedError
 
     @property
@@ -424,7 +424,7 @@ class SettleLoop(Generic[Move]):
         self._under_way = [one for one in self._under_way if one is not move]
 
     def _confirm_known(self, moves: list[Move], results: Sequence[SettleResult | None]) -> None:
-        """Let go of what was answered; the rest stays under way."""
+        """Release what was answered; the rest stays under way."""
         pairs = list(zip(moves, results, strict=True))
         self._under_way = [move for move, result in pairs if result is None]
         known = [(move, result) for move, result in pairs if result is not None]
@@ -435,7 +435,7 @@ class SettleLoop(Generic[Move]):
 
 
 class Acker(SettleLoop[Delivery]):
-    """Completes jobs whose results nobody keeps."""
+    """Completes jobs whose results are not kept."""
 
     name = "acker"
 

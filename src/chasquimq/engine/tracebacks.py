@@ -24,7 +24,7 @@ WITHHELD = "<withheld: the redact hook failed>"
 
 
 class Redaction:
-    """The hook of one worker; where it fails, no word of the error is told."""
+    """The hook of one worker; where it fails, no word of the error is logged or stored."""
 
     def __init__(self, hook: Redact) -> None:
         self._hook = hook
@@ -43,7 +43,7 @@ class Redaction:
         return redacted
 
     def _withhold(self, what: str) -> str:
-        # Only the kind of trouble: its words may be the very ones that must not be told.
+        # Only the kind of error: its words may be the very ones that must not be shown.
         if not self._has_warned:
             self._has_warned = True
             logger.warning("the redact hook must return text, errors are withheld: it %s", what)
@@ -112,7 +112,7 @@ def _is_trace(found: Any) -> TypeGuard[Trace]:
 def traceback_text(
     trace: Trace, failure: Failure | None = None, redact: Redact | None = None
 ) -> str:
-    """The trace as text, empty where it tells no more than the error does.
+    """The trace as text, empty where it says no more than the error does.
 
     With `redact` it has no lines of source, whose literals are words, too; the words of the error
     itself are those of `failure`, and those of others are what the hook makes of them. Of a long
@@ -240,8 +240,8 @@ def _lines(part: TracePart, failure: Failure | None, redact: Redact | None) -> I
         else:
             words = redact(part.text.rpartition(".")[2], words)
     words = words if len(words) <= _WORDS_CHARS_MAX else f"{words[:_WORDS_CHARS_MAX]}…"
-    told = words if part.kind == "note" else f"{part.text}: {words}" if words else part.text
-    yield indent + told.replace("\n", f"\n{indent}")
+    line = words if part.kind == "note" else f"{part.text}: {words}" if words else part.text
+    yield indent + line.replace("\n", f"\n{indent}")
 
 
 def _cut(text: str) -> str:

@@ -153,7 +153,7 @@ class Connections:
             await store.close()
         if parts.watch is not None:
             await parts.watch.close()
-        # Who wrote events hears of the loss in the next round of the loop.
+        # The writer of events learns of the loss in the next round of the loop.
         await asyncio.sleep(0)
         for store in parts.stores.values():
             self._ended_dropped += store.events_dropped_count

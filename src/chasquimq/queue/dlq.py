@@ -130,7 +130,7 @@ def _letter(entry: DlqEntry) -> DeadLetter:
         "payload": entry.payload,
         "name": entry.name,
         "attempt": entry.attempt,
-        # ChasquiMQ (Rust) writes no time of its own, but the id tells when it wrote.
+        # ChasquiMQ (Rust) writes no time of its own, but the id says when it wrote.
         "failed_at_ms": buried_ms(entry) if entry.failed_at_ms is None else entry.failed_at_ms,
         "error": entry.error or None,
         "fingerprint": entry.fingerprint or None,

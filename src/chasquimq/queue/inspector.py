@@ -222,7 +222,7 @@ class Inspector:
         try:
             findings = await _look_at(store, keys, check_group_name(group), lease_ms)
         except ServerRefused as refused:
-            # One of them says it all: whoever may not look at a queue cannot work on it either.
+            # One of them says it all: a user that may not look at a queue cannot work on it either.
             raise refused if lacking is None or refused.code != lacking.code else lacking from None
         return _about(queue, [*(check_rights(str(lacking)) if lacking else ()), *findings])
 

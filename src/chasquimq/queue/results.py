@@ -18,9 +18,9 @@ from chasquimq.wire.outcome import COMPLETED, DEAD
 
 logger = get_logger(__name__)
 POLL_S_MAX = 0.25
-# However much of a hurry somebody is in: events tell sooner than this would.
+# However often a caller wants to look: events come sooner than this would.
 POLL_S_MIN = 0.02
-# An answer may take this long before anybody calls it missing.
+# An answer may take this long before it counts as missing.
 _ANSWER_S = 0.5
 # Who waits again this soon finds the events still being read.
 _LINGER_S = 1.0

@@ -64,7 +64,7 @@ class Batcher:
     """Gathers jobs and calls the handler with many; stands in for a handler of one.
 
     A batch is one run: the first of its jobs whose time is over ends it for all of them, and no
-    job leaves before the handler has ended. In a thread, which nobody can stop, no time counts.
+    job leaves before the handler has ended. In a thread, which cannot be stopped, no time counts.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Batcher:
     def _join(self, place: _Place) -> _Group:
         group = self._gathering
         if place.job.redelivered:
-            # It may have killed its process: it waits for nobody, and nobody shares its run.
+            # It may have killed its process: it waits for no other job, and none shares its run.
             group = _Group()
         group.places.append(place)
         if group is not self._gathering:
@@ -172,7 +172,7 @@ class _Group:
             self.is_ended, self.timeout_ms = True, timeout_ms
             self.task.cancel()
         while not self.task.done():
-            # Whoever cancels again must wait, too: the jobs are still being worked on.
+            # A second cancel must wait, too: the jobs are still being worked on.
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self.task])
 
@@ -206,7 +206,7 @@ def outcomes_of(answer: Any, count: int) -> Sequence[Any]:
     """One outcome for each job.
 
     Raises:
-        BatchAnswer: there are more or fewer, or none that can be told apart.
+        BatchAnswer: there are more or fewer, or none that can be matched.
     """
     if answer is None:
         return [None] * count
@@ -233,7 +233,7 @@ def _settle(place: asyncio.Future[Any], outcome: Any) -> None:
         place.set_exception(outcome)
 
 
-# What tells one row from another; the data may have any other name.
+# What identifies a row; the data may have any other name.
 JOB_ID: Final = "_job_id"
 NAME: Final = "_name"
 ATTEMPT: Final = "_attempt"

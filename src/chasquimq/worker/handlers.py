@@ -329,7 +329,7 @@ def _check_arity(what: str, handler: HandlerFunction) -> None:
     try:
         takes = inspect.signature(handler)
     except (TypeError, ValueError):
-        return  # some built-ins do not tell
+        return  # some built-ins have no signature
     try:
         takes.bind(None)
     except TypeError:

@@ -203,7 +203,7 @@ _NOTHING: Mapping[str, str | int] = {}
 
 
 class RunSpans(Listener):
-    """Starts spans with the handlers of one worker, and ends them when it hears of outcomes.
+    """Starts spans with the handlers of one worker, and ends them when outcomes are committed.
 
     At most as many are open as the worker holds jobs.
     """

@@ -315,7 +315,7 @@ class ConsumerPipeline:
 
     @property
     def _idle_block_ms(self) -> int:
-        """A worker that the server has not heard of for a lease looks dead, also while it waits."""
+        """A worker that has sent nothing for a lease looks dead, also while it waits."""
         return min(
             self._settings.read.block_ms, max(BUSY_BLOCK_MS_MAX, self._settings.lease.beat_ms)
         )

@@ -92,7 +92,7 @@ class WorkerSession:
         try:
             return await _is_idle(inspector, delayed_within_ms)
         except StoreError:
-            return False  # who cannot look cannot tell
+            return False  # without an answer it is not known
 
     def _log_start(self, pipeline: ConsumerPipeline) -> None:
         builder = self._builder

@@ -113,7 +113,7 @@ _OWN = ("timeout_ms", "redact", "keep_tracebacks", "shutdown_deadline_ms", "stal
 
 
 def read_settings(read: ReadSettings | None, options: WorkerOptions) -> ReadSettings:
-    """ChasquiMQ (Rust) takes 0 for 1, and blocks for as long as it is told."""
+    """ChasquiMQ (Rust) takes 0 for 1, and blocks for as long as it is asked to."""
     asked = {
         **options,
         "read_count": one_for_zero("read_count", options.get("read_count")),
@@ -139,7 +139,7 @@ def event_settings(events: EventLevel | EventSettings, options: WorkerOptions) -
     true_or_false("events_enabled", enabled)
     is_group = isinstance(events, EventSettings)
     group = events if is_group else EventSettings(level=events)
-    # A level of "full" that is no group may be what nobody said.
+    # A level of "full" that is no group may be the default.
     is_other = group.level == "off" if enabled else is_group or group.level == "terminal"
     if "events_enabled" in options and is_other:
         rule = f"left out where events has level={group.level!r}"

@@ -165,7 +165,7 @@ def die_with_parent() -> None:
 def watch(sock: socket.socket) -> None:
     """Wait for the parent to hang up, then leave at once, even from amid a handler."""
     hang_up = select.poll()
-    # No event is asked for, so the poll takes no part in reading: a hang-up is always told.
+    # No event is asked for, so the poll takes no part in reading: a hang-up is always reported.
     hang_up.register(sock, 0)
     hang_up.poll()
     os._exit(ORPHAN_EXIT_CODE)
@@ -202,13 +202,13 @@ def restore_python_path(python_path: str | None) -> None:
 
 
 class ChildContext:
-    """Asks and tells the worker over the socket, while a call is under way.
+    """Asks the worker and reports to it over the socket, while a call is under way.
 
-    What the worker tells is read when it is asked for: during a call nothing else comes.
+    What the worker sends is read when a handler asks: during a call nothing else comes.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        # What handlers keep in `job.state` is shared by the calls of one child, and by nobody else.
+        # What handlers keep in `job.state` is shared by the calls of one child, and by no other.
         self.state: dict[str, Any] = {}
         self.decode: Callable[[bytes], Any] = payloads.decode
         self._sock = sock
@@ -223,7 +223,7 @@ class ChildContext:
         self._running = delivery
 
     def end(self) -> None:
-        """The handler has ended; its threads may live on, and are not heard any more."""
+        """The handler has ended; its threads may live on, and their reports are dropped."""
         with self._lock:
             self._running = None
 

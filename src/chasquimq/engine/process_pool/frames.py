@@ -64,7 +64,7 @@ class LeaseLost(msgspec.Struct, frozen=True, array_like=True, tag="lease_lost"):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
-    """A frame from a child during a call: what its handler tells the worker."""
+    """A frame from a child during a call: what its handler reports to the worker."""
 
     topic: str
     value: bytes
