@@ -226,9 +226,9 @@ def url_file(tmp_path, url):
     return path
 
 
-async def test_a_file_may_hold_the_url(bare_program, url_file, queue_name):
+async def test_a_file_may_hold_the_url(bare_chasqui, url_file, queue_name):
     for words in (["add", queue_name, "send"], ["inspect", queue_name], ["metrics", queue_name]):
-        said = await bare_program(*words, "--redis-url-file", str(url_file))
+        said = await bare_chasqui(*words, "--redis-url-file", str(url_file))
         assert (said.code, said.err) == (0, "")
 
 
@@ -259,26 +259,26 @@ async def test_a_url_that_everybody_may_read_is_warned_of(bare_program, url_file
 
 @pytest.mark.parametrize("held", [b"", b" \n", b"redis://a redis://b", b"\xff\xfe", b"x" * 9_000])
 async def test_a_file_of_anything_else_is_refused_without_a_word_of_it(
-    bare_program, tmp_path, held
+    bare_chasqui, tmp_path, held
 ):
     path = tmp_path / "canary-not.url"
     path.write_bytes(held)
-    said = await bare_program("queues", "--redis-url-file", path.name)
+    said = await bare_chasqui("queues", "--redis-url-file", path.name)
     assert said.code == 2
     assert said.err.splitlines()[-2].endswith(
         f"'--redis-url-file': {path.name} must hold one URL and nothing else"
     )
 
 
-async def test_a_file_that_is_not_there_is_refused_in_one_line(bare_program):
-    said = await bare_program("queues", "--redis-url-file", "nowhere")
+async def test_a_file_that_is_not_there_is_refused_in_one_line(bare_chasqui):
+    said = await bare_chasqui("queues", "--redis-url-file", "nowhere")
     assert said.code == 2
     assert "nowhere must be a file that can be read: No such file or directory" in said.err
 
 
-async def test_a_url_and_a_file_are_one_server_too_many(bare_program, tmp_path):
+async def test_a_url_and_a_file_are_one_server_too_many(bare_chasqui, tmp_path):
     (tmp_path / "u").write_text("redis://me:canary@a")
-    said = await bare_program("queues", "--redis-url-file", "u", "--redis-url", "redis://b")
+    said = await bare_chasqui("queues", "--redis-url-file", "u", "--redis-url", "redis://b")
     assert (said.code, SECRET in said.err) == (2, False)
     assert "name two servers; give one" in said.err
 
