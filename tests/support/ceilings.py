@@ -29,7 +29,7 @@ CEILINGS = {
     "files of the path add": Ceiling(8, target=7),
     "hops of the path add": Ceiling(4, target=4),
     "files of the path run": Ceiling(11, target=11),
-    "files of the path run, fail and renew": Ceiling(24, target=18),
+    "files of the path run, fail and renew": Ceiling(22, target=18),
     "files of the path dlq replay": Ceiling(33, target=14),
     "files of the path history to report": Ceiling(75, target=30),
 }

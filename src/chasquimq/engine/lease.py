@@ -113,7 +113,8 @@ class Lease:
             is_renewed = self._safely(self._beat)
             failures = 0 if is_renewed else failures + 1
             pause_s = self._settings.beat_ms / 1000 if is_renewed else self._retry_s
-            self._await_server(failures)
+            if failures:
+                self._await_server(failures)
         self._store.close()
 
     def _safely(self, act: Callable[[], object]) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from chasquimq.errors import DecodeError, RetryLater, UnrecoverableError
 from chasquimq.model.delivery import Delivery, DlqReason, ready_ms
-from chasquimq.model.job_options import FIXED, Backoff
+from chasquimq.model.job_options import EXPONENTIAL, FIXED, Backoff
 
 # Keys of the extras of a job that no handler has the name of. ChasquiMQ (Rust) knows neither.
 UNKNOWN_SINCE, UNKNOWN_UNTIL = "unknown_since_ms", "unknown_until_ms"
@@ -197,7 +197,7 @@ def delay_ms(n: int, backoff: Backoff | None, defaults: BackoffDefaults, rng: Ra
     Jitter only adds, after the cap, as in ChasquiMQ (Rust).
     """
     assert n >= 1, "the first retry is number 1"
-    rule = backoff or Backoff.exponential(defaults.initial_backoff_ms)
+    rule = backoff or Backoff(EXPONENTIAL, defaults.initial_backoff_ms, None, None, None)
     cap_ms = defaults.max_backoff_ms if rule.max_delay_ms is None else rule.max_delay_ms
     jitter_ms = defaults.jitter_ms if rule.jitter_ms is None else rule.jitter_ms
     if rule.kind == FIXED:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from chasquimq.errors import StoreError
+from chasquimq.model.chunks import in_sized_chunks
 from chasquimq.model.delivery import (
     Burying,
     Completing,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MOVES_PER_CALL_MAX = 100
 _MOVE_BYTES_PER_CALL_MAX = 1024 * 1024
+_Move = TypeVar("_Move")
 
 
 class SettleCalls:
@@ -59,7 +61,7 @@ class SettleCalls:
         return [
             self._complete_call(lane, head, chunk, finished_ms)
             for lane, run in self._lanes.runs(moves)
-            for chunk in _result_chunks(run)
+            for chunk, _ in _chunks(run, lambda move: len(move.result or b""))
         ]
 
     def retries(self, moves: Sequence[Retrying]) -> list[Call]:
@@ -74,16 +76,14 @@ class SettleCalls:
         keys = (lane.stream, lane.delayed, lane.dix)
         rows = [_retry_row(move) for move in moves]
         # The last part is the job; the others are small.
-        sizes = [_size_bytes(row[-1]) for row in rows]
         head, bell = (self._group, self._consumer), self._keys.bell
-        for part in _by_bytes(rows, sizes):
+        for part, _ in _chunks(rows, lambda row: _size_bytes(row[-1])):
             yield Call(keys, [*head, *flat(part), bell], len(part))
 
     def _burials(self, lane: Lane, moves: Sequence[Burying]) -> Iterator[Call]:
         keys, head = (lane.stream, self._keys.dlq), (self._group, self._consumer, 0)
         rows = [_bury_row(move, b"") for move in moves]
-        sizes = [sum(map(_size_bytes, row)) for row in rows]
-        for part in _by_bytes(rows, sizes):
+        for part, _ in _chunks(rows, lambda row: sum(map(_size_bytes, row))):
             yield Call(keys, [*head, *flat(part)], len(part))
 
     def _complete_call(
@@ -174,31 +174,14 @@ def _bury_row(move: Burying, outcome: bytes) -> list[Part]:
     return [entry.entry_id, outcome, len(fields), *fields]
 
 
-def _result_chunks(moves: Sequence[Completing]) -> Iterator[Sequence[Completing]]:
-    start = size = 0
-    for at, move in enumerate(moves):
-        size += len(move.result or b"")
-        is_full = at - start == _MOVES_PER_CALL_MAX or size > _MOVE_BYTES_PER_CALL_MAX
-        if at > start and is_full:
-            yield moves[start:at]
-            start, size = at, len(move.result or b"")
-    yield moves[start:]
-
-
 def _size_bytes(part: Part) -> int:
     return len(part) if isinstance(part, bytes) else 0
 
 
-def _by_bytes(rows: list[list[Part]], sizes_bytes: list[int]) -> Iterator[list[list[Part]]]:
-    start = total = 0
-    for at, size in enumerate(sizes_bytes):
-        is_full = at - start == _MOVES_PER_CALL_MAX or total + size > _MOVE_BYTES_PER_CALL_MAX
-        if at > start and is_full:
-            yield rows[start:at]
-            start, total = at, 0
-        total += size
-    if rows:
-        yield rows[start:]
+def _chunks(
+    moves: Sequence[_Move], size_of: Callable[[_Move], int]
+) -> Iterator[tuple[Sequence[_Move], int]]:
+    return in_sized_chunks(moves, _MOVES_PER_CALL_MAX, _MOVE_BYTES_PER_CALL_MAX, size_of)
 
 
 # A look-up takes a tenth of the time of the enum's own call.
