@@ -362,4 +362,4 @@ async def test_a_listener_that_raises_costs_no_other_its_outcomes(
 
     assert told == [0, 1, 2]
     assert running.worker.health().completed == 3
-    assert len(re.findall(r"the listener \S+ raised", caplog.text)) == 1
+    assert len(re.findall(r"the listener \S+ of worker \S+ of queue \S+ raised", caplog.text)) == 1
