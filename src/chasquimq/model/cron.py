@@ -250,7 +250,7 @@ class CronPattern:
     days: DayRule
     months: tuple[int, ...]
     years: Sequence[int]
-    keeps_pace: bool
+    keeps_interval: bool
 
     @staticmethod
     def parse(expression: str) -> CronPattern:
@@ -283,7 +283,7 @@ class CronPattern:
     def _first_after(self, after_s: int, zone: tzinfo) -> int | None:
         wall = _wall_at(after_s, zone)
         found_s = self._search(wall, after_s, zone)
-        turn_s = _turn_ahead(wall, zone) if self.keeps_pace else None
+        turn_s = _turn_ahead(wall, zone) if self.keeps_interval else None
         if turn_s is None or (found_s is not None and found_s < turn_s):
             return found_s
         # The repeated hour begins before anything that was found, so it is searched as well.
@@ -303,7 +303,7 @@ class CronPattern:
                 wall = _wall_at(turn_s, zone) - _SECOND
             elif early_s > after_s:
                 return early_s
-            elif self.keeps_pace and late_s > after_s:
+            elif self.keeps_interval and late_s > after_s:
                 return late_s
             else:
                 wall = _wall_at(_turn_between(early_s, late_s, zone) - 1, zone)
@@ -357,7 +357,7 @@ def _parse(expression: str) -> CronPattern:
         days=DayRule.read(day, weekday),
         months=read_values(MONTH, month),
         years=range(YEAR_MIN, YEAR_MAX + 1) if year == "*" else read_values(YEAR, year),
-        keeps_pace=len(hours) == 24 or any(sign in second + minute + hour for sign in "*/"),
+        keeps_interval=len(hours) == 24 or any(sign in second + minute + hour for sign in "*/"),
     )
 
 

@@ -102,11 +102,11 @@ class Connections:
         return store
 
     def result_watch(self) -> ResultWatch:
-        """Who waits for results in this loop."""
+        """The watch over results in this loop."""
         parts = self.parts()
         if parts.watch is None:
-            tail = partial(EndReader, self._name, parts.connection)
-            parts.watch = ResultWatch(ResultStore(self._name, self.store().connection), tail)
+            new_reader = partial(EndReader, self._name, parts.connection)
+            parts.watch = ResultWatch(ResultStore(self._name, self.store().connection), new_reader)
         return parts.watch
 
     def parts(self) -> LoopParts:

@@ -80,7 +80,7 @@ class _Wait(NamedTuple):
 class ResultWatch:
     """Looks for the ends of jobs while callers wait for them."""
 
-    def __init__(self, store: ResultStore, new_tail: Callable[[], EndReader]) -> None:
+    def __init__(self, store: ResultStore, new_reader: Callable[[], EndReader]) -> None:
         self._store = store
         self._waiting: dict[str, set[_Wait]] = {}
         self._due: set[str] = set()
@@ -91,7 +91,7 @@ class ResultWatch:
         self._error: StoreError | None = None
         # Since when the server owes an answer.
         self._asked_s: float | None = None
-        self._ends = EndListener(store.queue, new_tail, self._ended, self._poll_now)
+        self._ends = EndListener(store.queue, new_reader, self._ended, self._poll_now)
 
     @property
     def waiting_count(self) -> int:
@@ -230,12 +230,12 @@ class EndListener:
     def __init__(
         self,
         queue: str,
-        new_tail: Callable[[], EndReader],
+        new_reader: Callable[[], EndReader],
         ended: Callable[[Iterable[str]], None],
         settled: Callable[[], None],
     ) -> None:
         self._queue = queue
-        self._new_tail = new_tail
+        self._new_reader = new_reader
         self._ended = ended
         self._settled = settled
         self._following: asyncio.Task[None] | None = None
@@ -275,10 +275,10 @@ class EndListener:
         self._following = self._stopping = None
 
     async def _follow(self) -> None:
-        tail = self._new_tail()
+        reader = self._new_reader()
         try:
             while True:
-                await self._read(tail)
+                await self._read(reader)
         except ServerRefused as error:
             self._is_refused = True
             logger.debug(
@@ -286,16 +286,16 @@ class EndListener:
                 self._queue, error,
             )  # fmt: skip
         finally:
-            await tail.close()
+            await reader.close()
 
-    async def _read(self, tail: EndReader) -> None:
+    async def _read(self, reader: EndReader) -> None:
         try:
-            if tail.is_settled:
-                self._ended(await tail.read_ended())
+            if reader.is_settled:
+                self._ended(await reader.read_ended())
                 self._failures = 0
                 return
-            await tail.settle()
-            if tail.is_settled:
+            await reader.settle()
+            if reader.is_settled:
                 # No event comes for what ended before it listened.
                 self._settled()
         except ServerRefused:

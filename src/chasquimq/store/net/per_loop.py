@@ -191,7 +191,7 @@ def _start(keeper: AsyncGenerator[None]) -> None:
         keeper.__anext__().__await__().send(None)
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     # A thread of the parent may hold the lock, and that thread does not exist here.
     global _lock  # noqa: PLW0603  one lock for each process
     _lock = threading.Lock()
@@ -201,4 +201,4 @@ def _begin_anew() -> None:
 
 _lock = threading.Lock()
 _all: WeakSet[PerLoop[Any]] = WeakSet()
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)

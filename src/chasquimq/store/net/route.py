@@ -160,7 +160,7 @@ class Route:
             found = read(reply, seed)
             if found is not None:
                 return found
-        raise self._nobody(topology, error)
+        raise self._none_answered(topology, error)
 
     def _wanted(self, reply: Reply, seed: Node) -> Node | None:
         if not self.is_cluster:
@@ -194,7 +194,7 @@ class Route:
             command_timeout_ms=seed_ms,
         )
 
-    def _nobody(self, topology: Topology, error: StoreError | None) -> StoreError:
+    def _none_answered(self, topology: Topology, error: StoreError | None) -> StoreError:
         message = (
             f"one of {shown_server(self._settings)} must know {self._goal(topology)}, found none "
             f"({_reason(error)}); {_HINTS[topology.kind]}"
