@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import uuid
@@ -110,6 +111,12 @@ def pytest_collection_modifyitems(config, items) -> None:
     items[:] = [item for item in items if item in kept]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: turn_of(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end; no look for garbage has to pass through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
