@@ -93,7 +93,7 @@ class Child:
         if self._process.stdout.readline().strip() != READY:
             raise self._failed(self._process.communicate()[1])
 
-    def tell(self, word: str) -> None:
+    def send(self, word: str) -> None:
         assert self._process.stdin is not None, "it was asked for"
         try:
             self._process.stdin.write(f"{word}\n")
@@ -127,7 +127,7 @@ def begin_together(children: Sequence[Child]) -> None:
     for child in children:
         child.until_ready()
     for child in children:
-        child.tell("go")
+        child.send("go")
 
 
 def _checked(side: Side, plan: Plan, figures: Figures) -> Figures:

@@ -128,7 +128,7 @@ def _refuse_unkept(out: Path | None) -> None:
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # Rights alone do not tell: a disk may be full or read-only.
+        # Rights alone do not decide: a disk may be full or read-only.
         with TemporaryFile(dir=out) as trial:
             trial.write(b"0")
     except OSError as error:

@@ -69,7 +69,7 @@ async def time_calls(
 async def until_empty(connection: Connection, plan: Plan) -> None:
     """Acked entries are deleted, so the length says that every ack was confirmed."""
     pause_s = _POLL_S if plan.processes == 1 else _SHARED_POLL_S
-    # Only the server knows, and it does not tell unasked.
+    # Only the server knows, and it does not report it unasked.
     while await connection.call("XLEN", plan.stream) > plan.left:  # noqa: ASYNC110
         await asyncio.sleep(pause_s)
 
@@ -111,7 +111,7 @@ class Tape(msgspec.Struct, kw_only=True):
 
 
 class Recorder:
-    """Listens to every connection of this process from birth, except those it is told to ignore."""
+    """Listens to every connection of this process from birth, except those that it ignores."""
 
     def __init__(self) -> None:
         self.tape = Tape()
@@ -137,7 +137,7 @@ class Recorder:
     def _listen(self) -> None:
         post = Connection.post
 
-        def post_and_tell(
+        def post_and_report(
             connection: Connection,
             request: bytes,
             reply_count: int,
@@ -151,7 +151,7 @@ class Recorder:
                 on_end = self._hear(connection, request, reply_count, on_end)
             post(connection, request, reply_count, on_end, block_ms=block_ms)
 
-        setattr(Connection, "post", post_and_tell)  # noqa: B010 - a patch, and it says so
+        setattr(Connection, "post", post_and_report)  # noqa: B010 - a patch, and it says so
 
     def _hear(
         self, connection: Connection, request: bytes, reply_count: int, on_end: OnEnd

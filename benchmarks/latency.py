@@ -2,7 +2,7 @@
 
 A producer and a worker, each in its own process. Capacity comes first, in every round: as many
 adds as answers allow, with the worker on the other end. Then jobs arrive by a schedule that waits
-for nobody, so that whoever stalls pays for every job that was due meanwhile.
+for nobody, so that a side that stalls pays for every job that was due meanwhile.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Waited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency:
-    """Ours and the original, in turns."""
+    """Ours and ChasquiMQ (Rust), in turns."""
 
     def __init__(self, bench: Bench, settings: LatencySettings) -> None:
         self._bench = bench
@@ -126,7 +126,7 @@ class Latency:
             self._bench.failed[f"latency of {side.name}"] = str(failed)
 
     def _pairs(self, number: int) -> list[tuple[Side, str]]:
-        """Each at its own load, and ours at the original's, where figures compare directly."""
+        """Each at its own load, and ours at that of ChasquiMQ (Rust), where figures compare directly."""
         pairs = [(side, side.name) for side in turns(self._sides, number)]
         ours = self._sides[0]
         return pairs + [(ours, side.name) for side in self._sides[1:]]
@@ -163,7 +163,7 @@ class Latency:
             worker.until_ready()
             with Child(side, plan) as producer:
                 arrived = producer.answer(Arrived)
-            worker.tell(str(arrived.jobs))
+            worker.send(str(arrived.jobs))
             started = worker.answer(Started)
         if started.jobs != arrived.jobs:
             raise BenchFailed(f"{side.name} must start {arrived.jobs} jobs, it was {started.jobs}")

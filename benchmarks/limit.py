@@ -32,7 +32,7 @@ _COUNT = re.compile(rb"\r\nCOUNT\r\n\$\d+\r\n(\d+)\r\n")
 
 
 class BareConnection(Connection):
-    """Answers like any other until somebody listens to all that comes."""
+    """Answers like any other until a reader listens to all that comes."""
 
     _on_replies: OnReplies | None = None
 
@@ -234,7 +234,7 @@ class _ConsumeReplay:
         if not self._reading.is_idle or self._unread <= 0:
             return
         read = self._reads[0]
-        # Whoever waits for ids needs a read, even if those before brought less than recorded.
+        # A call that waits for ids needs a read, even if those before brought less than recorded.
         if is_starved or self._ahead + read.count <= self._ahead_max:
             if len(self._reads) > 1:
                 self._reads.popleft()

@@ -93,7 +93,7 @@ def main() -> None:
 async def _measure_all(target: Target, jobs: int, rounds: int) -> dict[str, Figures]:
     figures = {side.name: Figures() for side in SIDES}
     for number in range(rounds + 1):
-        # Whoever always came first would always meet the machine that the last one left.
+        # A side that always came first would always meet the machine that the last one left.
         first = number % len(SIDES)
         for side in (*SIDES[first:], *SIDES[:first]):
             async with asyncio.timeout(ROUND_S_MAX):
@@ -129,7 +129,7 @@ async def _consume(side: Side, url: str, jobs: int, observer: Connection) -> tup
         on_startup=start,
     )  # fmt: skip
     running = asyncio.create_task(worker.run())
-    # Only the server knows when the last ack was done, and it does not tell unasked.
+    # Only the server knows when the last ack was done, and it does not report it unasked.
     while not running.done() and await observer.call("XLEN", STREAM):  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
     took_s = time.perf_counter() - began_s

@@ -84,7 +84,7 @@ async def starts(plan: Plan) -> dict[str, Any]:
 
 
 class BenchWorker(Worker):
-    """A worker whose leases can be left alone, which nobody but a benchmark should want."""
+    """A worker whose leases can be left alone, which only a benchmark should want."""
 
     def leave_leases(self) -> None:
         lease = replace(self._settings.lease, enabled=False)
@@ -149,7 +149,7 @@ class _Run:
         return self._work.result
 
     async def until_all_ran(self) -> None:
-        # Where others share the queue nobody knows who runs how many.
+        # Where others share the queue it is not known which worker runs how many.
         if self._plan.processes == 1:
             await self._all_ran.wait()
 

@@ -182,7 +182,7 @@ class Peer:
         return cache_dir(environ) / f"{name}-{self.version}"
 
 
-# Its wheel brings no uvloop; with one it is faster, and whoever compares should see both.
+# Its wheel brings no uvloop; with one it is faster, and a comparison should show both.
 _ORIGINAL = Peer(
     side="original", package="chasquimq", version="1.3.0", program="original", loop="asyncio",
     beside=("uvloop",), redis_min=(8, 6), is_original=True,

@@ -188,7 +188,7 @@ def _server(target: Target) -> Row:
         "kind": target.kind,
         "version": target.version,
         "is_private": target.is_private,
-        # Of a server that is not ours nobody asked.
+        # A server that is not ours was not asked.
         "aof": target.aof if target.is_private else None,
     }
 
@@ -219,7 +219,7 @@ def _scenario(measured: Measured) -> Row:
 
 
 def _sorted(measured: Measured) -> list[tuple[str, list[Figures]]]:
-    """Ours and what belongs to it first, then the original, then the fastest of the others."""
+    """Ours and what belongs to it first, then ChasquiMQ (Rust), then the fastest of the others."""
     names = list(measured.figures)
 
     def rank(name: str) -> tuple[bool, float]:

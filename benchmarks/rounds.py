@@ -36,7 +36,7 @@ LIMIT = "limit"
 REDIS_PY = "redis-py"
 QUICK_ROUNDS = 2
 DEFAULT_ROUNDS = 5
-# What a package other than the original gets of its jobs when it has to be quick.
+# What a package other than ChasquiMQ (Rust) gets of its jobs when it has to be quick.
 _QUICK_SHARE = 4
 
 OnStep = Callable[[str], None]
@@ -102,7 +102,7 @@ class Bench:
         return [*(self.own_side(name) for name in own), *peers]
 
     def plan(self, scenario: Scenario, tape: str) -> Plan:
-        """What our own side is told."""
+        """What our own side is given."""
         return Plan(
             act=scenario.act, jobs=scenario.jobs, batch=scenario.batch,
             in_flight=scenario.in_flight, url=self.target.url, loop=self.own_loop, tape=tape,
@@ -187,13 +187,13 @@ def sized(scenario: Scenario, jobs: int | None, *, is_quick: bool) -> Scenario:
 
 
 def turns(sides: Sequence[Side], round_number: int) -> list[Side]:
-    """Whoever always came first would always meet the machine that the last one left."""
+    """A side that always came first would always meet the machine that the last one left."""
     first = round_number % len(sides)
     return [*sides[first:], *sides[:first]]
 
 
 def _fills_itself(side: Side, plan: Plan) -> bool:
-    # Only the original reads our bytes, and even it keeps books of its own for delayed jobs.
+    # Only ChasquiMQ (Rust) reads our bytes, and even it keeps books of its own for delayed jobs.
     if side.peer is None:
         return False
     return not side.is_original or plan.work.delay_ms > 0

@@ -121,7 +121,7 @@ class Outcome:
     waited: list[Waited]
     grown: list[Grown]
     missing: dict[str, str]
-    # What could not be measured of ours, or of the original beyond the scenarios.
+    # What could not be measured of ours, or of ChasquiMQ (Rust) beyond the scenarios.
     failed: dict[str, str]
     took_s: float
 

@@ -22,7 +22,7 @@ EventLevel = Literal["off", "terminal", "full"]
 
 QUEUE = "bench"
 JOB_NAME = "bench"
-# Peers that only look at the stream know no queue, so the key is spelled here.
+# Peers that only look at the stream know no queue, so the key is written here.
 STREAM = "{chasqui:bench}:stream"
 DELAYED = "{chasqui:bench}:delayed"
 DLQ = "{chasqui:bench}:dlq"
@@ -32,7 +32,7 @@ CONCURRENCY = 100
 # No side may take longer than this, however slow the machine is.
 _WAIT_S_MIN = 60
 _JOBS_PER_S_MIN = 500
-# Of one core: whoever is this busy has nothing left to give.
+# Of one core: a process that is this busy has nothing left to give.
 BUSY_SHARE_MIN = 0.85
 SERVER, CLIENT, NEITHER = "server", "client", "neither"
 
@@ -92,7 +92,7 @@ class Scenario:
     payload_bytes: int = SMALL_BYTES
     work: Work = RUN_ONCE
     has_redis_py: bool = False
-    # Whether packages other than the original are measured, too.
+    # Whether packages other than ChasquiMQ (Rust) are measured, too.
     has_peers: bool = False
     # Part of a run that has to be quick, unless scenarios are named.
     is_quick: bool = False
@@ -213,7 +213,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float
     concurrency: int
     payload_digest: str
-    # What the server's main thread did meanwhile, of one core; None where nobody could see.
+    # What the server's main thread did meanwhile, of one core; None where it could not be seen.
     server_cpu_share: float | None = None
 
     @property
@@ -235,7 +235,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def bound_by(figures: Sequence[Figures], processes: int = 1) -> str | None:
     """Who had no processor time left: the server's thread, the measured process, or neither.
 
-    Both at once is told as the server: no client could have been faster.
+    Both at once counts as the server: no client could have been faster.
     """
     shares = [one.server_cpu_share for one in figures if one.server_cpu_share is not None]
     if not shares:

@@ -76,7 +76,7 @@ def open_target(
         StoreError: the named server holds keys, which the bench would have to remove.
     """
     if redis_url:
-        # The clients that are measured know one spelling of a scheme.
+        # The clients that are measured know one form of a scheme.
         url = normal_url(redis_url)
         _refuse_unless_empty(url)
         yield _identify(url)
@@ -112,7 +112,7 @@ def _found_binary(environ: Mapping[str, str]) -> Path:
 
 
 def _refuse_unless_empty(url: str) -> None:
-    # Every measurement starts with FLUSHALL; nobody's data may be lost to a benchmark.
+    # Every measurement starts with FLUSHALL; no data may be lost to a benchmark.
     held = [line for line in ask(url, "INFO", "keyspace").decode().splitlines() if ":" in line]
     if held:
         raise StoreError(

@@ -89,7 +89,7 @@ async def add_with_redis_py(plan: Plan) -> Stretch:
 
 if __name__ == "__main__":
     wanted = msgspec.json.decode(sys.argv[2], type=Plan)
-    # Whoever started this may be gone by then.
+    # The process that started this may be gone by then.
     signal.alarm(wanted.wait_s)
     figures = main(sys.argv[1], wanted)
     sys.stdout.write(msgspec.json.encode(figures).decode() + "\n")

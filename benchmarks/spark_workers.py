@@ -8,7 +8,7 @@ other one. A queue is filled before its workers start. They are let in at one mo
 them wait for jobs: the clock runs from then until the server has confirmed the last ack, so
 neither the start of processes nor their end counts. The first round warms up and is thrown away.
 The ratio is taken within each round, then its median. CPU is that of all worker processes, of the
-JVM and of whoever looks after them.
+JVM and of the program that supervises them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     with open_target(binary, None, os.environ) as target, session(options.workers) as spark:
         bench = Bench(target, spark, options)
         rounds = [bench.round(number) for number in range(options.rounds + 1)]
-    tell(rounds[1:], target, options, machine)
+    print_figures(rounds[1:], target, options, machine)
 
 
 def parse() -> argparse.Namespace:
@@ -127,7 +127,7 @@ class Bench:
         return len(rows) >= self._options.workers
 
     def _let_in(self) -> None:
-        """Put the group back to the first job, then wake up whoever waits with one more each."""
+        """Put the group back to the first job, then wake up the reads that wait with one more each."""
         self._server.call("XGROUP", "SETID", STREAM, GROUP, "0")
         for _ in range(self._options.workers):
             first = self._server.call("XRANGE", STREAM, "-", "+", "COUNT", 1)
@@ -187,7 +187,7 @@ def cpu_s(server_pid: int | None) -> float:
     return sum(spent_s(pid)[0] for pid in watched)
 
 
-def tell(
+def print_figures(
     rounds: list[dict[str, Any]],
     target: Target,
     options: argparse.Namespace,

@@ -105,7 +105,7 @@ class Starts:
         self._waits_ns.append(now_ns - int(moment))
 
     async def all_started(self) -> dict[str, Any]:
-        """Wait until as many have started as we are told on stdin; how long they waited."""
+        """Wait until as many have started as stdin asks for; how long they waited."""
         wanted = int(await asyncio.to_thread(sys.stdin.readline))
         while len(self._waits_ns) < wanted:  # noqa: ASYNC110 - handlers have better to do
             await asyncio.sleep(POLL_S)

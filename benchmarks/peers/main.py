@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parent))
 
 
 def main(program: str, plan: dict[str, Any]) -> None:
-    # Whoever started this may be gone by then.
+    # The process that started this may be gone by then.
     signal.alarm(plan["wait_s"])
     # Some write a traceback for every job that fails, which is not what is measured.
     logging.disable(logging.CRITICAL)

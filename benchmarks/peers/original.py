@@ -1,4 +1,4 @@
-"""Measures the original package, in an environment that has it installed."""
+"""Measures the package of ChasquiMQ (Rust), in an environment that has it installed."""
 # pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def needs_promotion(work: dict[str, Any]) -> bool:
 async def until_left(plan: Plan) -> None:
     client = Redis.from_url(plan["url"])
     pause_s = POLL_S if plan["processes"] == 1 else SHARED_POLL_S
-    # Only the server knows, and it does not tell unasked.
+    # Only the server knows, and it does not report it unasked.
     while await client.xlen(plan["stream"]) > plan["left"]:  # noqa: ASYNC110
         await asyncio.sleep(pause_s)
 

@@ -47,7 +47,7 @@ async def consume(plan: Plan) -> None:
 
 def declared(plan: Plan, runs: Runs) -> tuple[Any, Any]:
     work = plan["work"]
-    # From the first entry: the queue is filled before anybody reads.
+    # From the first entry: the queue is filled before a worker reads.
     broker = RedisStreamBroker(plan["url"], consumer_id="0")
     if work["result"] is not None:
         broker = broker.with_result_backend(
@@ -68,7 +68,7 @@ def _plain_handler(runs: Runs) -> Any:
 
 
 def _retried_handler(runs: Runs) -> Any:
-    # Only a dependency tells a job how often it ran, and it is not free.
+    # Only a dependency gives a job the number of its runs, and it is not free.
     context: Any = TaskiqDepends()
 
     async def handler(payload: dict[str, str], context: Context = context) -> str | None:

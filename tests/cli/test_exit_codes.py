@@ -12,7 +12,7 @@ import pytest
 
 import chasquimq
 from chasquimq import errors
-from chasquimq.cli.app import tell_failure
+from chasquimq.cli.app import report_failure
 from chasquimq.errors import ChasquiError, PreconditionFailed, SettingsError
 
 
@@ -37,7 +37,7 @@ def test_every_error_ends_a_command_with_the_exit_code_of_its_class(kind, capsys
     is_wrong_usage = issubclass(kind, SettingsError) and not issubclass(kind, PreconditionFailed)
 
     assert kind.exit_code == (2 if is_wrong_usage else 1)
-    assert tell_failure(kind.__new__(kind)) == kind.exit_code
+    assert report_failure(kind.__new__(kind)) == kind.exit_code
     assert capsys.readouterr().err.startswith("error: ")
 
 
@@ -49,6 +49,6 @@ def test_errors_py_alone_says_which_exit_code_an_error_has():
 
 
 def test_a_question_answered_with_no_is_a_failure_and_wrong_usage_is_not(capsys):
-    assert tell_failure(click.Abort()) == 1
-    assert tell_failure(click.UsageError("no such option")) == 2
+    assert report_failure(click.Abort()) == 1
+    assert report_failure(click.UsageError("no such option")) == 2
     assert capsys.readouterr().err == "error: aborted\nerror: no such option\n"

@@ -254,7 +254,7 @@ async def test_a_url_that_everybody_may_read_is_warned_of(bare_program, url_file
     url_file.chmod(0o644)
     said = await bare_program("add", queue_name, "send", "--redis-url-file", str(url_file))
     assert said.code == 0
-    assert said.err.startswith(f"warning: everybody on this machine may read {url_file}")
+    assert said.err.startswith(f"warning: every user of this machine may read {url_file}")
 
 
 @pytest.mark.parametrize("held", [b"", b" \n", b"redis://a redis://b", b"\xff\xfe", b"x" * 9_000])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chasquimq.cli.app import main
-from chasquimq.cli.spark.enqueue import tell
+from chasquimq.cli.spark.enqueue import report
 from chasquimq.spark.queues.report import TaskReport, summary_of
 
 QUEUE = ("spark", "enqueue", "--queue", "orders")
@@ -45,7 +45,7 @@ def test_a_file_that_is_not_there_is_told_at_once(capsys, tmp_path):
 def test_rows_whose_id_another_job_has_are_not_in_the_queue(capsys, as_json, conflicts, code):
     done = summary_of([TaskReport(rows=5, added=5 - conflicts, conflicts=conflicts)])
 
-    assert tell(done, "orders", {"on_error": "skip"}, as_json=as_json) == code
+    assert report(done, "orders", {"on_error": "skip"}, as_json=as_json) == code
 
     sentence = "3 rows have the id of another job, which stays as it was"
     assert (sentence in capsys.readouterr().err) == bool(conflicts)

@@ -20,7 +20,7 @@ GROWING = BUSY | {"never_clears": True, "workers_needed": 5}
     ("row", "sentence"),
     [
         (QUIET, "nothing waits"),
-        (BUSY, "1,200 jobs wait; too early to tell when they are done"),
+        (BUSY, "1,200 jobs wait; too early to say when they are done"),
         (
             BUSY | {"clears_at": minutes(140), "never_clears": False},
             "1,200 jobs, clears at 14:20 UTC (in 2 h 20 min)",

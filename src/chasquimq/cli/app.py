@@ -143,7 +143,7 @@ def behind_the_name(args: list[str]) -> list[str]:
         given.append(rest[:size])
         rest = rest[size:]
     if not given or not rest or rest[0].startswith("-"):
-        # Without a command nobody takes them; who asks for help gets it.
+        # Without a command they have no meaning; --help is still shown.
         return rest
     if _names_server(rest):
         given = [one for one in given if not _names_server(one)]
@@ -234,15 +234,15 @@ def main(args: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
     except OSError as error:
-        return _tell_unwritten(error)
+        return _report_unwritten(error)
     except KeyboardInterrupt:
-        return _tell_interrupted()
+        return _report_interrupted()
     except (click.ClickException, click.Abort, ChasquiError) as failed:
-        return tell_failure(failed)
+        return report_failure(failed)
     return exit_code
 
 
-def tell_failure(failed: click.ClickException | click.Abort | ChasquiError) -> int:
+def report_failure(failed: click.ClickException | click.Abort | ChasquiError) -> int:
     """Say on stderr why a command failed, and answer its exit code: the only way to say so."""
     if isinstance(failed, click.ClickException):
         return _refuse(failed)
@@ -264,7 +264,7 @@ def _why_this_server(failed: ChasquiError) -> str:
     )
 
 
-def _tell_interrupted() -> int:
+def _report_interrupted() -> int:
     if not interrupts.is_said():
         interrupts.mark_said()
         click.echo(shown(interrupts.line()), err=True)
@@ -319,7 +319,7 @@ def refusal_text(refused: click.ClickException) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Let nobody else have the numbers of streams that the shell closed, as a socket would."""
+    """Let no other file have the numbers of streams that the shell closed, as a socket would."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
@@ -328,29 +328,29 @@ def _open_closed_streams() -> None:
 
 def _hook_words_of_others() -> None:
     """Show with our care what the interpreter would show by itself, word for word."""
-    sys.excepthook = _tell_bug
-    sys.unraisablehook = _tell_unraisable
-    threading.excepthook = _tell_thread
-    warnings.showwarning = _tell_warning
+    sys.excepthook = _report_bug
+    sys.unraisablehook = _report_unraisable
+    threading.excepthook = _report_thread
+    warnings.showwarning = _report_warning
 
 
-def _tell_unraisable(ignored: sys.UnraisableHookArgs) -> None:
-    """An error that nobody can catch, as one in `__del__`."""
+def _report_unraisable(ignored: sys.UnraisableHookArgs) -> None:
+    """An error that cannot be caught, as one in `__del__`."""
     if interrupts.has_come():
         if issubclass(ignored.exc_type, KeyboardInterrupt):
             interrupts.raise_again_soon()
         return
     error = ignored.exc_value
-    told = ignored.exc_type.__name__ if error is None else error_text(error)
-    talk(f"warning: {ignored.err_msg or 'an exception was ignored'}: {told}")
+    error_words = ignored.exc_type.__name__ if error is None else error_text(error)
+    talk(f"warning: {ignored.err_msg or 'an exception was ignored'}: {error_words}")
 
 
-def _tell_thread(ended: threading.ExceptHookArgs) -> None:
+def _report_thread(ended: threading.ExceptHookArgs) -> None:
     if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
-        _tell_bug(ended.exc_type, ended.exc_value, ended.exc_traceback)
+        _report_bug(ended.exc_type, ended.exc_value, ended.exc_traceback)
 
 
-def _tell_warning(
+def _report_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -364,13 +364,15 @@ def _tell_warning(
     talk(f"{filename}:{lineno}: {category.__name__}: {message}")
 
 
-def _tell_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show what nobody expected, with its stack; an error of anybody's may quote a password."""
+def _report_bug(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Show an unexpected error with its stack; the text of an error may quote a password."""
     for line in "".join(traceback.format_exception(kind, error, trace)).splitlines():
         click.echo(shown(line), err=True)
 
 
-def _tell_unwritten(error: OSError) -> int:
+def _report_unwritten(error: OSError) -> int:
     """Say that our output was not written; an error about anything else is raised again."""
     if error.errno not in _UNWRITTEN or error.filename is not None:
         raise error

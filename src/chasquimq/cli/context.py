@@ -140,7 +140,7 @@ def _one_url(ctx: click.Context, _option: click.Parameter, url: str | None) -> s
 
 
 def url_in_file(path: Path) -> str:
-    """The URL that is all a file holds; says so where everybody on this machine may read it."""
+    """The URL that is all a file holds; warns where every user of this machine may read it."""
     try:
         with path.open("rb") as file:
             mode, held = os.fstat(file.fileno()).st_mode, file.read(URL_BYTES_MAX + 1)
@@ -148,7 +148,7 @@ def url_in_file(path: Path) -> str:
         why = error.strerror or "it cannot be read"
         raise _refused_file(f"{path} must be a file that can be read: {why}") from None
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
-        talk(f"warning: everybody on this machine may read {path}; chmod 600 keeps it to you")
+        talk(f"warning: every user of this machine may read {path}; chmod 600 keeps it to you")
     return _only_url(path, held)
 
 
@@ -181,19 +181,19 @@ def running_server(redis_url: str | None) -> str:
             f"(programs that name none use {DEFAULT_URL}), set CHASQUI_REDIS_URL, or start one "
             "with `chasqui server start`"
         )
-    return _checked(found, found.url, is_told=True)
+    return _checked(found, found.url, is_reported=True)
 
 
-def any_server(redis_url: str | None, *, is_told: bool = True) -> str:
+def any_server(redis_url: str | None, *, is_reported: bool = True) -> str:
     """The URL of a server; the project's own is started where there is none."""
     found = find_or_start(redis_url)
     assert found.url is not None, "a server that was started has a URL"
     if found.binary is not None:
-        _tell_started(mask_url(found.url))
-    return _checked(found, found.url, is_told=is_told)
+        _report_started(mask_url(found.url))
+    return _checked(found, found.url, is_reported=is_reported)
 
 
-def _tell_started(address: str) -> None:
+def _report_started(address: str) -> None:
     """Warn of a server that goes on running: in the log, or on stderr where a command has none."""
     sentence = (
         f"no server was named, started one for this project at {address}; set CHASQUI_REDIS_URL "
@@ -210,12 +210,12 @@ def reason_of_choice() -> str:
     return chosen[0].reason if chosen else ""
 
 
-def _checked(found: Found, url: str, *, is_told: bool) -> str:
+def _checked(found: Found, url: str, *, is_reported: bool) -> str:
     from chasquimq.queue.inspector import check_found
 
     check_found(found)
     chosen[:] = [found]
-    if is_told and sys.stderr.isatty():
+    if is_reported and sys.stderr.isatty():
         talk(f"server: {mask_url(url)} ({found.reason})")
     return url
 
@@ -270,7 +270,7 @@ async def visit(
 async def refuse_wrong_types(names: Sequence[str], url: str) -> None:
     """Raise a sentence that names the first key that holds another kind of value.
 
-    For what runs for long: it would only fail again and again, and nobody would know why.
+    For what runs for long: it would only fail again and again, and the reason would stay unknown.
     """
     from chasquimq.queue.inspector import Inspector
 

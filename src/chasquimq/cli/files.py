@@ -18,12 +18,12 @@ _PREFIX = ".chasqui-"
 def whole_file(path: Path, *, is_private: bool) -> Generator[TextIO]:
     """A file to write that gets its name when all of it is on disk.
 
-    The draft has a name that nobody can guess, and the owner alone may read it. A link at `path`
+    The draft has a name that cannot be guessed, and the owner alone may read it. A link at `path`
     is replaced, not followed. What is private stays for its owner, whatever the umask says.
 
     Raises:
         OSError: it cannot be written; or what is there is no file, and taking its name would
-            take a device or a pipe from everybody who uses it.
+            take a device or a pipe from all who use it.
     """
     _refuse_streams(path)
     descriptor, draft = tempfile.mkstemp(prefix=_PREFIX, dir=path.parent)

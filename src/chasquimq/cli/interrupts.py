@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 EXIT_INTERRUPTED = 130
-# Wrappers forward the Ctrl+C that the terminal sends to everybody: twice within this is once.
+# Wrappers forward the Ctrl+C that the terminal sends to all processes: twice within this is once.
 SECOND_AFTER_S = 0.5
 # What Python drops, as an exception in a destructor, is raised again so much later.
 _AGAIN_AFTER_S = 0.02
@@ -49,13 +49,13 @@ _state = _State()
 def answer_from_here_on() -> None:
     """Let Ctrl+C end this process, also one that came while the interpreter started.
 
-    A process that was told to ignore it, as one in the background, goes on to ignore it.
+    A process that has to ignore it, as one in the background, goes on to ignore it.
     """
     _state.pid = os.getpid()
     # The first that is registered is the last that is done: the interpreter answers no more then.
     atexit.register(_signal.signal, _signal.SIGINT, _signal.SIG_IGN)
     _install(_leave_at_once)
-    # The bootstrap blocks it until somebody can answer.
+    # The bootstrap blocks it until a handler is installed.
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGINT})
 
 
@@ -65,7 +65,7 @@ def end_quietly(exit_code: int) -> int:
     _state.is_said = True
     _install(_leave_at_once)
     if exit_code == EXIT_INTERRUPTED:
-        # The interpreter would wait for threads that nobody needs any more, and kills itself by
+        # The interpreter would wait for threads that are not needed any more, and kills itself by
         # the signal where that was raised while it compiled something.
         atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         _flush()

@@ -49,7 +49,7 @@ def start_logging(level: str, *, as_json: bool) -> None:
 
 
 class Unblocked(logging.StreamHandler[TextIO]):
-    """Writes to a stream that may be a pipe; where nobody reads it, lines are lost, and counted.
+    """Writes to a stream that may be a pipe; where it is not read, lines are lost, and counted.
 
     A write to a full pipe would hold up the whole process: its jobs, its leases and its probes.
     """
@@ -69,12 +69,12 @@ class Unblocked(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
     def _write(self, descriptor: int, line: str) -> None:
-        # After a loss nobody is waited for until the pipe is read again.
+        # After a loss no line waits until the pipe is read again.
         if not _has_room(descriptor, 0 if self._lost_count else _WAIT_MS):
             self._lost_count += 1
             return
         if self._lost_count:
-            line = f"... {self._lost_count} lines of this log were lost: nobody read it\n{line}"
+            line = f"... {self._lost_count} lines of this log were lost: it was not read\n{line}"
             self._lost_count = 0
         data = line.encode(errors="backslashreplace")
         for at in range(0, len(data), select.PIPE_BUF):
@@ -152,7 +152,7 @@ def _short(key: str, given: dict[str, Any]) -> str:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came where nobody waits for it."""
+    """SIGTERM came where no handler waits for it."""
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def exit_code_of(number: int | None) -> int:
     return EXIT_INTERRUPTED if number == signal.SIGINT else 0
 
 
-def told_exit_code(number: int | None) -> int:
+def reported_exit_code(number: int | None) -> int:
     """The same, with the line about an interrupt for commands that log nothing."""
     exit_code = exit_code_of(number)
     if exit_code == EXIT_INTERRUPTED:
@@ -253,7 +253,7 @@ class Endpoint(NamedTuple):
         """Let a server that was made for this place listen.
 
         Raises:
-            StoreError: nobody can listen there.
+            StoreError: the address cannot be listened on.
         """
         try:
             await server.start()

@@ -36,8 +36,8 @@ def complaint(error: BaseException) -> str | None:
 def first_line(error: BaseException) -> str:
     """What Spark says of a failure, without its stack."""
     lines = [line.strip(": ") for line in str(error).strip().splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("An error occurred")]
-    return (told or ["no reason was given"])[0][:_LINE_CHARS_MAX]
+    reasons = [line for line in lines if not line.startswith("An error occurred")]
+    return (reasons or ["no reason was given"])[0][:_LINE_CHARS_MAX]
 
 
 def is_late_process(error: BaseException) -> bool:
@@ -45,12 +45,12 @@ def is_late_process(error: BaseException) -> bool:
     return _LATE in str(error)
 
 
-# What whoever talks to it hears then: an answer cut off, or nobody who takes the call.
+# What a caller of it gets then: an answer cut off, or no connection.
 JVM_GONE: Final = (Py4JError, OSError, EOFError)
 
 
 def hush_its_end(session: SparkSession) -> None:
-    """Let nobody print that the JVM hung up; whoever needs it notices by himself."""
+    """Let no library print that the JVM hung up; a caller that needs it notices."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_hang_up)
     context: Any = getattr(session, "_sc", None)

@@ -116,13 +116,13 @@ def _version_text(release: Path) -> str | None:
 
 def _asked_version(binary: Path) -> str | None:
     try:
-        told = subprocess.run(
+        answer = subprocess.run(
             [binary, "-version"],
             capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION_ANSWER.search(told.stderr + told.stdout)
+    found = _VERSION_ANSWER.search(answer.stderr + answer.stdout)
     return found["text"] if found else None
 
 
@@ -137,7 +137,7 @@ def ended_if_not_started() -> Generator[None]:
     """End a JVM that was begun here and is cut off, by a signal or an error.
 
     Spark forgets it then: its folder is gone, so it never gets to the place where it would notice
-    that nobody is there.
+    that the JVM is gone.
     """
     from pyspark import SparkContext
 

@@ -18,7 +18,7 @@ class Position(msgspec.Struct, frozen=True):
     """An entry id, and how many entries the stream ever had up to and with it.
 
     The count is what makes a loss visible: entries between two positions are the difference of
-    their counts, whether they are still there or not. None: nobody counted.
+    their counts, whether they are still there or not. None: not counted.
     """
 
     entry_id: str = NO_ENTRY
@@ -68,7 +68,7 @@ def id_parts(entry_id: str) -> tuple[int, int]:
 
 
 def first_position(facts: StreamFacts) -> Position:
-    """Before the first entry that is there; what was trimmed before is nobody's loss."""
+    """Before the first entry that is there; what was trimmed before is no loss."""
     return Position(NO_ENTRY, None if facts.added is None else facts.added - facts.length)
 
 
@@ -100,7 +100,7 @@ def is_plausible(position: Position, facts: StreamFacts) -> bool:
 
 
 def lost_between(start: Position, end: Position, entry_count: int) -> int | None:
-    """How many entries are missing where so many were found; None: nobody counted."""
+    """How many entries are missing where so many were found; None: not counted."""
     if start.count is None or end.count is None:
         return None
     return max(0, end.count - start.count - entry_count)

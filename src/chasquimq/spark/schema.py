@@ -11,7 +11,7 @@ events    `fault` names what could not be read: fields by name, or why there was
 Markers say in `outcome` (history) or `event` (events) what they stand for:
 mark        an entry without attempts: the end of a run, or lost attempts alone
 unreadable  an entry of a foreign, broken or later writer; `error` (or `fault`) says why
-gap         `lost` entries after `stream_id` were gone before they were read, None: nobody knows
+gap         `lost` entries after `stream_id` were gone before they were read, None: unknown
             how many; `error_class` (or `fault`) is `trimmed` or `reset` (the stream was deleted,
             re-created or rolled back)
 """

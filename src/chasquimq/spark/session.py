@@ -50,7 +50,7 @@ def sweep() -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """The temporary directory is everybody's: a link or another user's folder is left alone."""
+    """All users share the temporary directory: a link or another user's folder is left alone."""
     try:
         found = folder.lstat()
     except OSError:
@@ -59,7 +59,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _claim(folder: Path) -> None:
-    """Mark a folder as that of this process; the mark is locked before anybody can see it."""
+    """Mark a folder as that of this process; the mark is locked before it can be seen."""
     draft = folder / f"{_OWNER}.draft"
     mark = draft.open("w")
     fcntl.flock(mark, fcntl.LOCK_EX)
@@ -74,7 +74,7 @@ _SKETCHES_CLASS = "org.apache.datasketches.memory.internal.ResourceImpl"
 _QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _SOURCE_ROOT = Path(__file__).parents[2]
 # Spark's first lines come before it reads any setting of its own; where the gateway has a level
-# that is not the root's, it tells so.
+# that is not the root's, it says so.
 _LOG4J = """
 status = error
 rootLogger.level = {level}
@@ -133,18 +133,18 @@ def open_session(settings: SessionSettings | None = None) -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    _tell_workers_where_we_are(settings)
+    _give_workers_our_path(settings)
     if settings.log_level == "OFF":
         _quiet_queries()
     return _connect(settings) if settings.is_connect else _start(settings)
 
 
-def _tell_workers_where_we_are(settings: SessionSettings) -> None:
+def _give_workers_our_path(settings: SessionSettings) -> None:
     """Python processes are started here too, to plan what executors read."""
     if settings.is_local:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     else:
-        # Other machines may have their Python elsewhere; whoever says where is believed.
+        # Other machines may have their Python elsewhere; an environment that says where is believed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(_SOURCE_ROOT) not in paths:

@@ -114,7 +114,7 @@ def _cancel_ids(
 async def _cancel_where(
     seen: Visit, *, meant: dict[str, Any], is_dry: bool, is_sure: bool
 ) -> Cancelled:
-    """What is meant is counted and shown before anybody is asked."""
+    """What is meant is counted and shown before the question."""
     if is_dry or not is_sure:
         found = await behind_bar(
             "reading delayed jobs", seen.queue.cancel_delayed_where(**meant, dry_run=True)
@@ -174,7 +174,7 @@ def _row(job: DelayedJob, queue: str) -> dict[str, Any]:
 
 
 def _reason(job: DelayedJob) -> str:
-    """Why it does not run now: nobody has its handler, an attempt failed, or its time has not come."""
+    """Why it does not run now: no worker has its handler, an attempt failed, or its time has not come."""
     if job.waits_for is None:
         return "its retry" if job.attempt else "its time"
     until = f", until {iso(job.waits_until_ms)}" if job.waits_until_ms else ""

@@ -47,14 +47,14 @@ def doctor(
     Looks only, and changes nothing.
     """
     server, findings = run(_diagnose(queue, group, lease_ms, redis_url))
-    troubles = [finding for finding in findings if finding.is_problem]
+    problems = [finding for finding in findings if finding.is_problem]
     if as_json:
         checks = list(map(_facts, findings))
-        emit_json({"ok": not troubles, "server": server, "checks": checks})
+        emit_json({"ok": not problems, "server": server, "checks": checks})
     else:
         emit_table([_row(one, server) for one in findings], text=("found",))
-        _show_remedies(troubles)
-    return EXIT_FINDINGS if troubles else 0
+        _show_remedies(problems)
+    return EXIT_FINDINGS if problems else 0
 
 
 async def _diagnose(
@@ -151,12 +151,12 @@ def _row(finding: Diagnosis, server: Server) -> dict[str, Any]:
     }
 
 
-def _show_remedies(troubles: list[Diagnosis]) -> None:
-    if not troubles:
+def _show_remedies(problems: list[Diagnosis]) -> None:
+    if not problems:
         click.echo("\nnothing to do")
         return
     click.echo("\nto do")
-    rows = [{"check": _title(finding), "remedy": finding.remedy} for finding in troubles]
+    rows = [{"check": _title(finding), "remedy": finding.remedy} for finding in problems]
     emit_table(rows, has_header=False, text=("check", "remedy"))
 
 

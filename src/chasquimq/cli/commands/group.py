@@ -72,7 +72,7 @@ def remove(
     if as_json:
         emit_json({"removed": name, "consumers": found.workers, "pending": found.pending})
     else:
-        click.echo(clean(_told(queue, found)))
+        click.echo(clean(_removed_text(queue, found)))
 
 
 async def _known(seen: Visit, queue: str, name: str) -> GroupUse:
@@ -84,7 +84,7 @@ async def _known(seen: Visit, queue: str, name: str) -> GroupUse:
     raise StoreError(f"queue {queue!r} has no group named {name!r}; {there}")
 
 
-def _told(queue: str, found: GroupUse) -> str:
+def _removed_text(queue: str, found: GroupUse) -> str:
     said = f"removed the group {found.name} of {queue}"
     if found.pending:
         jobs = "job that it held runs" if found.pending == 1 else "jobs that it held run"

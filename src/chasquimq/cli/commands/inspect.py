@@ -117,7 +117,7 @@ def queues(group: str, redis_url: str | None, as_json: bool) -> int:
         emit_table(list(map(_row, survey.snapshots)))
     elif not survey.broken:
         click.echo("this server has no queues", err=True)
-    return tell_broken(survey)
+    return report_broken(survey)
 
 
 async def survey_all(url: str, group: str) -> Survey:
@@ -129,7 +129,7 @@ async def survey_all(url: str, group: str) -> Survey:
             return await inspector.survey_all(group, advance)
 
 
-def tell_broken(survey: Survey) -> int:
+def report_broken(survey: Survey) -> int:
     """Name what could not be looked at; the answer is the exit code."""
     for wrong in survey.broken:
         talk(f"error: {wrong}; rename or delete the key")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DATA_CHARS_MAX = 4_096
 EXIT_UNKNOWN = 1
-_TOLD_ELSEWHERE = frozenset({"data", "has_result", "is_decoded", "scanned_all", "traceback"})
+_SHOWN_ELSEWHERE = frozenset({"data", "has_result", "is_decoded", "scanned_all", "traceback"})
 
 
 class FoundJob(NamedTuple):
@@ -80,7 +80,7 @@ async def _find(queue: str, job_id: str, url: str) -> FoundJob:
 def _facts(found: FoundJob) -> dict[str, Any]:
     state = found.state
     known = {key: value for key, value in asdict(state).items()
-             if value is not None and key not in _TOLD_ELSEWHERE}  # fmt: skip
+             if value is not None and key not in _SHOWN_ELSEWHERE}  # fmt: skip
     if state.state == "unknown":
         known["scanned_all"] = state.scanned_all
     if state.state == "completed":

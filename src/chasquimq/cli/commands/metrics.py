@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from chasquimq.cli.commands.inspect import snapshot_facts, survey_all, tell_broken
+from chasquimq.cli.commands.inspect import report_broken, snapshot_facts, survey_all
 from chasquimq.cli.context import (
     group_option,
     json_option,
@@ -21,7 +21,7 @@ from chasquimq.cli.context import (
 )
 from chasquimq.cli.files import whole_file
 from chasquimq.cli.output.render import emit_json, talk
-from chasquimq.cli.service import HOST, LOOPBACK, Endpoint, hear_signals, told_exit_code
+from chasquimq.cli.service import HOST, LOOPBACK, Endpoint, hear_signals, reported_exit_code
 from chasquimq.cli.values import PORT_OR_ANY
 from chasquimq.errors import ChasquiError, StoreError
 from chasquimq.telemetry.http import MetricsServer
@@ -45,7 +45,7 @@ class Metric(NamedTuple):
         return f"chasquimq_queue_{self.name}"
 
     def value(self, snapshot: Snapshot) -> float | None:
-        """None where the server does not tell."""
+        """None where the server does not report it."""
         number: int | None = getattr(snapshot, self.attribute)
         return number if number is None or self.per_unit == 1 else number / self.per_unit
 
@@ -116,7 +116,7 @@ def metrics(
         _put(output, "".join(f"{line}\n" for line in exposition(survey, group)))
     for complaint in unknown.values():
         talk(f"error: {complaint}")
-    return tell_broken(survey) or int(bool(unknown))
+    return report_broken(survey) or int(bool(unknown))
 
 
 async def _serve(queues: Sequence[str], group: str, url: str, endpoint: Endpoint) -> int:
@@ -213,7 +213,7 @@ class MetricsService:
 
         Raises:
             SettingsError: a name cannot be that of a queue or a group, or the URL that of a server.
-            StoreError: nobody can listen there.
+            StoreError: the address cannot be listened on.
         """
         self._check_names()
         hear_signals(self._stop)
@@ -226,7 +226,7 @@ class MetricsService:
             await server.stop()
             if self._look is not None:
                 self._look.cancel()
-        return told_exit_code(self._signal)
+        return reported_exit_code(self._signal)
 
     async def shared_page(self) -> bytes:
         """The page of the look that is under way; scrapes at once cost the server one look."""
@@ -263,7 +263,7 @@ class MetricsService:
         self._stopped.set()
 
     async def _listening(self, endpoint: Endpoint) -> MetricsServer:
-        # Ready even while the server is down: only who is scraped can tell that it is.
+        # Ready even while the server is down: only a process that is scraped can report that it is.
         server = MetricsServer(
             self.shared_page,
             is_healthy=lambda: True,

@@ -67,7 +67,7 @@ Advance = Callable[[int], None]
 def demo(job_count: int, is_quick: bool, as_json: bool) -> int:
     """Watch jobs run, with nothing to set up, and see their history become answers.
 
-    Starts a private server, adds jobs of four kinds, runs them with one worker, and tells
+    Starts a private server, adds jobs of four kinds, runs them with one worker, and reports
     what became of them: some are retried, some end in the dead letter queue (DLQ). Then come
     delayed jobs, a job that repeats, results that are waited for, a replay of what lay in the
     DLQ, and a worker that is killed. In the end Spark carries the history of all that into

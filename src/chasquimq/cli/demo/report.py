@@ -275,7 +275,7 @@ def demonstrate_tables(url: str, queue: str, tallies: Sequence[DemoCounts]) -> T
     elapsed_s = time.perf_counter() - started_s
     report = ask_report(lake)
     page = write_page(report, folder / PAGE_NAME)
-    return _told(lake, page, report, done, tallies)._replace(elapsed_s=elapsed_s)
+    return _result(lake, page, report, done, tallies)._replace(elapsed_s=elapsed_s)
 
 
 def _fresh_folder() -> Path:
@@ -298,13 +298,13 @@ def _carry(url: str, queue: str, lake: Path) -> PipelineRun:
         lake=lake, queues=(queue,), connection=ConnectionSettings(url=url), slo=TARGETS_MS
     )
     with (
-        spark_session(DEFAULT_MASTER, {}, is_told=False) as session,
+        spark_session(DEFAULT_MASTER, {}, is_reported=False) as session,
         working("reading the history") as say,
     ):
         return Pipeline(session, settings).once(lambda batch: say(batch_text(batch)))
 
 
-def _told(
+def _result(
     lake: Path, page: Path, report: Report, done: PipelineRun, tallies: Sequence[DemoCounts]
 ) -> Tables:
     from chasquimq.spark.query.audit import completeness

@@ -104,7 +104,7 @@ def reminders() -> Iterator[Mapping[str, Any]]:
 
 
 def quotes() -> Iterator[Mapping[str, Any]]:
-    """Jobs that somebody waits for."""
+    """Jobs that a caller waits for."""
     for order in range(1, QUOTES + 1):
         yield {"name": "quote-price", "data": {"order": order, "pieces": order * 4}}
 

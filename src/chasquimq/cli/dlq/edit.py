@@ -290,7 +290,7 @@ async def _purge(seen: Visit, queue: str, depth: int, meant: Mapping[str, Any]) 
         with progress_bar("purging") as advance:
             while not (await asyncio.wait([purging], timeout=LOOK_S))[0]:
                 left = (await seen.inspector.snapshot(queue)).dlq_depth
-                # With filters nobody knows how many will go.
+                # With filters it is not known how many will go.
                 advance(max(0, depth - left), 0 if meant else depth)
     finally:
         purging.cancel()

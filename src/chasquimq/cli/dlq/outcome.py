@@ -1,4 +1,4 @@
-"""Writes down what a replay sends, and tells from the tables what became of it."""
+"""Records what a replay sends, and shows from the tables what became of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Seen(NamedTuple):
 class ReplayRecorder:
     """Writes one replay down as it goes, so that a kill leaves what was meant and what was sent.
 
-    Where a lake has no tables that could tell of it, or cannot be written to, it does nothing.
+    Where a lake has no tables that could show it, or cannot be written to, it does nothing.
     """
 
     def __init__(self, lake: Path | None, queue: str, began_at: datetime) -> None:
@@ -122,7 +122,7 @@ class ReplayRecorder:
         self._forget(path)
 
     def _forget(self, path: Path) -> None:
-        """Leave nothing, for a record that nobody ends would be told as that of a replay cut."""
+        """Leave nothing, for a record without an end would count as a replay that was cut."""
         for suffix in (_RECORD, _SENT, _DRAFT):
             with suppress(OSError):
                 path.with_suffix(suffix).unlink()
@@ -227,7 +227,7 @@ def outcomes(lake: Path, queue: str, last: int) -> list[Outcome]:
     from chasquimq.spark.query.queries import Answers
 
     with Answers(lake) as answers:
-        # Before the tables are asked, so that a replay that ends meanwhile is told as it was.
+        # Before the tables are asked, so that a replay that ends meanwhile is shown as it was.
         found = [one for one in replays(lake) if one.record.queue == queue]
         if not found:
             hint = "replay with the same --lake, then let the pipeline run"

@@ -190,7 +190,7 @@ def _show_tables(peeked: Peeked, *, has_tracebacks: bool = False) -> None:
     is_narrow = sys.stdout.isatty() and terminal_columns() < _WIDE_COLUMNS
     rows = list(map(_row, peeked.entries)) or [_EMPTY]
     entries = [_without(row, "detail", "data") for row in rows] if is_narrow else rows
-    # The groups below tell the reasons, too.
+    # The groups below show the reasons, too.
     optional = ("source_id", "payload bytes", "reason")
     emit_table(entries, text=("name", "detail", "data"), optional=optional)
     if is_narrow:

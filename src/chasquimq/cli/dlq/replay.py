@@ -186,7 +186,7 @@ class ReplayResult(NamedTuple):
 
 
 async def replay_all(request: Request, url: str, lake: Path | None = None) -> ReplayResult:
-    """Find, ask, move, and write down what was moved where tables can tell what becomes of it."""
+    """Find, ask, move, and record what was moved where tables can show what becomes of it."""
     edits = Edits(request.patches)
     async with visit(request.queue, url) as seen:
         depth = (await seen.inspector.snapshot(request.queue)).dlq_depth

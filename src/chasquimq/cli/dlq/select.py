@@ -48,18 +48,18 @@ class Patch(NamedTuple):
         try:
             return holder[step] if _leads(holder, step) else self._refuse(holder, at)
         except (KeyError, IndexError):
-            raise EditRefused(f"there is nothing at {_spelled(self.path[: at + 1])}") from None
+            raise EditRefused(f"there is nothing at {_path_text(self.path[: at + 1])}") from None
 
     def _put(self, holder: Any, last: str | int) -> None:
         if not _leads(holder, last):
             self._refuse(holder, len(self.path) - 1)
         if isinstance(last, int) and last >= len(holder):
-            raise EditRefused(f"there is nothing at {_spelled(self.path)}")
+            raise EditRefused(f"there is nothing at {_path_text(self.path)}")
         holder[last] = self.value
 
     def _refuse(self, holder: Any, at: int) -> Any:
         wanted = "a list" if isinstance(self.path[at], int) else "an object"
-        where = _spelled(self.path[:at])
+        where = _path_text(self.path[:at])
         raise EditRefused(f"{where} must be {wanted}, found {type(holder).__name__}")
 
 
@@ -107,8 +107,8 @@ def refuse_new_fields(data: Any, patches: Sequence[Patch]) -> None:
 
 def _no_field(path: Sequence[str | int], holder: Mapping[Any, Any]) -> str:
     close = get_close_matches(str(path[-1]), [name for name in holder if isinstance(name, str)], 1)
-    meant = f"; did you mean {_spelled([*path[:-1], close[0]])}?" if close else ""
-    return f"there is no field at {_spelled(path)}{meant}; a new field needs --data"
+    meant = f"; did you mean {_path_text([*path[:-1], close[0]])}?" if close else ""
+    return f"there is no field at {_path_text(path)}{meant}; a new field needs --data"
 
 
 def patched(data: Any, patches: Sequence[Patch]) -> Any:
@@ -154,7 +154,7 @@ def _leads(holder: Any, step: str | int) -> bool:
     return isinstance(holder, list if isinstance(step, int) else dict)
 
 
-def _spelled(path: Sequence[str | int]) -> str:
+def _path_text(path: Sequence[str | int]) -> str:
     steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
     return "$" + "".join(cast("Sequence[str]", list(steps)))
 

@@ -161,7 +161,7 @@ async def import_all(
         confirm(f"add {counted(count, 'job')} from {clean(file.name)} {place} of {clean(queue)}?")
     added = known = 0
     async with visit(queue, url, must_exist=False) as seen:
-        # A server that is not there is told at once; what it holds does not matter.
+        # A server that is not there is reported at once; what it holds does not matter.
         await seen.inspector.snapshot(queue)
         with progress_bar("checking" if is_dry else "importing") as advance:
             for page in _pages(file):

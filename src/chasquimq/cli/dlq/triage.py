@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 NAMES_SHOWN_MAX = 3
 # Where a table has room for errors, too.
 _WIDE_COLUMNS = 160
-# What a replay sends back where it is not told how many.
+# What a replay sends back where no limit is given.
 REPLAYED_MAX = 100
 
 
@@ -139,8 +139,8 @@ def _show_errors(kinds: list[FailureKind]) -> None:
     """What says most needs most room: a line each, below the table."""
     click.echo("\nan error of each:")
     for kind in kinds:
-        told = f"{kind.fingerprint if kind.is_written else '-'}: {_error(kind) or '-'}"
-        click.echo("\n".join(wrapped(clean(told), terminal_columns())))
+        line = f"{kind.fingerprint if kind.is_written else '-'}: {_error(kind) or '-'}"
+        click.echo("\n".join(wrapped(clean(line), terminal_columns())))
 
 
 def _choice(kind: FailureKind) -> str:

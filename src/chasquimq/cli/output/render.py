@@ -89,9 +89,9 @@ def emit_pairs(pairs: Iterable[tuple[str, str]], indent: str = "") -> None:
     """Print a line for each pair, the second ones below each other; on a terminal they wrap."""
     from chasquimq.cli.output.tables import padded, terminal_columns, wrapped
 
-    told = [(clean(name), clean(words)) for name, words in pairs]
-    head = max((len(name) for name, _ in told if len(name) < _NAME_CHARS_MAX), default=0)
-    for name, words in told:
+    lines = [(clean(name), clean(words)) for name, words in pairs]
+    head = max((len(name) for name, _ in lines if len(name) < _NAME_CHARS_MAX), default=0)
+    for name, words in lines:
         start = f"{indent}{padded(name, head)}  "
         lines = [words]
         if sys.stdout.isatty():
@@ -134,7 +134,7 @@ def mask_url(url: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A line of anybody's words as it may be shown: no password of a URL, no control byte."""
+    """A line of foreign text as it may be shown: no password of a URL, no control byte."""
     return clean(mask_secrets(text))
 
 
@@ -167,7 +167,7 @@ def _mask_user_info(found: re.Match[str]) -> str:
     if not at:
         return found[0]
     user, colon, _ = user_info.partition(":")
-    # Of two @ nobody knows which one ends the user.
+    # Of two @ it is not known which one ends the user.
     shown_user = f"{user}:" if colon and "@" not in user else ""
     return f"{head}{mark}{shown_user}{MASK}@{place}"
 

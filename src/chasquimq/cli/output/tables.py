@@ -23,7 +23,7 @@ _COLUMNS_MIN = 20
 _COLUMNS_UNKNOWN = 80
 # Terminals on which nothing can be redrawn.
 _DUMB = ("dumb", "unknown", "")
-# A text that may be wrapped is readable from here on; what is cut still tells something.
+# A text that may be wrapped is readable from here on; what is cut still says something.
 _TEXT_FLOOR = 20
 _TEXT_LEAST = 8
 _TITLE_FLOOR = 16

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # What is over sooner needs no bar.
 PATIENCE_S = 1.0
-# How much is done, and of how much; 0: nobody knows.
+# How much is done, and of how much; 0: unknown.
 Advance = Callable[[int, int], None]
 # What goes on now.
 Update = Callable[[str], None]
@@ -49,7 +49,7 @@ def _answer(question: str) -> str:
         # Bytes, because a pipe may hold anything.
         answer = sys.stdin.buffer.readline().decode(errors="replace").strip()
     if not is_answered_by_a_person():
-        # A person ends the line by answering; here nobody did.
+        # A person ends the line by answering; here there was none.
         click.echo(err=True)
     return answer
 
@@ -65,7 +65,7 @@ def progress_bar(title: str, patience_s: float = PATIENCE_S) -> Generator[Advanc
 
 
 async def behind_bar(title: str, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work that cannot tell how far it is; after a second the bar moves anyway."""
+    """Wait for work that cannot report how far it is; after a second the bar moves anyway."""
     with progress_bar(title) as advance:
         drawing = asyncio.get_running_loop().call_later(PATIENCE_S, advance, 0, 0)
         try:
@@ -76,7 +76,7 @@ async def behind_bar(title: str, work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def working(what: str) -> Generator[Update]:
-    """A line that moves from the beginning until the work is done; it says what it is told."""
+    """A line that moves from the beginning until the work is done; it shows the text it is given."""
     line = _Line(f"{what} …", 0.0, has_bar=False)
     try:
         line.say(f"{what} …")

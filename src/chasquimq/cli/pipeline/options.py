@@ -189,7 +189,7 @@ def need(modules: Sequence[str], what: str = "the pipeline") -> None:
 
 
 def refuse_named_lake(lake: Path) -> None:
-    """Refuse a lake that was named and has no tables; without the usual one a command tells less."""
+    """Refuse a lake that was named and has no tables; without the usual one a command shows less."""
     source = click.get_current_context().get_parameter_source("lake")
     if source is not ParameterSource.COMMANDLINE:
         return
@@ -223,16 +223,16 @@ def unknown_queues(url: str, queues: Sequence[str]) -> list[str]:
 
 @contextmanager
 def spark_session(
-    master: str, conf: Mapping[str, str], *, is_told: bool = True
+    master: str, conf: Mapping[str, str], *, is_reported: bool = True
 ) -> Generator[SparkSession]:
-    """A session that is gone afterwards; whoever waits is told what takes so long."""
+    """A session that is gone afterwards; the user is shown what takes so long."""
     from chasquimq.spark.failures import hush_its_end, stop_session
     from chasquimq.spark.jvm import find_java
     from chasquimq.spark.session import SessionSettings, open_session
 
     settings = SessionSettings(master=master, conf=conf)
     find_java()
-    if is_told and not sys.stderr.isatty():
+    if is_reported and not sys.stderr.isatty():
         talk("starting Spark …")
     with working("starting Spark"):
         session = open_session(settings)

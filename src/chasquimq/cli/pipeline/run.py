@@ -36,8 +36,8 @@ from chasquimq.cli.service import (
     Terminated,
     ended_like_an_interrupt,
     exit_code_of,
+    reported_exit_code,
     start_logging,
-    told_exit_code,
 )
 from chasquimq.errors import PreconditionFailed
 from chasquimq.model.stop_signals import StopSignals
@@ -105,10 +105,10 @@ def run(
     try:
         done, number = _follow(settings, master, conf, as_json=as_json)
     except Terminated:
-        # Before the first batch there is nothing to finish, and nothing to tell.
+        # Before the first batch there is nothing to finish, and nothing to report.
         return exit_code_of(signal.SIGTERM)
     sum_up(done, as_json=as_json, is_line=True)
-    return told_exit_code(number)
+    return reported_exit_code(number)
 
 
 @click.command()
@@ -153,7 +153,7 @@ def once(
     ):
         from chasquimq.spark.pipeline.pipeline import Pipeline
 
-        # The answer is one document, so batches are told on a terminal only.
+        # The answer is one document, so batches are shown on a terminal only.
         teller = BatchTeller(say, as_json=False)
         done = Pipeline(session, settings).once(None if as_json else teller.note)
     sum_up(done, as_json=as_json)
@@ -256,7 +256,7 @@ def _follow(
     """Batch after batch until a signal; what was done, and which signal it was."""
     from chasquimq.spark.lake.checkpoints import reserved
 
-    # Spark hears Ctrl+C, too, and would drop the batch under way: whoever listens last is heard.
+    # Spark handles Ctrl+C, too, and would drop the batch under way: the last handler wins.
     with (
         ended_like_an_interrupt(),
         reserved(settings.lake),

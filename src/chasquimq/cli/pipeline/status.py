@@ -68,7 +68,7 @@ def _emit_below(rows: list[dict[str, Any]]) -> None:
 
 
 def _unread(lake: Path, redis_url: str | None) -> list[Behind]:
-    """What waits on the server; a server that is not there is told and hides nothing else."""
+    """What waits on the server; a server that is not there is reported and hides nothing else."""
     from chasquimq.settings import ConnectionSettings
     from chasquimq.spark.query.progress import behind
 
@@ -78,8 +78,8 @@ def _unread(lake: Path, redis_url: str | None) -> list[Behind]:
         return []
     try:
         return behind(lake, ConnectionSettings(url=url))
-    except StoreError as trouble:
-        talk(f"it is not known what was not read yet: {trouble}")
+    except StoreError as error:
+        talk(f"it is not known what was not read yet: {error}")
         return []
 
 
@@ -105,8 +105,8 @@ def _queue_row(one: Behind) -> dict[str, Any]:
     waiting, gone = (
         "not counted" if count is None else f"{count:,}" for count in (one.entries, one.gone)
     )
-    told = {"queue": one.queue, "channel": one.channel, "entries not read yet": waiting}
-    return told | {"already gone": gone}
+    row = {"queue": one.queue, "channel": one.channel, "entries not read yet": waiting}
+    return row | {"already gone": gone}
 
 
 def _gap_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -181,12 +181,12 @@ def check(
             *_about_unread(url, queues, lake),
             *_about_lake(lake),
         ]
-    troubles = [finding for finding in findings if finding.is_problem]
+    problems = [finding for finding in findings if finding.is_problem]
     if as_json:
-        emit_json({"ok": not troubles, "checks": list(map(_finding_facts, findings))})
+        emit_json({"ok": not problems, "checks": list(map(_finding_facts, findings))})
     else:
-        _show(findings, troubles)
-    return EXIT_FINDINGS if troubles else 0
+        _show(findings, problems)
+    return EXIT_FINDINGS if problems else 0
 
 
 def _about_streams(url: str, queues: tuple[str, ...], trigger_s: float) -> list[Diagnosis]:
@@ -253,17 +253,17 @@ def _about_lake(lake: Path) -> list[Diagnosis]:
     return [note("lake", f"{found}; chasqui pipeline sql 'from bronze_gaps' lists them")]
 
 
-def _show(findings: list[Diagnosis], troubles: list[Diagnosis]) -> None:
+def _show(findings: list[Diagnosis], problems: list[Diagnosis]) -> None:
     rows = [
         {"": MARKS[one.level], "queue": one.queue, "check": one.check, "found": one.found}
         for one in findings
     ]
     emit_table(rows, text=("found",))
-    if not troubles:
+    if not problems:
         talk("nothing to do")
         return
     click.echo("\nto do")
-    todo = [{"queue": one.queue or one.check, "remedy": one.remedy} for one in troubles]
+    todo = [{"queue": one.queue or one.check, "remedy": one.remedy} for one in problems]
     emit_table(todo, has_header=False, text=("remedy",))
 
 

@@ -148,12 +148,12 @@ def enqueue(
     if full_timeout_ms is not None:
         options["queue_full_timeout_ms"] = full_timeout_ms
     url = any_server(redis_url)
-    # A server that does not answer is told before Spark starts; the queue may well be new.
+    # A server that does not answer is reported before Spark starts; the queue may well be new.
     unknown_queues(url, [queue])
     with spark_session(master, conf) as session:
         options["check_first"] = _is_checked_first(options) and not unchecked
         done = _enqueue(read_rows(session, sources), queue, url, options)
-    return tell(done, queue, options, as_json=as_json)
+    return report(done, queue, options, as_json=as_json)
 
 
 def _is_checked_first(options: Mapping[str, Any]) -> bool:
@@ -177,7 +177,7 @@ def _check_sources(sources: Mapping[str, str | None]) -> None:
 
 
 def _check_options(queue: str, given: Mapping[str, Any]) -> None:
-    """What is wrong with the words themselves is told before Spark starts."""
+    """What is wrong with the words themselves is reported before Spark starts."""
     from chasquimq.spark.queues.options import parse_options
 
     if given["name"] and given["name_column"]:
@@ -263,13 +263,13 @@ def _enqueue(frame: DataFrame, queue: str, url: str, options: Mapping[str, Any])
 
 
 def _in_our_words(said: str) -> str:
-    """Options as this command spells them, not as a program does."""
-    for spelled, ours in _OUR_WORDS.items():
-        said = said.replace(spelled, ours)
+    """Options as this command names them, not as a program does."""
+    for theirs, ours in _OUR_WORDS.items():
+        said = said.replace(theirs, ours)
     return said
 
 
-def tell(done: Summary, queue: str, options: Mapping[str, Any], *, as_json: bool) -> int:
+def report(done: Summary, queue: str, options: Mapping[str, Any], *, as_json: bool) -> int:
     """Say what became of the rows, and answer the exit code."""
     is_dry = bool(options.get("dry_run"))
     if as_json:

@@ -1,4 +1,4 @@
-"""`chasqui spark worker` and `stop`: runs jobs in tasks of Spark, and tells how it goes."""
+"""`chasqui spark worker` and `stop`: runs jobs in tasks of Spark, and reports how it goes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from chasquimq.cli.pipeline.options import DEFAULT_MASTER, conf_option, need, sp
 from chasquimq.cli.service import Terminated, ended_like_an_interrupt, exit_code_of, start_logging
 from chasquimq.cli.values import AT_LEAST_1, DURATION, WholeNumber
 from chasquimq.cli.worker.foreground import (
+    give_server,
     is_worker,
     load_target,
     refusal,
     setting_refusal,
     take_process_options,
-    tell_server,
 )
 from chasquimq.errors import SettingsError, StoreError
 from chasquimq.model.stop_signals import StopSignals
@@ -66,7 +66,7 @@ class ProgressTeller:
             self._looks.popleft()
         self._update(progress_text(progress, _pace(progress, self._looks[0])))
         if self._is_due(progress):
-            self._tell(progress, _pace(progress, self._last))
+            self._report(progress, _pace(progress, self._last))
             self._last = progress
 
     def _is_due(self, progress: Progress) -> bool:
@@ -75,7 +75,7 @@ class ProgressTeller:
             return True
         return progress.seconds - last.seconds >= LINE_EVERY_S
 
-    def _tell(self, progress: Progress, jobs_per_s: float) -> None:
+    def _report(self, progress: Progress, jobs_per_s: float) -> None:
         if self._as_json:
             emit_json_line(progress_facts(progress, jobs_per_s))
         elif not sys.stderr.isatty():
@@ -124,7 +124,7 @@ def tell_summary(done: RunSummary, queue: str, *, as_json: bool) -> None:
     else:
         click.echo(summary_text(done))
         if progress.buried:
-            talk(f"`chasqui dlq triage {queue}` tells why jobs died")
+            talk(f"`chasqui dlq triage {queue}` shows why jobs died")
     if not done.is_drained:
         talk("tasks were cancelled; jobs that they held come back when their leases have run out")
 
@@ -227,7 +227,7 @@ def worker(
         ):
             done = _run(session.sparkContext, settings, stop, py_files, as_json=as_json)
     except Terminated:
-        # Before the first task there is nothing to finish, and nothing to tell.
+        # Before the first task there is nothing to finish, and nothing to report.
         return exit_code_of(signal.SIGTERM)
     tell_summary(done, queue, as_json=as_json)
     return exit_code_of(signals.number) if done.is_drained else 1
@@ -262,14 +262,14 @@ def _refuse_missing(files: tuple[str, ...]) -> None:
 def _host(
     queue: str, target: str, options: dict[str, Any], deadline_ms: int | None, redis_url: str | None
 ) -> HostSettings:
-    """What tasks are told; what cannot be run is refused before Spark starts."""
+    """What tasks are given; what cannot be run is refused before Spark starts."""
     from chasquimq.spark.workers.settings import STOP_DEADLINE_MS, HostSettings
 
     made = _ready_made(queue, target, options)
     if deadline_ms is None:
         deadline_ms = STOP_DEADLINE_MS if made is None else made.shutdown_deadline_ms
     if made is not None and redis_url is not None:
-        tell_server(made, redis_url)
+        give_server(made, redis_url)
     url = (made and made.named_url) or any_server(redis_url)
     run(refuse_wrong_types([queue], url))
     return HostSettings(
@@ -323,7 +323,7 @@ def _run(
 
 @contextmanager
 def _until_signal() -> Generator[tuple[Stop, StopSignals]]:
-    """Spark hears Ctrl+C, too, and would cancel every task: whoever listens last is heard."""
+    """Spark handles Ctrl+C, too, and would cancel every task: the last handler wins."""
     from chasquimq.spark.workers.run import Stop
 
     stop, signals = Stop(), StopSignals()

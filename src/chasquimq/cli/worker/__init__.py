@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from chasquimq.cli.app import tell_failure
+from chasquimq.cli.app import report_failure
 from chasquimq.cli.context import (
     DEFAULT_GROUP,
     any_server,
@@ -56,9 +56,9 @@ from chasquimq.telemetry.tracing import flush_spans
 logger = get_logger(__name__)
 PROCESSES_MAX = 256
 FLUSH_SPANS_S = 5.0
-# Child processes are told the server by environment: a command line can be read by everyone.
+# Child processes get the server by environment: a command line can be read by everyone.
 URL_VARIABLE = "CHASQUI_REDIS_URL"
-# And so is whoever checks for them what `--redis-url` said, which a Worker may contradict.
+# And so does the process that checks for them what `--redis-url` said, which a Worker may contradict.
 GIVEN_URL_VARIABLE = "CHASQUI_GIVEN_URL"
 FOR_THE_FLEET = (
     "processes", "metrics_port", "metrics_host", "redis_url", "redis_url_file", "lifeline",
@@ -156,9 +156,9 @@ def worker(
         return _exit_code(one.check)
     if processes > 1:
         return _run_fleet(processes, endpoint, redis_url)
-    # Who watches several processes has told already.
+    # The supervisor of several processes has reported it already.
     is_alone = lifeline is None
-    exit_code = _exit_code(lambda: one.run(lambda: any_server(redis_url, is_told=is_alone)))
+    exit_code = _exit_code(lambda: one.run(lambda: any_server(redis_url, is_reported=is_alone)))
     return _leave(EXIT_FAILED if is_alone and exit_code == EXIT_GROUP_CONFLICT else exit_code)
 
 
@@ -174,13 +174,13 @@ def _exit_code(work: Callable[[], int]) -> int:
     try:
         return work()
     except click.ClickException as refused:
-        return tell_failure(refused)
+        return report_failure(refused)
     except GroupConflict as refused:
-        tell_failure(refused)
+        report_failure(refused)
         return EXIT_GROUP_CONFLICT
     except ChasquiError as failed:
-        # Not as wrong usage, after which nobody starts it again: the next start may do.
-        tell_failure(failed)
+        # Not as wrong usage, after which no supervisor starts it again: the next start may do.
+        report_failure(failed)
         return EXIT_FAILED
     except Exception as error:  # noqa: BLE001  a hook at startup may raise anything
         talk(f"error: the worker ended: {failure_text(error)}")
@@ -199,10 +199,14 @@ def _leave(exit_code: int) -> NoReturn:
 def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None) -> int:
     command = [sys.executable, "-m", "chasquimq", *_repeated(click.get_current_context())]
     # In a process of its own: what handlers import has no business in the one that only watches.
-    told = os.environ | ({GIVEN_URL_VARIABLE: redis_url} if redis_url else {})
+    environ_of_check = os.environ | ({GIVEN_URL_VARIABLE: redis_url} if redis_url else {})
     # A group of its own: Ctrl+C is answered here, once.
     refused = subprocess.run(
-        [*command, "--check"], check=False, env=told, process_group=0, stdout=subprocess.DEVNULL
+        [*command, "--check"],
+        check=False,
+        env=environ_of_check,
+        process_group=0,
+        stdout=subprocess.DEVNULL,
     ).returncode
     if refused:
         return refused
@@ -247,11 +251,11 @@ def _repeated(ctx: click.Context) -> list[str]:
         name = option.name or ""
         is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if isinstance(option, click.Option) and is_given and name not in FOR_THE_FLEET:
-            words += [option.opts[0], *([] if option.is_flag else [_spelled(option, ctx)])]
+            words += [option.opts[0], *([] if option.is_flag else [_option_text(option, ctx)])]
     return words
 
 
-def _spelled(option: click.Option, ctx: click.Context) -> str:
+def _option_text(option: click.Option, ctx: click.Context) -> str:
     value = ctx.params[option.name or ""]
     if option.type is PATIENCE:
         return patience_words(value)
@@ -349,7 +353,7 @@ class WorkerFleet:
             return
 
     def _hear(self, number: int) -> None:
-        # Echoes, too: each child tells them from a second signal by itself.
+        # Echoes, too: each child distinguishes them from a second signal by itself.
         self._forward()
         if self._signals.note(number) == "at_once":
             # A child that heard the first one late takes this one for its echo.

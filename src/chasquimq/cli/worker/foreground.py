@@ -77,7 +77,7 @@ def is_worker(found: object) -> bool:
     return isinstance(found, Worker)
 
 
-def tell_server(worker: Worker, redis_url: str, reason: str = "its URL was given") -> None:
+def give_server(worker: Worker, redis_url: str, reason: str = "its URL was given") -> None:
     """Let a Worker dial what `--redis-url` says; one that names another server is wrong usage."""
     try:
         worker.use_server(redis_url, reason=reason)
@@ -179,7 +179,7 @@ def _near(filename: str) -> str:
 
 
 class WorkerPages:
-    """The numbers of one process; a Worker that has a sink of its own tells both."""
+    """The numbers of one process; a Worker that has a sink of its own reports to both."""
 
     def __init__(self, queue: str) -> None:
         self._prometheus = _new_prometheus_sink()
@@ -189,7 +189,7 @@ class WorkerPages:
         """Serve until the answer is stopped.
 
         Raises:
-            StoreError: nobody can listen there.
+            StoreError: the address cannot be listened on.
         """
         server = MetricsServer(
             partial(self._page, worker),
@@ -204,7 +204,7 @@ class WorkerPages:
         return server
 
     async def _page(self, worker: Worker) -> bytes:
-        # Told each second too, but whoever asks should see how it is now. What the loop changes
+        # Reported each second too, but a scrape should see how it is now. What the loop changes
         # is read on the loop; sums have a lock, and drawing them takes a thread's time.
         self.sink.worker_health(worker.health().record)
         return await asyncio.to_thread(self._prometheus.exposition)
@@ -229,7 +229,7 @@ class ForegroundWorker:
 
     `options` are what was given on the command line, by the names that Worker knows.
     `redis_url` is the server that was named there, which a Worker may not contradict.
-    `lifeline` is a pipe that closes when whoever started this process is gone.
+    `lifeline` is a pipe that closes when the process that started this one is gone.
     `wait_ms` is how long a server that is not there is waited for.
     """
 
@@ -272,8 +272,8 @@ class ForegroundWorker:
         url = None
         if worker.named_url is None:
             url = find_server()
-            # A process of several was told by the one that watches it, which knows the reason.
-            tell_server(worker, url, "" if self._lifeline is not None else reason_of_choice())
+            # A process of several got its server from its supervisor, which knows the reason.
+            give_server(worker, url, "" if self._lifeline is not None else reason_of_choice())
             if not self._wait_ms:
                 run(refuse_wrong_types([worker.name], url))
         # Not closed: closing waits for handlers that ignore their cancellation, and the
@@ -295,7 +295,7 @@ class ForegroundWorker:
             metrics = self._pages.sink
         take_process_options(worker, self._target, self._options, metrics=metrics)
         if self._redis_url is not None:
-            tell_server(worker, self._redis_url)
+            give_server(worker, self._redis_url)
         return worker
 
     def _made(self, found: Any) -> Worker:
@@ -352,7 +352,7 @@ class ForegroundWorker:
             worker.request_stop()
 
     def _drain(self, worker: Worker) -> None:
-        # Whoever started this process may be gone and a signal come, too: that is one wish to stop.
+        # The process that started this one may be gone and a signal come, too: that is one wish to stop.
         if not worker.is_closed:
             worker.request_stop()
 

@@ -30,7 +30,7 @@ def own_folder(lake: Path) -> Path:
 
 
 def pending_files(lake: Path) -> list[ManifestFile]:
-    """Every manifest of a lake that is under way, whoever wrote it."""
+    """Every manifest of a lake that is under way, of every writer."""
     return [ManifestFile(path) for path in sorted(own_folder(lake).glob("**/*.manifest"))]
 
 
@@ -63,7 +63,7 @@ class Checkpoint:
 
     @cached_property
     def app_id(self) -> str:
-        """Who numbers the batches: whoever begins anew counts from 0 and must not look done."""
+        """Who numbers the batches: a query that begins again counts from 0 and must not look done."""
         path = self._folder / "app_id"
         if self.has_begun and path.is_file():
             return path.read_text().strip()

@@ -83,7 +83,7 @@ def _joined(lake: Lake, table: Table, paths: Sequence[Path], day: date) -> list[
     writer = TableWriter(lake.path, table, _TAG)
     stored = pa.schema([field for field in table.arrow if field.name != PARTITION])
     rows: Any = _dataset.dataset(paths, schema=stored, format="parquet")
-    # Read ahead is memory that nobody needs: the writer is not faster than the reader.
+    # Read ahead is memory that is not needed: the writer is not faster than the reader.
     ahead = {"batch_readahead": 1, "fragment_readahead": 1}
     for batch in rows.to_batches(batch_size=_ROWS_AT_ONCE, **ahead):
         writer.add(batch.append_column(PARTITION, pa.repeat(day, batch.num_rows)))

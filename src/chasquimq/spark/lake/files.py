@@ -1,4 +1,4 @@
-"""Writes rows of a table as Parquet files, one for each day, and tells what a commit must know."""
+"""Writes rows of a table as Parquet files, one for each day, and returns what a commit must know."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Lake:
         if table is None:
             return []
         filters = None if day is None else [(PARTITION, "=", day)]
-        # Spelled as URLs are, so a space is %20.
+        # Written as URLs are, so a space is %20.
         return sorted(Path(unquote(uri)) for uri in table.file_uris(file_pruning_predicate=filters))
 
     def days(self, name: str) -> list[str]:
@@ -151,7 +151,7 @@ class Lake:
             sync(log)
 
     def relative(self, name: str, paths: Iterable[Path]) -> list[str]:
-        """Paths of a table's files, as its log spells them."""
+        """Paths of a table's files, as its log writes them."""
         folder = self.path / name
         return [str(path.relative_to(folder)) for path in paths]
 

@@ -24,9 +24,9 @@ _ENTRY_COLUMNS: Final = [
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A known loss: so many units after an entry, noticed at another; None: nobody knows.
+    """A known loss: so many units after an entry, noticed at another; None: it is not known.
 
-    What a reader missed was noticed at no entry: that is as old as the batch that tells of it.
+    What a reader missed was noticed at no entry: that is as old as the batch that reports it.
     """
 
     queue: str
@@ -77,7 +77,7 @@ class Ledger:
 
     def _see(self, entry: dict[str, Any]) -> None:
         if entry["outcome"] in (GAP, UNREADABLE):
-            self.gaps.append(_told_gap(entry))
+            self.gaps.append(_reported_gap(entry))
         if entry["lost"] and entry["outcome"] != GAP:
             self.gaps.append(_gap(entry, entry["stream_id"], entry["lost"], DROPPED, ATTEMPTS))
         if entry["run"] is not None and entry["seq"] is not None:
@@ -127,9 +127,9 @@ def lost_total(gaps: Sequence[Gap]) -> int:
     counts: dict[str, int] = {}
     for gap in gaps:
         counts[gap.cause] = counts.get(gap.cause, 0) + (gap.lost or 0)
-    told = counts.pop(DROPPED, 0)
+    reported = counts.pop(DROPPED, 0)
     holes = counts.pop(SEQUENCE, 0)
-    return told + max(holes, sum(counts.values()))
+    return reported + max(holes, sum(counts.values()))
 
 
 def id_ms(entry_id: str) -> int:
@@ -151,7 +151,7 @@ def _unread_event(row: dict[str, Any]) -> Gap:
     )  # fmt: skip
 
 
-def _told_gap(entry: dict[str, Any]) -> Gap:
+def _reported_gap(entry: dict[str, Any]) -> Gap:
     if entry["outcome"] == UNREADABLE:
         return _gap(entry, entry["stream_id"], 1, UNREADABLE, ENTRIES)
     missed = _gap(entry, entry["stream_id"], entry["lost"], entry["error_class"], ENTRIES)

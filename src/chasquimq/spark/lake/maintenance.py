@@ -1,4 +1,4 @@
-"""Keeps a lake in shape: few files, one row a key, and nothing on disk that nobody reads."""
+"""Keeps a lake in shape: few files, one row a key, and nothing on disk that is never read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # So long a few commits wait for company.
 _TIDY_AFTER_S: Final = 600.0
-# To find what nobody reads takes a look at every file there is.
+# To find what is never read takes a look at every file there is.
 _VACUUM_EVERY_S: Final = 3_600.0
 
 

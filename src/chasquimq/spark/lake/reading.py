@@ -46,14 +46,14 @@ def open_table(lake: Path, name: str) -> DeltaTable | None:
 
 
 def unreadable(path: Path, wrong: Exception) -> SettingsError:
-    """A sentence about files that are torn or gone; what lies behind it is told in one line."""
+    """A sentence about files that are torn or gone; the cause is given in one line."""
     why = str(wrong).strip().splitlines()[0]
     hint = f"{why}; bring its files back from a copy, or name another with --lake"
     return PreconditionFailed("lake", str(path), "tables whose files are whole", hint=hint)
 
 
 def resolved(lake: Path) -> Path:
-    """The lake as its tables will spell it.
+    """The lake as its tables will write it.
 
     Raises:
         SettingsError: readers of its files would take the name for something else.
@@ -67,7 +67,7 @@ def resolved(lake: Path) -> Path:
 
 def file_paths(table: DeltaTable | None) -> list[Path]:
     """The files that hold the rows of the table now; what compaction replaced is left out."""
-    # Spelled as URLs are, so a space is %20.
+    # Written as URLs are, so a space is %20.
     return [] if table is None else [Path(unquote(uri)) for uri in sorted(table.file_uris())]
 
 
@@ -79,7 +79,7 @@ def open_jobs(lake: Path) -> JobTables:
             return halves
         time.sleep(_LOOK_AGAIN_S)
         halves = _open_halves(lake)
-    # Whoever moved them was killed on the way; the next pipeline ends it, perhaps just now.
+    # The pipeline that moved them was killed on the way; the next pipeline ends it, perhaps just now.
     moved = _moved(lake)
     last = _open_halves(lake)
     return last if _mark(last.jobs) == _mark(last.parts) else halves._replace(moved=moved)

@@ -24,7 +24,7 @@ Weights = np.ndarray[Any, np.dtype[np.float64]]
 MERGE_LIST_SQL: Final = "kll_merge_list"
 # For what is asked: all sketches side by side, so that the same question has the same answer.
 GATHER_LIST_SQL: Final = "kll_gather_list"
-# No sketch begins like this: its first byte tells how long its head is.
+# No sketch begins like this: its first byte says how long its head is.
 _BUNDLE: Final = b"\0kll"
 _INCLUSIVE: Final = True
 _SIZE: Final = Struct("<I")

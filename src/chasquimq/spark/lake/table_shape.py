@@ -24,7 +24,7 @@ PARTITION: Final = "event_date"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; `kind` is its type as Spark's DDL spells it."""
+    """A column; `kind` is its type as Spark's DDL writes it."""
 
     name: str
     kind: str
@@ -62,7 +62,7 @@ class Table:
 
 
 def table(name: str, *columns: ColumnText) -> Table:
-    """A table, spelled shortly: name, type, and the merge where there is one."""
+    """A table in short: name, type, and the merge where there is one."""
     return Table(name, tuple(map(_column, columns)))
 
 

@@ -1,4 +1,4 @@
-"""Spells how the database reads the files of a table: every path quoted, every column there."""
+"""Writes the SQL by which the database reads the files of a table: every path quoted, every column there."""
 
 # ruff: noqa: S608  names and paths are our own, and paths are quoted
 from __future__ import annotations
@@ -38,7 +38,7 @@ def escaped(path: Path) -> str:
 
 
 def quoted(text: str) -> str:
-    """The text as the database spells texts."""
+    """The text as a literal of the database."""
     return "'" + text.replace("'", "''") + "'"
 
 

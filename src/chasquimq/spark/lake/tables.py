@@ -46,7 +46,7 @@ SILVER_OPEN: Final = table("silver_open", *_OPEN_COLUMNS)
 # The same between two steps of a batch: not a table of the lake.
 LOOSE_EVENTS: Final = table("loose_events", *_OPEN_COLUMNS)
 # The loss ledger. `cause`: sequence, lost, trimmed, reset, unreadable. `lost` counts
-# `unit`s, attempts or entries; None: nobody knows how many.
+# `unit`s, attempts or entries; None: it is not known how many.
 BRONZE_GAPS: Final = table(
     "bronze_gaps",
     ("queue", "string"),
@@ -77,7 +77,7 @@ BRONZE_RUNS: Final = table(
     ("event_date", "date"),
     ("batch_id", "long"),
 )
-# What events tell about attempts, in the words of the history; on its way to gold, and no table of
+# What events say about attempts, in the words of the history; on its way to gold, and no table of
 # the lake either.
 FOLDED_ATTEMPTS: Final = table(
     "folded_attempts",

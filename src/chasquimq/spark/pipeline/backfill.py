@@ -94,7 +94,7 @@ class Backfill:
         return landed, gold_rows(attempts, self._settings)
 
     def _with_earlier(self, events: DataFrame) -> DataFrame:
-        """Also what was told of the same jobs before: an attempt may have begun days ago."""
+        """Also what was reported of the same jobs before: an attempt may have begun days ago."""
         jobs = events.select("queue", "job_id").distinct()
         for back in range(1, OPEN_DAYS_MAX + 1):
             before = (self._day - timedelta(days=back)).isoformat()
@@ -123,14 +123,14 @@ class Backfill:
         return Change(table=name, adds=adds, removes=removes)
 
 
-def _targets_of(lake: Lake, day: date, told: Mapping[str, int]) -> Mapping[str, int]:
-    """Those that were told, and those that other names had on the day: the last of each."""
-    if ANY_NAME in told:
-        return told
+def _targets_of(lake: Lake, day: date, given: Mapping[str, int]) -> Mapping[str, int]:
+    """Those that were given, and those that other names had on the day: the last of each."""
+    if ANY_NAME in given:
+        return given
     rows = lake.rows(GOLD_SLO.name, ["name", "target_ms", "window_start"], day.isoformat())
     had = {
         row["name"]: row["target_ms"]
         for row in rows.sort_by("window_start").to_pylist()
         if row["name"] is not None and len(row["name"].encode()) <= JOB_NAME_BYTES_MAX
     }
-    return {**had, **told}
+    return {**had, **given}

@@ -18,7 +18,7 @@ from chasquimq.spark.pipeline.targets import Targets
 if TYPE_CHECKING:
     from chasquimq.spark.lake.lake import Lake
 
-# More samples than these are not kept for rows that nobody could write yet.
+# More samples than these are not kept for rows that could not be written yet.
 _WAITING_MAX: Final = 100_000
 _LAST_MS: Final = 4_102_444_800_000
 # How many entries a queue had ever had, and how many of them had left.
@@ -26,7 +26,7 @@ Counts = tuple[int | None, int | None]
 
 
 class Backlog:
-    """Samples on their way to the tables; each row tells what happened since the row before it."""
+    """Samples on their way to the tables; each row says what happened since the row before it."""
 
     def __init__(self, lake: Lake, targets_ms: Mapping[str, int]) -> None:
         self._lake = lake
@@ -41,7 +41,7 @@ class Backlog:
             self._waiting.extend(samples)
 
     def rows(self) -> dict[str, pa.Table]:
-        """Rows for all samples that have none yet; whoever asks must write them."""
+        """Rows for all samples that have none yet; the caller must write them."""
         with self._lock:
             samples, self._waiting = list(self._waiting), deque(maxlen=_WAITING_MAX)
         if not samples:

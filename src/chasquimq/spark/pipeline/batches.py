@@ -56,8 +56,8 @@ class Batches:
         self._turn = turn
         self._on_batch = on_batch
         self._is_closed = False
-        # What a batch died of, as it was raised: Spark only tells it as text.
-        self.trouble: Exception | None = None
+        # What a batch died of, as it was raised: Spark only gives it as text.
+        self.error: Exception | None = None
 
     @property
     def channel(self) -> str:
@@ -66,11 +66,11 @@ class Batches:
     def __call__(self, facts: DataFrame, batch_id: int) -> None:
         with self._turn:
             # To return would be to say that the batch is done.
-            assert not self._is_closed, "no batch is begun once the pipeline is told to stop"
+            assert not self._is_closed, "no batch is begun once the pipeline is to stop"
             try:
                 self._pass(facts, batch_id)
-            except Exception as trouble:
-                self.trouble = trouble
+            except Exception as error:
+                self.error = error
                 raise
 
     def close(self) -> None:

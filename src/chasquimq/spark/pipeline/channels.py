@@ -82,7 +82,7 @@ class Channels:
         except ServerRefused as refused:
             if refused.code != "WRONGTYPE" or self._settings.queues:
                 raise
-            # Nobody named it: a key of somebody else that looks like ours must not stop the others.
+            # No option named it: a key of another program that looks like ours must not stop the others.
             return None
         if history.length:
             return HISTORY

@@ -69,7 +69,7 @@ class Workplace:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A batch outlives whoever waited for it, and the lake is held no longer than this.
+        # A batch outlives the thread that waited for it, and the lake is held no longer than this.
         self.close_batches()
         self._sampler.close()
         self._store.close()
@@ -136,10 +136,10 @@ class Workplace:
         """The same at the end of a run, which does not fail because its server is away."""
         try:
             self.audit(channels)
-        except StoreError as trouble:
+        except StoreError as error:
             logger.warning(
                 "the server does not answer, the last audit is left out",
-                extra={"error": str(trouble)},
+                extra={"error": str(error)},
             )
 
     def audit_if_due(self, channels: Mapping[str, str]) -> None:

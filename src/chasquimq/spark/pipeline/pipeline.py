@@ -67,7 +67,7 @@ class Pipeline:
             return work.summary(channels)
 
     def run(self, stop: threading.Event, on_batch: OnBatch | None = None) -> PipelineRun:
-        """Read until told to stop; a batch that was begun is finished.
+        """Read until asked to stop; a batch that was begun is finished.
 
         A server that goes away is waited for. New queues are found within a minute.
         """
@@ -99,17 +99,17 @@ class Following:
         self._lateness = Lateness()
 
     def run(self) -> None:
-        """Return when told to stop; a server that goes away is waited for."""
+        """Return when asked to stop; a server that goes away is waited for."""
         pause_s = _PAUSE_S
         while not self._stop.is_set():
             began_s = time.monotonic()
             try:
                 self._follow()
-            except StoreError as trouble:
-                if action_for(trouble) is Action.RAISE:
+            except StoreError as error:
+                if action_for(error) is Action.RAISE:
                     raise
                 logger.warning(
-                    "the server does not answer, the pipeline waits", extra={"error": str(trouble)}
+                    "the server does not answer, the pipeline waits", extra={"error": str(error)}
                 )
                 self._stop.wait(pause_s)
             except ProcessLate as late:

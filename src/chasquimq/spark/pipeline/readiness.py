@@ -32,7 +32,7 @@ def reach(settings: ConnectionSettings) -> None:
     try:
         connection.call("PING")
     except ServerRefused as refusal:
-        # Whoever is known to the server and may not ask this may have all the rights that it takes.
+        # A user that the server knows and that may not ask this may have all the rights that it takes.
         if refusal.code != "NOPERM":
             raise
     finally:

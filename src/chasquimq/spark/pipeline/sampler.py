@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 # The group of a queue that has none yet, or this one among others.
 _GROUP: Final = "default"
-# Whoever holds nothing reads, and so is heard of often.
+# A worker that holds nothing reads, and so is seen often.
 _READING_MS: Final = LeaseSettings().lease_ms
-# Whoever is full only renews its lease, three times a lease; leases of ten minutes are the limit.
+# A worker that is full only renews its lease, three times a lease; leases of ten minutes are the limit.
 _HOLDING_MS: Final = 200_000
 _QUEUES_PER_CALL: Final = 50
 

@@ -1,4 +1,4 @@
-"""What a pipeline is told, and what it tells: its settings, and reports of batches and runs."""
+"""What a pipeline is given, and what it reports: its settings, and reports of batches and runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PipelineSettings:
     compact_every: int = 200
 
     def __post_init__(self) -> None:
-        # Executors may run on other machines, and are told the server by its URL.
+        # Executors may run on other machines, and get the server by its URL.
         object.__setattr__(self, "connection", resolved(self.connection))
         if self.channel not in CHANNEL_CHOICES:
             raise SettingsError("channel", self.channel, f"one of {', '.join(CHANNEL_CHOICES)}")

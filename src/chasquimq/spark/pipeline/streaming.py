@@ -108,8 +108,8 @@ class ChannelQuery:
             self.wait(query)
 
     def _failure(self, error: Exception) -> Exception:
-        if self._batches.trouble is not None:
-            return self._batches.trouble
+        if self._batches.error is not None:
+            return self._batches.error
         sentence = complaint(error)
         if sentence is not None:
             return _ours(complaint_kind(error), sentence)
@@ -145,7 +145,7 @@ class ChannelQuery:
 
 
 def _ours(kind: str, sentence: str) -> StoreError:
-    """The error that an executor raised, so that it can be told whether it heals."""
+    """The error that an executor raised, so that it is known whether it heals."""
     if kind in ("ConnectionLost", "ServerUnreachable"):
         return ConnectionLost(sentence)
     # What the server says begins with its code.
@@ -153,7 +153,7 @@ def _ours(kind: str, sentence: str) -> StoreError:
 
 
 def source_options(settings: PipelineSettings, queues: Sequence[str]) -> dict[str, str]:
-    """What the sources are told; they reach the server by its URL alone."""
+    """What the sources are given; they reach the server by its URL alone."""
     connection = settings.connection
     if connection.insecure_tls or connection.credential_provider is not None:
         found = "insecure_tls" if connection.insecure_tls else "credential_provider"

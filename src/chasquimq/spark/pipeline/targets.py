@@ -26,7 +26,7 @@ class Targets:
         self._look_again_s = 0.0
 
     def of(self, queue: str) -> int | None:
-        """The strictest target in a queue; None: it has none, as far as anybody knows."""
+        """The strictest target in a queue; None: it has none, as far as is known."""
         if not self._targets_ms:
             return None
         every = self._targets_ms.get(ANY_NAME)

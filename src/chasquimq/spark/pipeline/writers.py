@@ -52,7 +52,7 @@ class Landed(msgspec.Struct, kw_only=True):
         return [one for one in self.files if one.table == table]
 
     def fact(self) -> pa.RecordBatch:
-        """The one row in which a task tells all this."""
+        """The one row in which a task reports all this."""
         return pa.RecordBatch.from_pydict({"body": [msgspec.msgpack.encode(self)]}, _FACTS)
 
 
@@ -111,8 +111,8 @@ class EventFolding:
     def add(self, events: pa.RecordBatch) -> None:
         self._silver.add_parts(waiting_parts(events))
         self._take(rejected_entries(events))
-        told = events.select(SILVER_OPEN.names)
-        together = pa.Table.from_batches([self._opened, told])
+        known = events.select(SILVER_OPEN.names)
+        together = pa.Table.from_batches([self._opened, known])
         folded = fold_events(one_batch(together), is_all=False)
         self._take(folded.attempts)
         self._loose.add(folded.loose)

@@ -102,7 +102,7 @@ def gaps(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
             select queue, channel, unit, sum(lost)::bigint as lost, sum(gaps)::bigint as gaps
             from days group by queue, channel, unit
         ), witnesses as (
-            select queue, channel, unit, cause, sum(lost)::bigint as told,
+            select queue, channel, unit, cause, sum(lost)::bigint as reported,
                    sum(unknown)::bigint as unknown,
                    min(first_seen) as first_seen, max(last_seen) as last_seen
             from causes group by queue, channel, unit, cause
@@ -110,7 +110,7 @@ def gaps(answers: Answers, scope: Scope) -> list[dict[str, Any]]:
         select queue, channel, {_joined_causes()} as cause, unit, any_value(lost) as lost,
                sum(unknown)::bigint as unknown, any_value(gaps) as gaps,
                min(first_seen) as first_seen, max(last_seen) as last_seen,
-               map_from_entries(list((cause, told) order by cause)) as evidence
+               map_from_entries(list((cause, reported) order by cause)) as evidence
         from witnesses join losses using (queue, channel, unit)
         group by queue, channel, unit order by queue, channel, unit
     """)

@@ -58,7 +58,7 @@ class Place(NamedTuple):
 class Behind(NamedTuple):
     """Entries of a queue that were not read yet, and how many of them are gone already.
 
-    None: nobody counts them.
+    None: they are not counted.
     """
 
     queue: str

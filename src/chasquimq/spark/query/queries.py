@@ -79,7 +79,7 @@ class Answers:
         return self._lake
 
     def sql(self, question: str, *, rows_max: int = ROWS_MAX) -> Answer:
-        """Answer one SELECT of anybody's.
+        """Answer one SELECT of a user.
 
         Raises:
             SettingsError: it is not one SELECT, names what is not there, or the files of a table
@@ -148,7 +148,7 @@ def _open(lake: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _why(wrong: Exception) -> str:
-    """What the database says; of tables it would name its own, so ours are told instead."""
+    """What the database says; of tables it would name its own, so ours are named instead."""
     unknown = _NO_TABLE.search(str(wrong))
     if unknown is None:
         return str(wrong)

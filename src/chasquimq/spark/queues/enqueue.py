@@ -40,7 +40,7 @@ def enqueue(
 ) -> Summary:
     """Write every row as a job and answer the figures.
 
-    Options are those of the source, as Python spells them: `id_column="id"`. Without `run_id`
+    Options are those of the source, as Python writes them: `id_column="id"`. Without `run_id`
     each call is a run of its own. `check_first` reads the rows twice: where one of them cannot
     become a job, none is added, unless `on_error="skip"` leaves such rows out.
 
@@ -63,7 +63,7 @@ def enqueue(
         _refuse_faults(frame, queue, url, options, run)
     named = {
         "chasqui.redis.url": url, "queue": queue, "runId": run, "reportProgress": "true",
-        **{_spelled(name): _told(value) for name, value in options.items() if value not in ("", None)},
+        **{_option_name(name): _option_text(value) for name, value in options.items() if value not in ("", None)},
     }  # fmt: skip
     settings = QueueOptions(url=url, queue=queue)
     writer = RowWriter(queue, settings.connection, lambda _write, _marks: None)
@@ -112,8 +112,8 @@ def _save(frame: DataFrame, options: dict[str, str]) -> None:
         frame.write.format("chasqui").options(**options).mode("append").save()
     except (PySparkException, Py4JError) as error:
         run, is_look = options["runId"], options.get("dryRun") == "true"
-        told = complaint(error) or (_unread(error) if is_look else _unwritten(error, run))
-        raise WriteFailed(told, kind=complaint_kind(error), run=run) from error
+        reason = complaint(error) or (_unread(error) if is_look else _unwritten(error, run))
+        raise WriteFailed(reason, kind=complaint_kind(error), run=run) from error
 
 
 def _unread(error: Exception) -> str:
@@ -137,12 +137,12 @@ def _make_active(session: Any) -> None:
         jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001  the one way
 
 
-def _spelled(name: str) -> str:
+def _option_name(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _told(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -168,7 +168,7 @@ def _watch(options: QueueOptions, run: str, on_rows: OnRows, stop: threading.Eve
         try:
             notes = writer.notes(run)
         except StoreError:
-            # The write itself will tell of it.
+            # The write itself will report it.
             continue
         on_rows(sum(int(count) for name, count in notes.items() if name != SUMMARY_FIELD))
     writer.close()

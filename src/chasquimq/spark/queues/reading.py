@@ -233,7 +233,7 @@ def _finished(kept: KeptResult) -> Row:
     row: Row = {"job_id": kept.job_id, "result": kept.result, "status": None}
     row["ttl_ms"] = kept.ttl_ms if kept.ttl_ms >= 0 else None
     if kept.outcome is None:
-        # The original keeps results of completed jobs, and no outcome.
+        # ChasquiMQ (Rust) keeps results of completed jobs, and no outcome.
         return row | {"status": "completed"}
     try:
         outcome = decode_outcome(kept.outcome)

@@ -20,7 +20,7 @@ from chasquimq.spark.queues.options import QueueOptions
 from chasquimq.wire.keys import JOB_ID_BYTES_MAX, JOB_NAME_BYTES_MAX
 from chasquimq.wire.new_job import encode_values
 
-# A kind of column: how it is told, what to cast to, and the types that it may have.
+# A kind of column: how it is described, what to cast to, and the types that it may have.
 _Kind = tuple[str, str, tuple[type[T.DataType], ...]]
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TEXT: _Kind = ("a column of text", "string", (T.StringType,))
@@ -112,7 +112,7 @@ class _Finder:
 
     def place(self, option: str, name: str) -> int:
         names = self._schema.fieldNames()
-        # Spark tells no case apart; where one column is spelled exactly so, it is meant.
+        # Spark ignores case; where one column is written exactly so, it is meant.
         alike = [at for at, one in enumerate(names) if one.lower() == name.lower()]
         exact = [at for at in alike if names[at] == name]
         if len(exact or alike) == 1:

@@ -69,7 +69,7 @@ class QueueWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         done = summary_of(one for one in messages if isinstance(one, TaskReport))
-        _tell(self._options, self._run, done)
+        _report(self._options, self._run, done)
         if not self._options.run_id and not self._options.id_column:
             _forget(self._options, self._run)
 
@@ -91,7 +91,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         if not reports:
             return
         query = reports[0].run.rpartition(":")[0]
-        _tell(self._options, query, summary_of(reports))
+        _report(self._options, query, summary_of(reports))
         if not self._options.run_id and not self._options.id_column:
             # Spark notes this commit later and may do the batch again, but never the one before.
             _forget(self._options, f"{query}:{batchId - 1}")
@@ -124,7 +124,7 @@ def _context() -> TaskContext:
     return context
 
 
-def _tell(options: QueueOptions, run: str, done: Summary) -> None:
+def _report(options: QueueOptions, run: str, done: Summary) -> None:
     logger.info("rows enqueued", extra={"queue": options.queue, "summary": done.to_dict()})
     if options.dry_run and not options.report_progress:
         return
@@ -141,8 +141,8 @@ def _afterwards(options: QueueOptions, act: Callable[[RowWriter], None]) -> None
     writer = RowWriter(options.queue, options.connection, lambda _write, _marks: None)
     try:
         act(writer)
-    except StoreError as trouble:
-        logger.warning("a summary was not kept", extra={"error": str(trouble)})
+    except StoreError as error:
+        logger.warning("a summary was not kept", extra={"error": str(error)})
     finally:
         writer.close()
 
@@ -166,7 +166,7 @@ class WriteTask:
                 self._put(rows)
             self._writer.drain()
             self._report.seconds = time.monotonic() - began_s
-            self._tell_progress(is_last=True)
+            self._report_progress(is_last=True)
         finally:
             self._writer.close()
         return self._report
@@ -202,7 +202,7 @@ class WriteTask:
         self._keep_pace(len(rows))
         for write in self._writes(rows):
             self._writer.put(write)
-        self._tell_progress()
+        self._report_progress()
 
     def _writes(self, rows: Rows) -> Iterator[RowWrite]:
         if rows.ids is None:
@@ -262,7 +262,7 @@ class WriteTask:
         self._report.duplicates += marks.count(b"0")
         self._report.conflicts += marks.count(b"2")
 
-    def _tell_progress(self, *, is_last: bool = False) -> None:
+    def _report_progress(self, *, is_last: bool = False) -> None:
         is_due = is_last or time.monotonic() - self._reported_s >= _REPORT_EVERY_S
         if not self._options.report_progress or self._options.dry_run or not is_due:
             return

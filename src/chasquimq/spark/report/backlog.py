@@ -33,7 +33,7 @@ def forecast_sentence(row: Mapping[str, Any]) -> str:
     if row["never_clears"]:
         return f"{count_text(waiting)} jobs {_never(row)}{_breach(row)}"
     if row["clears_at"] is None:
-        return f"{count_text(waiting)} jobs wait; too early to tell when they are done"
+        return f"{count_text(waiting)} jobs wait; too early to say when they are done"
     return f"{count_text(waiting)} jobs, {_clears(row)}{_breach(row)}"
 
 
@@ -118,7 +118,7 @@ def backlog_section(answers: Answers, scope: Scope) -> Section:
         "backlog",
         "Backlog and forecast",
         sentences=_outlooks(rows),
-        grids=[grid(rows, *_BACKLOG, what="queues", is_queue_told=True)],
+        grids=[grid(rows, *_BACKLOG, what="queues", is_queue_shown=True)],
         drawings=_depth_lines(answers, scope, rows[:QUEUES_DRAWN_MAX]),
         completeness=f"samples of the server; the last one of {moment_text(last_at)} UTC",
     )
@@ -142,13 +142,13 @@ def target_section(answers: Answers, scope: Scope, proof: str) -> Section:
 
 def _outlooks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence for each queue that is drawn, and one that says how many are not."""
-    told = [f"{shown(row['queue'])}: {row['outlook']}." for row in rows[:QUEUES_DRAWN_MAX]]
-    left = len(rows) - len(told)
+    sentences = [f"{shown(row['queue'])}: {row['outlook']}." for row in rows[:QUEUES_DRAWN_MAX]]
+    left = len(rows) - len(sentences)
     if not left:
-        return told
+        return sentences
     more = "1 more queue" if left == 1 else f"{count_text(left)} more queues"
     waits = "it waits or runs less" if left == 1 else "they wait or run less"
-    return [*told, f"And {more}, in the table; {waits}."]
+    return [*sentences, f"And {more}, in the table; {waits}."]
 
 
 def _depth_lines(

@@ -63,7 +63,7 @@ def _inked(tag: str, key: str) -> str:
     return _COLOUR.sub(lambda found: _VARIABLES[found[0]], tag)
 
 
-# How long a stretch of time may be to be told in seconds, and in times of day.
+# How long a stretch of time may be to be given in seconds, and in times of day.
 _SECONDS_SHOWN_DAYS: Final = 10 / 1_440
 _TIMES_SHOWN_DAYS: Final = 2.0
 LABEL_CHARS: Final = 30

@@ -27,8 +27,8 @@ def text_of(value: Any, kind: Kind) -> str:
 
 
 def shown(text: str, chars: int = TEXT_CHARS) -> str:
-    """The text on one line, with what cannot be seen spelled out, and cut where it is long."""
-    plain = _UNSAFE.sub(_spelled, text)
+    """The text on one line, with what cannot be seen escaped, and cut where it is long."""
+    plain = _UNSAFE.sub(_escaped, text)
     return plain if len(plain) <= chars else plain[: chars - 1] + "…"
 
 
@@ -53,7 +53,7 @@ def share_text(share: float) -> str:
 
 def ms_text(ms: float) -> str:
     """A duration in at most two units."""
-    # What would be rounded up to a whole next unit is told in that one.
+    # What would be rounded up to a whole next unit is given in that one.
     if ms < 0.9995:
         return f"{ms * 1_000:.0f} µs" if ms else "0 ms"
     if ms < 999.5:
@@ -86,7 +86,7 @@ def _short(number: float) -> str:
     return f"{number:.0f}" if number >= 10 else f"{number:.1f}".removesuffix(".0")
 
 
-def _spelled(found: re.Match[str]) -> str:
+def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     named = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
     return named or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

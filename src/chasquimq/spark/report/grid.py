@@ -1,4 +1,4 @@
-"""Tables of a report: the columns that tell something, and no more rows than anyone reads."""
+"""Tables of a report: the columns that say something, and no more rows than anyone reads."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def grid(
     *columns: Column,
     title: str = "",
     what: str = "rows",
-    is_queue_told: bool = False,
+    is_queue_shown: bool = False,
 ) -> Grid:
-    """A table of the first rows; the queue is told where there is more than one, or if asked."""
+    """A table of the first rows; the queue is shown where there is more than one, or if asked."""
     are_many = len({row.get("queue") for row in rows}) > 1
-    picked = [one for one in columns if one != QUEUE or are_many or is_queue_told]
+    picked = [one for one in columns if one != QUEUE or are_many or is_queue_shown]
     left = len(rows) - ROWS_MAX
     note = f"and {count_text(left)} more {what}; `chasqui pipeline sql` has them all"
     return Grid(picked, list(rows[:ROWS_MAX]), title, note if left > 0 else "")

@@ -11,7 +11,7 @@ from chasquimq.spark.report.charts import svg_of
 from chasquimq.spark.report.format import moment_text, shown, text_of
 from chasquimq.spark.report.shape import LEFT, Column, Drawing, Figure, Grid, Report, Section, Spans
 
-QUEUES_TOLD_MAX: Final = 8
+QUEUES_SHOWN_MAX: Final = 8
 _STYLE: Final = Path(__file__).with_name("report.css")
 # Nothing may be fetched and nothing may run, whatever a job is called.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -54,10 +54,10 @@ def _header(report: Report) -> str:
 
 
 def _queues_text(report: Report) -> str:
-    told = [shown(queue, 60) for queue in report.queues[:QUEUES_TOLD_MAX]]
-    left = len(report.queues) - len(told)
+    names = [shown(queue, 60) for queue in report.queues[:QUEUES_SHOWN_MAX]]
+    left = len(report.queues) - len(names)
     more = [f"{left} more"] if left else []
-    return ", ".join(told + more) or "no queue yet"
+    return ", ".join(names + more) or "no queue yet"
 
 
 def _period_text(report: Report) -> str:

@@ -39,7 +39,7 @@ _ODD: Final = {
     "jobs_with_two_ends": ("jobs with two ends", "ended twice, which should never be"),
     "ends_after_dlq": ("ends after the DLQ", "came back from the DLQ and ended again"),
     "redeliveries": ("redeliveries", "delivered again after their worker had gone"),
-    "stale": ("stale ends", "ended after somebody else had ended them"),
+    "stale": ("stale ends", "ended after another worker had ended them"),
     "unproven": ("unproven ends", "the connection broke while they ended"),
     "skewed_clocks": ("skewed clocks", "started before they were ready, by their clocks"),
     "starts_without_end_proven": ("starts without an end", "no gap explains it"),
@@ -152,10 +152,10 @@ def audit_section(answers: Answers, scope: Scope, whole: Completeness) -> Sectio
         return Section("audit", "Audit and completeness", absence=absence)
     settled = [{**row, "is_settled": _settled_text(row["is_settled"])} for row in rows]
     oddities = _oddities(rows)
-    told = partial(grid, what="rows", is_queue_told=True)
-    counts = told(settled, *_COUNTS, title="Rows against the server's count")
-    odd = told(oddities, *_ODDITIES, title="What is odd")
-    losses = told(ledger, *_GAPS, title="Known losses")
+    table = partial(grid, what="rows", is_queue_shown=True)
+    counts = table(settled, *_COUNTS, title="Rows against the server's count")
+    odd = table(oddities, *_ODDITIES, title="What is odd")
+    losses = table(ledger, *_GAPS, title="Known losses")
     return Section(
         "audit",
         "Audit and completeness",

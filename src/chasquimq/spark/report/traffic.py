@@ -129,7 +129,7 @@ def _width_text(width_s: int) -> str:
 
 
 def _slowest_sentence(timed: Sequence[Mapping[str, Any]]) -> str:
-    """Who waits and who runs longest; from the events of the original no wait is known."""
+    """Who waits and who runs longest; from events of ChasquiMQ (Rust) no wait is known."""
     runs = max(timed, key=lambda row: row["run_p99_ms"])
     run = f"{name_text(runs['name'])} runs longest (p99 {ms_text(runs['run_p99_ms'])})"
     waited = [row for row in timed if row["wait_p99_ms"] is not None]

@@ -22,7 +22,7 @@ from chasquimq.wire.stream_entry import read_text, read_uint
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _NO_EVENT = "an event must have a field e, got none"
-# A foreign entry may be of any size; this much is kept for whoever looks for its writer.
+# A foreign entry may be of any size; this much is kept to find its writer.
 _EXTRA_FIELDS_MAX = 32
 _EXTRA_CHARS_MAX = 512
 # Field on the wire and column, in three kinds.
@@ -77,7 +77,7 @@ def event_batch(queue: str, entries: Sequence[RawEntry], *, with_extra: bool) ->
 
 
 def gap_batch(queue: str, after_id: str, lost: int | None, label: str, why: str) -> pa.RecordBatch:
-    """One marker that tells of a loss."""
+    """One marker of a loss."""
     gap = {
         "queue": queue, "stream_id": after_id, "event": GAP, "reason": why, "fault": label,
         "lost": lost,
@@ -188,7 +188,7 @@ class _Page:
         try:
             return texts.cast(pa.int64())
         except pa.ArrowInvalid:
-            # The server's numbers have one bit more than Spark's; nobody but a test uses it.
+            # The server's numbers have one bit more than Spark's; only a test uses it.
             numbers = [int(text) for text in texts.to_pylist()]
             return pa.array([one if one <= _INT64_MAX else None for one in numbers], pa.int64())
 

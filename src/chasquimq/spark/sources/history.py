@@ -25,7 +25,7 @@ from chasquimq.wire.stream_entry import first_values, read_text, read_uint
 _MARKER_ROW = -1
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
-# Every outcome that fits into a byte has its word here; later ones are spelled one by one.
+# Every outcome that fits into a byte has its word here; later ones are made one by one.
 _LABELS = pa.array([outcome_label(number) for number in range(256)], pa.string())
 # An entry that has rows, with its id.
 _Packed = tuple[str, HistoryEntry, HistoryColumns]
@@ -73,7 +73,7 @@ def attempt_batches(queue: str, entries: Sequence[RawEntry]) -> Iterator[pa.Reco
 
 
 def gap_batch(queue: str, after_id: str, lost: int | None, label: str, why: str) -> pa.RecordBatch:
-    """One marker that tells of a loss."""
+    """One marker of a loss."""
     gap = {
         "queue": queue, "stream_id": after_id, "row": _MARKER_ROW, "outcome": GAP, "lost": lost,
         "error_class": label, "error": why,
@@ -227,7 +227,7 @@ def _marker(queue: str, entry_id: str, entry: HistoryEntry) -> dict[str, Any]:
 
 
 def _unreadable(queue: str, entry_id: str, fields: Sequence[bytes], why: str) -> dict[str, Any]:
-    """What can be told of a broken entry: a known run and number keep it from counting as lost."""
+    """What is known of a broken entry: a known run and number keep it from counting as lost."""
     found = first_values(fields)
     return {
         "queue": queue, "stream_id": entry_id, "worker": _text(found, b"w"), "run": _text(found, b"r"),

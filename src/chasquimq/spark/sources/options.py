@@ -135,14 +135,14 @@ def _place(name: str, text: str) -> Place:
     if text.strip().lower() in (EARLIEST, LATEST):
         return cast("Edge", text.strip().lower())
     try:
-        told = json.loads(text)
+        given = json.loads(text)
     except ValueError:
         raise SettingsError(name, text, _PLACE_RULE) from None
-    if not isinstance(told, dict) or not told:
+    if not isinstance(given, dict) or not given:
         raise SettingsError(name, text, _PLACE_RULE)
     return {
         check_queue_name(queue): _position(name, where)
-        for queue, where in cast("dict[str, Any]", told).items()
+        for queue, where in cast("dict[str, Any]", given).items()
     }
 
 

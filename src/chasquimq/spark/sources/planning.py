@@ -44,7 +44,7 @@ _PIECES_PER_TASK = 8
 class StreamRange(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of a queue after one id up to another.
 
-    `entry_count` is how many there must be, lost ones included; None: nobody counted.
+    `entry_count` is how many there must be, lost ones included; None: not counted.
     `found_count` is how many were there when it was planned.
     `loss` names a loss that is known already, but not how large it is.
     """
@@ -110,7 +110,7 @@ def _union(first: StreamRange, second: StreamRange) -> StreamRange:
 
 def loss_sentence(label: str, lost: int | None) -> str:
     """What is missing and why, in words."""
-    number = "entries, nobody knows how many," if lost is None else f"{lost} entries"
+    number = "entries, of unknown number," if lost is None else f"{lost} entries"
     return f"{number} were {_CAUSES[label]}"
 
 
@@ -186,7 +186,7 @@ class Planner:
 
     def _at(self, queue: str, place: Position, facts: StreamFacts) -> Position:
         count = self._count_now(queue, place, facts)
-        # Whoever chooses a place has read nothing up to it, and so nothing before it is lost.
+        # A query that chooses a place has read nothing up to it, and so nothing before it is lost.
         if count is None and place.is_before(facts.first_id):
             return Position()
         return Position(place.entry_id, count)
@@ -200,7 +200,7 @@ class Planner:
         rows_max: int | None,
     ) -> Position:
         here = Position(start.entry_id, self._count_now(queue, start, facts))
-        # A counter that went back is told in a step of its own, and reading goes on from there.
+        # A counter that went back is reported in a step of its own, and reading goes on from there.
         if went_back(start, here) or not start.is_before(facts.last_id):
             return here
         until_id = min(until_id, facts.last_id, key=id_parts)
@@ -247,7 +247,7 @@ class Planner:
             raise entries_lost(queue, self._channel.place, start.entry_id, label, lost)
 
     def _unproven(self, queue: str, start: Position) -> str:
-        """Where nobody counts, a stream that begins behind us may have been longer."""
+        """Without a count, a stream that begins behind us may have been longer."""
         first_id = self._facts([queue])[queue].first_id
         return TRIMMED if start.entry_id != NO_ENTRY and start.is_before(first_id) else ""
 
@@ -293,7 +293,7 @@ class Planner:
 
 
 def _backlog(start: Position, facts: StreamFacts) -> int:
-    """How many entries wait at most; where nobody counts, all that are there."""
+    """How many entries wait at most; without a count, all that are there."""
     if start.count is None or facts.added is None:
         return facts.length
     return max(0, facts.added - start.count)

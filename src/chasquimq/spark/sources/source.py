@@ -129,7 +129,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, self._options, self._channel)
 
     def stop(self) -> None:
-        """Let go of the server; whoever plans again dials again."""
+        """Let go of the server; the next plan dials again."""
         if self._subscription is not None:
             self._subscription.close()
 
@@ -164,7 +164,7 @@ class Subscription:
         return self._start(self.queues())
 
     def span(self) -> tuple[Offsets, Offsets]:
-        """Where a query that reads once begins and ends, in all queues that have something to tell.
+        """Where a query that reads once begins and ends, in all queues that have something to read.
 
         A stream that ends before the beginning has, if it is read to its end, been made anew.
         """

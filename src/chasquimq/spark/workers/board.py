@@ -25,10 +25,10 @@ class Record(msgspec.Struct, kw_only=True):
     attempt: int
     consumer: str = ""
     group: str = ""
-    # Moves with every note, so that a silent task is told from an idle one without a clock.
+    # Moves with every note, so that a silent task is distinguished from an idle one without a clock.
     beat: int = 0
     has_ended: bool = False
-    # Why it ended, where it was not told to.
+    # Why it ended, where it was not asked to.
     error: str = ""
     completed: int = 0
     failed: int = 0
@@ -44,7 +44,7 @@ class Board:
     """One run's notes, under the hash tag of its queue; used by one thread at a time.
 
     The flag that stops a run is a field of the run's own notes: a flag of an earlier run, which
-    had another id, stops nobody.
+    had another id, stops no run.
     """
 
     def __init__(self, queue: str, connection: ConnectionSettings, run: str) -> None:
@@ -56,7 +56,7 @@ class Board:
         self._connection = BlockingConnection(connection, name="chasqui-spark")
 
     def open(self) -> None:
-        """Make the run known to whoever wants to stop it, and keep it so."""
+        """Make the run known to the command that stops it, and keep it so."""
         self._connection.call("SADD", self._runs, self.run)
         self._connection.call("EXPIRE", self._runs, RUNS_TTL_S)
         self._keep("driver", "1")

@@ -141,7 +141,7 @@ def _runner() -> asyncio.Runner:
 def new_worker(settings: HostSettings, consumer_id: str) -> Worker:
     """The worker of a task; a target that is a Worker keeps its settings about jobs.
 
-    One that names no server dials the one that the run was told.
+    One that names no server dials the one that the run was given.
     """
     found = find_target(settings)
     # Queues of the target that name no server find the one of the run.
@@ -169,17 +169,17 @@ def find_target(settings: HostSettings) -> Any:
     return attrgetter(attribute)(import_module(module))
 
 
-def look_around(
+def probe_executor(
     settings: HostSettings, _partition: int, _rows: Iterable[int]
 ) -> Iterator[str | None]:
-    """What keeps a worker from running here, in a sentence."""
-    yield _handler_trouble(settings) or _server_trouble(settings)
+    """Yield what keeps a worker from running in this executor, in a sentence."""
+    yield _handler_error(settings) or _server_error(settings)
 
 
-def refuse_troubles(troubles: Iterable[str | None]) -> None:
+def refuse_errors(errors: Iterable[str | None]) -> None:
     """Raise the first sentence there is."""
-    for trouble in filter(None, troubles):
-        raise NotSupportedError(trouble)
+    for error in filter(None, errors):
+        raise NotSupportedError(error)
 
 
 def not_hosted(error: Exception) -> ChasquiError:
@@ -196,7 +196,7 @@ def not_hosted(error: Exception) -> ChasquiError:
     )
 
 
-def _handler_trouble(settings: HostSettings) -> str | None:
+def _handler_error(settings: HostSettings) -> str | None:
     try:
         new_worker(settings, "probe")
     except SettingsError as refused:
@@ -209,7 +209,7 @@ def _handler_trouble(settings: HostSettings) -> str | None:
     return None
 
 
-def _server_trouble(settings: HostSettings) -> str | None:
+def _server_error(settings: HostSettings) -> str | None:
     board = Board(settings.queue, settings.connection, settings.run)
     try:
         board.ping()

@@ -19,7 +19,7 @@ from chasquimq.model.log import get_logger
 from chasquimq.model.retry import doubled_ms
 from chasquimq.spark.failures import JVM_GONE, first_line
 from chasquimq.spark.workers.board import Board, Record
-from chasquimq.spark.workers.hosting import host_worker, look_around, not_hosted, refuse_troubles
+from chasquimq.spark.workers.hosting import host_worker, not_hosted, probe_executor, refuse_errors
 from chasquimq.spark.workers.tally import Progress, Tally
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chasquimq.spark.workers.settings import HostSettings, RunSettings
 
 LOOK_S: Final = 0.5
-# Tasks hear of the flag within a second, and need some more to tell that they have ended.
+# Tasks see the flag within a second, and need some more to report that they have ended.
 STOP_GRACE_S: Final = 15.0
 CANCEL_S_MAX: Final = 30.0
 RESUBMIT_MS_MIN: Final = 1_000
@@ -56,7 +56,7 @@ class RunSummary:
 
 
 class WorkerRun:
-    """Keeps so many tasks running until told to stop; `on_progress` hears how it goes."""
+    """Keeps so many tasks running until asked to stop; `on_progress` gets how it goes."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class WorkerRun:
         self._submissions = 0
         self._deadline_s: float | None = None
         self._is_cut_off = False
-        self._told: dict[int, str] = {}
+        self._reported: dict[int, str] = {}
 
     def probe(self) -> None:
         """See whether executors can do it at all; ended early by a signal.
@@ -83,7 +83,7 @@ class WorkerRun:
         Raises:
             ChasquiError: a handler, a package or the server is out of their reach.
         """
-        job = JobBeside(self._context, look_around, self._settings.host, self._settings.tasks)
+        job = JobBeside(self._context, probe_executor, self._settings.host, self._settings.tasks)
         while not job.wait(LOOK_S):
             if self._stop.is_set():
                 job.cancel()
@@ -91,7 +91,7 @@ class WorkerRun:
                 return
         if job.error is not None:
             raise not_hosted(job.error)
-        refuse_troubles(job.rows)
+        refuse_errors(job.rows)
 
     def run(self) -> RunSummary:
         """Run until stopped; a job of Spark that failed is submitted again, ever more slowly."""
@@ -129,7 +129,7 @@ class WorkerRun:
         return job
 
     def _look(self) -> None:
-        """Beat, ask, tell; a server that does not answer is asked again."""
+        """Beat, ask, report; a server that does not answer is asked again."""
         now_s = time.monotonic()
         if self._stop.is_set() and self._deadline_s is None:
             self._deadline_s = now_s + self._settings.stop_deadline_ms / 1000 + STOP_GRACE_S
@@ -137,7 +137,7 @@ class WorkerRun:
             self._exchange(now_s)
             self._is_cut_off = False
         except StoreError as error:
-            self._note_trouble(error)
+            self._note_error(error)
         self._on_progress(self._tally.progress(now_s))
 
     def _exchange(self, now_s: float) -> None:
@@ -145,26 +145,26 @@ class WorkerRun:
         if self._stop.is_set():
             self._board.stop()
         elif self._board.must_stop():
-            logger.info("somebody asked this run to stop")
+            logger.info("this run was asked to stop")
             self._stop.set()
         records = self._board.records()
         self._tally.note(records, now_s)
-        self._tell_failures(records)
+        self._report_failures(records)
         for record in self._tally.over(now_s):
             self._board.forget(record)
             self._board.reap(record)
 
-    def _tell_failures(self, records: Sequence[Record]) -> None:
+    def _report_failures(self, records: Sequence[Record]) -> None:
         """Once for each task and reason: the same one may come every few seconds for hours."""
         for record in records:
-            if record.error and self._told.get(record.partition) != record.error:
-                self._told[record.partition] = record.error
+            if record.error and self._reported.get(record.partition) != record.error:
+                self._reported[record.partition] = record.error
                 logger.warning(
                     "a task failed, Spark starts it again",
                     extra={"task": record.partition, "reason": record.error},
                 )
 
-    def _note_trouble(self, error: StoreError) -> None:
+    def _note_error(self, error: StoreError) -> None:
         if not self._is_cut_off:
             logger.warning("the server does not answer", extra={"error": str(error)})
         self._is_cut_off = True

@@ -1,4 +1,4 @@
-"""What a run of workers on Spark is, and what Spark must be told for it."""
+"""What a run of workers on Spark is, and what Spark must be given for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONF: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """What every task is told; travels to executors.
+    """What every task is given; travels to executors.
 
     `options` are a Worker's, by name; a `target` that is a Worker has its own, and takes only those
     that are about the process. `folder` is where

@@ -1,4 +1,4 @@
-"""Adds up what the tasks of a run have done, and tells who is alive."""
+"""Adds up what the tasks of a run have done, and says who is alive."""
 
 from __future__ import annotations
 

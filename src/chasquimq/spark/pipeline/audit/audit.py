@@ -64,16 +64,16 @@ def _days(lake: Lake, facts: AuditFacts, queues: Collection[str], standing: Stan
 def _rows(queue: str, channel: str, days: Days, compared: Sequence[str]) -> list[dict[str, Any]]:
     counts = [days.counts(queue, day) for day in compared]
     verdicts = judge_days(counts)
-    spells = [days.spell(queue, day) for day in compared]
+    windows = [days.window(queue, day) for day in compared]
     return [
-        _row(days, spell, one, verdict, channel)
-        for spell, one, verdict in zip(spells, counts, verdicts, strict=True)
-        if spell is not None
+        _row(days, window, one, verdict, channel)
+        for window, one, verdict in zip(windows, counts, verdicts, strict=True)
+        if window is not None
     ]
 
 
 def _row(
-    days: Days, spell: Spell, counts: DayCounts, verdict: DayVerdict, channel: str
+    days: Days, window: AuditWindow, counts: DayCounts, verdict: DayVerdict, channel: str
 ) -> dict[str, Any]:
     queue, day = counts.queue, counts.day
     ends = days.of(days.facts.ends, day, queue)
@@ -84,8 +84,8 @@ def _row(
         "audited_at": datetime.now(UTC),
         "server_finished": counts.server_finished,
         "rows_finished": counts.rows_finished,
-        "rows_lost": days.told(queue, spell, "rows_lost"),
-        "entries_lost": days.told(queue, spell, "entries_lost"),
+        "rows_lost": days.reported(queue, window, "rows_lost"),
+        "entries_lost": days.reported(queue, window, "entries_lost"),
         "missing_proven": verdict.missing_proven,
         "missing_maybe": verdict.missing_maybe,
         "surplus": verdict.surplus,
@@ -93,30 +93,30 @@ def _row(
         "jobs_with_two_ends": ends.get("jobs_with_two_ends", 0),
         "ends_after_dlq": ends.get("ends_after_dlq", 0),
         "redeliveries": days.of(days.facts.attempts, day, queue).get("redeliveries", 0),
-        **(_of_history(days, spell, queue) if channel == HISTORY else {}),
-        **(_of_events(days, spell, counts) if channel == EVENTS else {}),
+        **(_of_history(days, window, queue) if channel == HISTORY else {}),
+        **(_of_events(days, window, counts) if channel == EVENTS else {}),
     }
 
 
-def _of_history(days: Days, spell: Spell, queue: str) -> dict[str, Any]:
-    """What only the history tells."""
-    attempts = days.of(days.facts.attempts, spell.day, queue)
+def _of_history(days: Days, window: AuditWindow, queue: str) -> dict[str, Any]:
+    """What only the history says."""
+    attempts = days.of(days.facts.attempts, window.day, queue)
     return {
-        "open_runs": days.open_runs(queue, spell),
+        "open_runs": days.open_runs(queue, window),
         "stale": attempts.get("stale", 0),
         "unproven": attempts.get("unproven", 0),
-        "skewed_clocks": days.of(days.facts.skewed, spell.day, queue).get("skewed_clocks", 0),
+        "skewed_clocks": days.of(days.facts.skewed, window.day, queue).get("skewed_clocks", 0),
     }
 
 
-def _of_events(days: Days, spell: Spell, counts: DayCounts) -> dict[str, Any]:
-    """What only the events tell; where starts are not told, nobody can miss an end."""
+def _of_events(days: Days, window: AuditWindow, counts: DayCounts) -> dict[str, Any]:
+    """What only the events say; where starts are not reported, no end can be missed."""
     queue = counts.queue
-    if not days.of(days.facts.starts, spell.day, queue):
+    if not days.of(days.facts.starts, window.day, queue):
         return {}
-    starts = days.within(queue, spell, days.facts.starts, "starts")
-    runs = days.within(queue, spell, days.facts.attempts, "runs")
-    running = days.of(days.facts.samples, spell.day, queue).get("running") or 0
+    starts = days.within(queue, window, days.facts.starts, "starts")
+    runs = days.within(queue, window, days.facts.attempts, "runs")
+    running = days.of(days.facts.samples, window.day, queue).get("running") or 0
     missing = max(0, starts - runs - running)
     is_explained = counts.has_unknown_gap or not counts.is_settled
     return {
@@ -138,8 +138,8 @@ def _replace(lake: Lake, day: str, rows: Sequence[Row]) -> None:
     lake.commit(Change(table=GOLD_AUDIT.name, adds=files, removes=before))
 
 
-class Spell(NamedTuple):
-    """The days of a span: that of the look before it, those that nobody looked at, and its own."""
+class AuditWindow(NamedTuple):
+    """The days of a span: that of the look before it, those without a look, and its own."""
 
     before: str | None
     between: Sequence[str]
@@ -149,7 +149,7 @@ class Spell(NamedTuple):
 
     @property
     def own(self) -> list[str]:
-        """The days that are told of in this one's row."""
+        """The days that are reported in this one's row."""
         return [*self.between, self.day]
 
 
@@ -175,94 +175,94 @@ class Days:
             self._known[ask, day] = ask(day)
         return self._known[ask, day].get(queue, {})
 
-    def spell(self, queue: str, day: str) -> Spell | None:
-        """What the day is judged over; None: nobody looked on it."""
+    def window(self, queue: str, day: str) -> AuditWindow | None:
+        """What the day is judged over; None: there was no look on it."""
         looks = self.looks.get(queue, {})
         if day not in looks:
             return None
         before = max((one for one in looks if one < day), default=None)
         between = self.facts.days_between(before or "", day)
         since = _BEGINNING if before is None else looks[before].last_at
-        return Spell(before, between, day, since, looks[day].last_at)
+        return AuditWindow(before, between, day, since, looks[day].last_at)
 
     def counts(self, queue: str, day: str) -> DayCounts:
         """What is compared."""
-        spell = self.spell(queue, day)
-        if spell is None:
+        window = self.window(queue, day)
+        if window is None:
             rows = self.of(self.facts.attempts, day, queue).get("rows_finished", 0)
             return DayCounts(queue=queue, day=day, server_finished=None, rows_finished=rows)
         return DayCounts(
             queue=queue,
             day=day,
-            server_finished=self._server_finished(queue, spell),
-            rows_finished=self.within(queue, spell, self.facts.attempts, "rows_finished"),
-            rows_lost=self.told(queue, spell, "rows_lost") + self._late(queue, spell),
-            unproven=self.within(queue, spell, self.facts.attempts, "unproven"),
-            unobserved=self._unobserved(queue, spell),
-            beyond=self._beyond(queue, spell),
-            has_unknown_gap=self._has_unknown_gap(queue, spell),
+            server_finished=self._server_finished(queue, window),
+            rows_finished=self.within(queue, window, self.facts.attempts, "rows_finished"),
+            rows_lost=self.reported(queue, window, "rows_lost") + self._late(queue, window),
+            unproven=self.within(queue, window, self.facts.attempts, "unproven"),
+            unobserved=self._unobserved(queue, window),
+            beyond=self._beyond(queue, window),
+            has_unknown_gap=self._has_unknown_gap(queue, window),
             is_settled=self._is_settled(queue, day),
         )
 
-    def within(self, queue: str, spell: Spell, ask: Question, figure: str) -> int:
+    def within(self, queue: str, window: AuditWindow, ask: Question, figure: str) -> int:
         """How many there were from the look before to the look that ends the span."""
-        last: Row = {} if spell.before is None else self.of(ask, spell.before, queue)
+        last: Row = {} if window.before is None else self.of(ask, window.before, queue)
         count: int = last.get(figure, 0) - last.get(f"{figure}_by", 0)
-        count += sum(self.of(ask, one, queue).get(figure, 0) for one in spell.between)
-        return count + self.of(ask, spell.day, queue).get(f"{figure}_by", 0)
+        count += sum(self.of(ask, one, queue).get(figure, 0) for one in window.between)
+        return count + self.of(ask, window.day, queue).get(f"{figure}_by", 0)
 
-    def told(self, queue: str, spell: Spell, figure: str) -> int:
+    def reported(self, queue: str, window: AuditWindow, figure: str) -> int:
         """How much the ledger of losses says."""
-        return sum(self.of(self.facts.gaps, day, queue).get(figure, 0) for day in spell.own)
+        return sum(self.of(self.facts.gaps, day, queue).get(figure, 0) for day in window.own)
 
-    def open_runs(self, queue: str, spell: Spell) -> int:
+    def open_runs(self, queue: str, window: AuditWindow) -> int:
         """Runs that fell silent on these days and never closed."""
         last_days = [run.last_at.date().isoformat() for run in self._runs if run.queue == queue]
-        return sum(day in spell.own for day in last_days)
+        return sum(day in window.own for day in last_days)
 
-    def _server_finished(self, queue: str, spell: Spell) -> int | None:
-        sample = self.of(self.facts.samples, spell.day, queue)
+    def _server_finished(self, queue: str, window: AuditWindow) -> int | None:
+        sample = self.of(self.facts.samples, window.day, queue)
         if not sample or sample["breaks_off"]:
             return None
         if not sample["begins_unknown"]:
             return sample["finished"]
         # The first look of all: whatever had left before it counts for this day, as its rows do.
-        if spell.before is not None or sample["first_left"] is None:
+        if window.before is not None or sample["first_left"] is None:
             return None
         return sample["first_left"] + sample["finished"]
 
-    def _unobserved(self, queue: str, spell: Spell) -> int:
-        """What left before anybody looked and has no row: it may be older than the channel."""
-        sample = self.of(self.facts.samples, spell.day, queue)
-        if spell.before is not None or not sample or sample["first_left"] is None:
+    def _unobserved(self, queue: str, window: AuditWindow) -> int:
+        """What left before the first look and has no row: it may be older than the channel."""
+        sample = self.of(self.facts.samples, window.day, queue)
+        if window.before is not None or not sample or sample["first_left"] is None:
             return 0
         ask = self.facts.attempts
-        rows = sum(self.of(ask, one, queue).get("rows_finished", 0) for one in spell.between)
-        rows += self.of(ask, spell.day, queue).get("rows_finished_first", 0)
+        rows = sum(self.of(ask, one, queue).get("rows_finished", 0) for one in window.between)
+        rows += self.of(ask, window.day, queue).get("rows_finished_first", 0)
         return max(0, sample["first_left"] - rows)
 
-    def _beyond(self, queue: str, spell: Spell) -> int:
+    def _beyond(self, queue: str, window: AuditWindow) -> int:
         """Rows behind the last look of all; of any other, they are what the next day has too many."""
-        if spell.day != max(self.looks[queue]):
+        if window.day != max(self.looks[queue]):
             return 0
-        rows = self.of(self.facts.attempts, spell.day, queue)
+        rows = self.of(self.facts.attempts, window.day, queue)
         return rows.get("rows_finished", 0) - rows.get("rows_finished_by", 0)
 
-    def _late(self, queue: str, spell: Spell) -> int:
-        return self._before(queue, spell).get("rows_lost_late", 0)
+    def _late(self, queue: str, window: AuditWindow) -> int:
+        return self._before(queue, window).get("rows_lost_late", 0)
 
-    def _has_unknown_gap(self, queue: str, spell: Spell) -> bool:
-        # Whoever was killed took the rows of its last moments along.
+    def _has_unknown_gap(self, queue: str, window: AuditWindow) -> bool:
+        # A worker that was killed took the rows of its last moments along.
         if any(
-            run.queue == queue and run.may_explain(spell.since, spell.until + _QUIET)
+            run.queue == queue and run.may_explain(window.since, window.until + _QUIET)
             for run in self._runs
         ):
             return True
-        is_late = self._before(queue, spell).get("has_unknown_gap_late", False)
-        return is_late or self.told(queue, spell, "has_unknown_gap") > 0
+        is_late = self._before(queue, window).get("has_unknown_gap_late", False)
+        return is_late or self.reported(queue, window, "has_unknown_gap") > 0
 
-    def _before(self, queue: str, spell: Spell) -> Row:
-        return {} if spell.before is None else self.of(self.facts.gaps, spell.before, queue)
+    def _before(self, queue: str, window: AuditWindow) -> Row:
+        return {} if window.before is None else self.of(self.facts.gaps, window.before, queue)
 
     def _is_settled(self, queue: str, day: str) -> bool:
         sample = self.of(self.facts.samples, day, queue)

@@ -16,7 +16,7 @@ from chasquimq.spark.lake.views import view_sql
 
 # What took an entry out of the stream; the others did not count, or perhaps not.
 _LEFT: Final = "('completed', 'retried', 'dead', 'rejected', 'snoozed')"
-# A worker knows the server's clock as well as a round trip tells it; more is a clock that is wrong.
+# A worker knows the server's clock as well as a round trip shows it; more is a clock that is wrong.
 _SKEW_MS: Final = 100
 # A day of many millions goes to disk for a moment instead.
 _MEMORY: Final = "256MB"
@@ -67,18 +67,18 @@ class AuditFacts:
         return self._by_queue(f"""
             with looks as ({self._edges(day)}), rows as (
                 select queue, outcome, attempt, deliveries, outcome in {_LEFT} as has_left,
-                       {_within(day, "ended_at")} as told_at
+                       {_within(day, "ended_at")} as reported_at
                 from {self._rows("silver_attempts", day)}
             )
             select queue, count(*) filter (has_left) as rows_finished,
-                   count(*) filter (has_left and told_at <= last_at) as rows_finished_by,
-                   count(*) filter (has_left and told_at <= first_at) as rows_finished_first,
+                   count(*) filter (has_left and reported_at <= last_at) as rows_finished_by,
+                   count(*) filter (has_left and reported_at <= first_at) as rows_finished_first,
                    count(*) filter (attempt > 0) as runs,
-                   count(*) filter (attempt > 0 and told_at <= last_at) as runs_by,
+                   count(*) filter (attempt > 0 and reported_at <= last_at) as runs_by,
                    count(*) filter (deliveries > 1) as redeliveries,
                    count(*) filter (outcome = 'stale') as stale,
                    count(*) filter (outcome = 'unproven') as unproven,
-                   count(*) filter (outcome = 'unproven' and told_at <= last_at) as unproven_by
+                   count(*) filter (outcome = 'unproven' and reported_at <= last_at) as unproven_by
             from rows left join looks using (queue) group by queue
         """)
 
@@ -117,7 +117,7 @@ class AuditFacts:
         """)
 
     def starts(self, day: str) -> dict[str, dict[str, Any]]:
-        """Starts that the events told, and those until the last look of the day."""
+        """Starts that the events reported, and those until the last look of the day."""
         return self._by_queue(f"""
             with looks as ({self._edges(day)})
             select queue, count(*) as starts,
@@ -127,7 +127,7 @@ class AuditFacts:
         """)
 
     def gaps(self, day: str) -> dict[str, dict[str, Any]]:
-        """Known losses: attempts that were counted, entries that hold nobody knows how many.
+        """Known losses: attempts that were counted, entries that hold an unknown number.
 
         `*_late` are those that were noticed after the last look of the day.
         """

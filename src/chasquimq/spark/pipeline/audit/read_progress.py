@@ -24,7 +24,7 @@ TO_THE_TAIL: Final = datetime.max.replace(tzinfo=UTC)
 class Standing(NamedTuple):
     """Workers that are heard of, by queue and name, and until when each queue's channel was read.
 
-    A queue that is not named was read nobody knows how far.
+    A queue that is not named was read to an unknown place.
     """
 
     alive: Living

@@ -38,7 +38,7 @@ class FoundDead:
     ) -> dict[str, datetime]:
         """The moments of all these runs; those that are new are of now.
 
-        Runs of other queues than these are nobody's business, and stay as they were.
+        Runs of other queues than these are left alone, and stay as they were.
         """
         known = self._read()
         others = {run: at for run, at in known.items() if run.split(" ")[0] not in queues}
@@ -49,21 +49,21 @@ class FoundDead:
 
     def _read(self) -> dict[str, datetime]:
         try:
-            told: dict[str, str] = json.loads(self._path.read_text())
-            return {run: datetime.fromisoformat(at) for run, at in told.items()}
+            noted: dict[str, str] = json.loads(self._path.read_text())
+            return {run: datetime.fromisoformat(at) for run, at in noted.items()}
         except (FileNotFoundError, ValueError):
-            # Whoever forgot says that it was now, and so accuses nobody.
+            # A lost note counts as seen now, so that no run is accused.
             return {}
 
     def _write(self, seen: Mapping[str, datetime]) -> None:
-        told = {run: at.isoformat() for run, at in sorted(seen.items())}
-        write_durably(self._path, json.dumps(told).encode())
+        noted = {run: at.isoformat() for run, at in sorted(seen.items())}
+        write_durably(self._path, json.dumps(noted).encode())
 
 
 def open_runs(
     runs: Sequence[Row], queues: Collection[str], alive: Living, found: FoundDead, now: datetime
 ) -> list[OpenRun]:
-    """Runs of these queues that did not close and of which nobody is heard any more.
+    """Runs of these queues that did not close and whose workers are gone.
 
     A worker that was killed and came back under its name lives in its newest run alone.
     """

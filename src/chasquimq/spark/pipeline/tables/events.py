@@ -37,8 +37,8 @@ def fold_events(events: pa.RecordBatch, *, is_all: bool) -> Folded:
     `is_all`: there is nothing before these events, so that an end without its start is an attempt
     too, and nothing is loose.
     """
-    is_told = pc.and_(has_text(events, "job_id"), pc.is_in(events.column("event"), LIFE))
-    known = events.select(SILVER_OPEN.names).filter(is_told)
+    is_known = pc.and_(has_text(events, "job_id"), pc.is_in(events.column("event"), LIFE))
+    known = events.select(SILVER_OPEN.names).filter(is_known)
     chain = EventChain(known)
     is_end = chain.kind >= COMPLETED
     is_resolved = is_end if is_all else is_end & chain.has_beginning()
@@ -50,7 +50,7 @@ def fold_events(events: pa.RecordBatch, *, is_all: bool) -> Folded:
 
 
 def rejected_entries(events: pa.RecordBatch) -> pa.RecordBatch:
-    """Entries that could not be read, and so are nobody's attempt."""
+    """Entries that could not be read, and so are no attempt of a job."""
     is_buried = pc.equal(events.column("event"), "dlq")
     lost = events.filter(pc.and_(is_buried, pc.invert(has_text(events, "job_id"))))
     known: dict[str, Any] = {
@@ -101,11 +101,11 @@ def _attempts(events: pa.RecordBatch, chain: EventChain, is_resolved: Any) -> pa
 
 
 def _duration_us(end: pa.RecordBatch, start: pa.RecordBatch, failure: pa.RecordBatch) -> pa.Array:
-    """What the handler's end tells; a snooze tells nothing but that it came."""
+    """What the handler's end says; a snooze says nothing but that it came."""
     is_retry = pc.equal(end.column("event"), "retry-scheduled")
     since_start = pc.subtract(micros(end, "ts"), micros(start, "ts"))
-    told = pc.coalesce(failure.column("duration_us"), end.column("duration_us"))
-    return pc.coalesce(told, where(is_retry, since_start))
+    given = pc.coalesce(failure.column("duration_us"), end.column("duration_us"))
+    return pc.coalesce(given, where(is_retry, since_start))
 
 
 def _started_at(
@@ -116,24 +116,24 @@ def _started_at(
     outcome: pa.Array,
 ) -> pa.Array:
     ended_us = pc.coalesce(micros(failure, "ts"), micros(end, "ts"))
-    # Whose run time nobody knows began at its end at the latest.
+    # An attempt of unknown run time began at its end at the latest.
     worked_out = pc.subtract(ended_us, pc.fill_null(duration_us, 0)).cast(TIMESTAMP)
     ran = pc.not_equal(outcome, "rejected")
     return where(ran, pc.coalesce(start.column("ts"), worked_out))
 
 
 def _enqueued_at(end: pa.RecordBatch) -> pa.Array:
-    """What the worker tells, else what the id tells; the ids of others tell nothing."""
-    told = end.column("enq")
-    if not told.null_count:
-        return told
+    """What the worker says, else what the id says; the ids of others say nothing."""
+    given = end.column("enq")
+    if not given.null_count:
+        return given
     ids = end.column("job_id")
     is_ulid = pc.match_substring_regex(ids, _ULID)
     # Ids that were made in the same millisecond begin alike.
     heads = pc.utf8_slice_codeunits(ids, 0, _ULID_TIME_CHARS).dictionary_encode()
     made_ms = [ulid_ms(head + _ULID_REST) for head in heads.dictionary.to_pylist()]
     made_at = moments_ms(pa.array(made_ms, pa.int64())).take(heads.indices)
-    return pc.coalesce(told, where(is_ulid, made_at))
+    return pc.coalesce(given, where(is_ulid, made_at))
 
 
 def _same(value: object, kind: pa.DataType, events: pa.RecordBatch) -> pa.Array:

@@ -105,7 +105,7 @@ def gold_retries(attempts: DataFrame) -> DataFrame:
             F.count_if(_is("completed")).alias("completed"),
             F.count_if(_is("retried")).alias("retried"),
             F.count_if(_is("dead")).alias("dead"),
-            # Many centuries are unknown, and stop nobody.
+            # Many centuries are unknown, and stop no pipeline.
             F.try_sum("backoff_ms").alias("added_delay_ms"),
             F.try_sum("duration_us").alias("run_us"),
         )

@@ -27,8 +27,8 @@ _STATUS: Final = {
 _FAILED: Final = pa.array([AttemptOutcome.RETRIED.label, AttemptOutcome.DEAD.label])
 _ENDED: Final = pa.array(["completed", "dead"])
 _WAITING: Final = pa.array(["waiting", "delayed"])
-# A promoter may tell that a job waits when it runs already: it must not look like the last word.
-_TOLD_LATE_US: Final = 1_000_000
+# A promoter may report that a job waits when it runs already: it must not look like the last word.
+_REPORTED_LATE_US: Final = 1_000_000
 _LABELS: Final = pa.array(list(_STATUS))
 _STATUSES: Final = pa.array(list(_STATUS.values()))
 
@@ -51,17 +51,17 @@ def silver_rows(attempts: pa.RecordBatch) -> SilverRows:
     is_whole = pc.and_(
         pc.equal(attempts.column("attempt"), 1), pc.equal(attempts.column("outcome"), "completed")
     )
-    # Entries that were no jobs have no id; they are attempts, but of nobody.
+    # Entries that were no jobs have no id; they are attempts, but of no job.
     is_part = pc.and_(pc.invert(is_whole), pc.not_equal(attempts.column("job_id"), ""))
     return SilverRows(_attempts(attempts, times), jobs.filter(is_whole), jobs.filter(is_part))
 
 
 def waiting_parts(events: pa.RecordBatch) -> pa.RecordBatch:
     """Jobs that events know to wait, as parts of their jobs."""
-    is_told = pc.is_in(events.column("event"), _WAITING)
-    waits = events.filter(pc.and_(is_told, has_text(events, "job_id")))
-    told_us = pc.subtract(waits.column("ts").cast(pa.int64()), _TOLD_LATE_US)
-    return _live_parts(waits, "waiting", None, told_us.cast(TIMESTAMP))
+    is_waiting = pc.is_in(events.column("event"), _WAITING)
+    waits = events.filter(pc.and_(is_waiting, has_text(events, "job_id")))
+    reported_us = pc.subtract(waits.column("ts").cast(pa.int64()), _REPORTED_LATE_US)
+    return _live_parts(waits, "waiting", None, reported_us.cast(TIMESTAMP))
 
 
 def active_parts(opened: pa.RecordBatch, batch_id: int | None = None) -> pa.RecordBatch:
