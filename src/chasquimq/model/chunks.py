@@ -24,12 +24,14 @@ def in_sized_chunks(
     items: Sequence[T], count_max: int, size_max: int, size_of: Callable[[T], int]
 ) -> Iterator[tuple[Sequence[T], int]]:
     """The items in order, each chunk with its size; one that is too large comes alone."""
+    sizes = list(map(size_of, items))
     start = size = 0
-    for at, item in enumerate(items):
-        more = size_of(item)
-        if at > start and (at - start == count_max or size + more > size_max):
-            yield items[start:at], size
-            start, size = at, 0
-        size += more
+    # Nearly always all fit into one.
+    if len(items) > count_max or sum(sizes) > size_max:
+        for at, more in enumerate(sizes):
+            if at > start and (at - start == count_max or size + more > size_max):
+                yield items[start:at], size
+                start, size = at, 0
+            size += more
     if start < len(items):
-        yield items[start:], size
+        yield items[start:], sum(sizes[start:])
