@@ -104,12 +104,13 @@ async def test_a_hook_that_raises_is_logged_and_harms_no_job(queue, running_work
         done.append(job.data)
         raise ValueError("a bad hook")
 
-    await running_worker(noop, on_completed=raises)
+    running = await running_worker(noop, on_completed=raises)
     with caplog.at_level(logging.ERROR, "chasquimq"):
         await queue.add_bulk([{"name": "n", "data": i} for i in range(3)])
         await eventually(lambda: len(done) == 3)
 
-    await eventually(lambda: "the hook " in caplog.text)
+    subject = f"of worker {running.worker.consumer_id} of queue {queue.name} raised"
+    await eventually(lambda: subject in caplog.text)
 
 
 async def test_hooks_share_the_state_and_know_their_job(queue, running_worker):
