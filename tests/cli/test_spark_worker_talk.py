@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chasquimq.cli.spark.worker import LINE_EVERY_S, ProgressTeller, tell_summary
+from chasquimq.cli.spark.worker import LINE_EVERY_S, ProgressTeller, report_summary
 from chasquimq.spark.workers.run import RunSummary
 from chasquimq.spark.workers.tally import Progress
 
@@ -63,6 +63,6 @@ def test_a_moving_line_tells_the_pace_of_the_last_seconds():
 def test_the_end_tells_the_pace_of_the_whole_run(capsys):
     done = RunSummary(run="r", submissions=1, is_drained=True, progress=progress(20.0, 32))
 
-    tell_summary(done, "orders", as_json=False)
+    report_summary(done, "orders", as_json=False)
 
     assert "32 completed, 0 retried, 0 dead in 20.0 s (1.6 jobs/s)" in capsys.readouterr().out

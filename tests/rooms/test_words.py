@@ -54,7 +54,20 @@ ALLOWED = {
     ("CHANGELOG.md", "untold"): "an attribute that is gone",
 }
 # Rooms whose names, comments and docstrings are free of these words, too.
-SWEPT = ("engine", "model", "queue", "server", "store", "telemetry", "wire", "worker")
+SWEPT = (
+    "cli",
+    "engine",
+    "model",
+    "queue",
+    "server",
+    "spark",
+    "store",
+    "telemetry",
+    "wire",
+    "worker",
+)
+# Names in what commands print stay as they are.
+KEYS_OF_OUTPUT = {("watch.py", "trouble")}
 NOT_IN_CODE = (
     "told|tells?|untold|nobody|somebody|anybody|everybody|whoever|hears?|heard|heed(?:s|ed)?"
     "|spells?|spelled|spelling|troubles?|company|tailing|anew|afresh|strangers?"
@@ -138,6 +151,7 @@ def test_code_has_no_private_words(room):
         for path in sorted((SOURCES / room).rglob("*.py"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         for hit in word.finditer(line)
+        if (path.name, hit.group(0)) not in KEYS_OF_OUTPUT
     ]
 
     assert found == []

@@ -285,7 +285,7 @@ async def refuse_wrong_types(names: Sequence[str], url: str) -> None:
 
 
 async def refuse_other_groups(name: str, group: str, url: str) -> None:
-    """Raise what a worker of the group would hear while another one consumes the queue."""
+    """Raise what a worker of the group would get while another one consumes the queue."""
     from chasquimq.queue.inspector import Inspector
 
     async with Inspector(redis_url=url) as inspector:

@@ -160,7 +160,7 @@ async def cancelled_by_interrupt(work: Coroutine[Any, Any, T]) -> T:
 
 
 def raise_again_soon() -> None:
-    """An interrupt was dropped on its way, as by a destructor: raise it where it is heard."""
+    """An interrupt was dropped on its way, as by a destructor: raise it where it can be handled."""
     if _is_program() and _signal.getsignal(_signal.SIGINT) is _unwind:
         _signal.signal(_signal.SIGALRM, _again)
         _signal.setitimer(_signal.ITIMER_REAL, _AGAIN_AFTER_S)

@@ -109,7 +109,7 @@ class TextFormatter(logging.Formatter):
         line = f"{_moment(record)} {record.levelname} {record.name}: {sentence}{more}"
         if record.exc_info:
             rest += self.formatException(record.exc_info).split("\n")
-        # Set in, so that no words of a stranger pass for a line of the log.
+        # Set in, so that no foreign text passes for a line of the log.
         lines = [line, *(f"  {one}" for one in rest if one)]
         return "\n".join(shown(one) for one in lines)
 
@@ -193,7 +193,7 @@ def raise_if_terminated() -> None:
         raise Terminated
 
 
-def hear_signals(stop: Callable[[int], None]) -> None:
+def on_signals(stop: Callable[[int], None]) -> None:
     """Let the running loop call `stop` with the number of each signal that asks for the end."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chasquimq.errors import ProcessLate
 
 _LINE_CHARS_MAX = 300
-# A stream starts its Python process anew, and Spark gives it ten seconds, which no setting changes.
+# A stream starts its Python process again, and Spark gives it ten seconds, which no setting changes.
 _LATE = "Python worker failed to connect back"
 # Spark hands on the traceback of its Python process; the last line of it is the error itself.
 _OURS = re.compile(r"^chasquimq\.errors\.(?P<kind>\w+): (?P<sentence>.+)$", re.MULTILINE)
@@ -101,5 +101,5 @@ class Lateness:
             raise late
 
     def forget(self) -> None:
-        """Begin anew: all queries go on."""
+        """Begin again: all queries go on."""
         self.count = 0

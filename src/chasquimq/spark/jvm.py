@@ -40,7 +40,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime: where it lives, how old it is, and where we heard of it."""
+    """A Java runtime: where it lives, how old it is, and where we found it."""
 
     home: Path
     version: int
@@ -190,15 +190,15 @@ def _signals_wait() -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {one: signal.signal(one, lambda number, _: heard.append(number)) for one in numbers}
+    before = {one: signal.signal(one, lambda number, _: received.append(number)) for one in numbers}
     try:
         yield
     finally:
         for number, answer in before.items():
             signal.signal(number, answer)
-    for number in heard:
+    for number in received:
         signal.raise_signal(number)
 
 

@@ -107,5 +107,5 @@ def lost_between(start: Position, end: Position, entry_count: int) -> int | None
 
 
 def went_back(start: Position, end: Position) -> bool:
-    """Whether the counter is lower than before: the stream was deleted, made anew or rolled back."""
+    """Whether the counter is lower than before: the stream was deleted, made again or rolled back."""
     return start.count is not None and end.count is not None and end.count < start.count

@@ -61,7 +61,7 @@ def list_(queue: str, limit: int, redis_url: str | None, as_json: bool) -> None:
 @click.option("--due-after", type=INSTANT, help="Only jobs due at this time or later.")
 @click.option("--due-before", type=INSTANT, help="Only jobs due before this time, such as 2h.")
 @click.option("--limit", type=AT_LEAST_0, help="How many at most, soonest first.")
-@click.option("--dry-run", "is_dry", is_flag=True, help="Only tell what would be cancelled.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only show what would be cancelled.")
 @yes_option
 @redis_url_option
 @json_option

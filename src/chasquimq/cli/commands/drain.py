@@ -33,7 +33,7 @@ class Drain(NamedTuple):
 @click.command()
 @queue_argument
 @click.option("--delayed", "has_delayed", is_flag=True, help="Delayed jobs and retries, too.")
-@click.option("--dry-run", "is_dry", is_flag=True, help="Only tell how many would be removed.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only show how many would be removed.")
 @yes_option
 @redis_url_option
 @json_option

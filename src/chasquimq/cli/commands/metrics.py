@@ -21,7 +21,7 @@ from chasquimq.cli.context import (
 )
 from chasquimq.cli.files import whole_file
 from chasquimq.cli.output.render import emit_json, talk
-from chasquimq.cli.service import HOST, LOOPBACK, Endpoint, hear_signals, reported_exit_code
+from chasquimq.cli.service import HOST, LOOPBACK, Endpoint, on_signals, reported_exit_code
 from chasquimq.cli.values import PORT_OR_ANY
 from chasquimq.errors import ChasquiError, StoreError
 from chasquimq.telemetry.http import MetricsServer
@@ -100,7 +100,7 @@ def metrics(
     """Print the depths of QUEUEs, or of all, as Prometheus reads them.
 
     A queue that is broken or not there hides no other: it is named on stderr, and the exit code
-    is 1. With --port the page is served instead, and read anew for every scrape.
+    is 1. With --port the page is served instead, and read again for every scrape.
     """
     if port is None and host is not None:
         raise click.UsageError("--host says where --port listens; give both.")
@@ -192,7 +192,7 @@ def _replace(output: Path, page: str) -> None:
         ) from error
 
 
-# Prometheus gives up after ten seconds by default; it should hear `up 0` before.
+# Prometheus gives up after ten seconds by default; it should get `up 0` before.
 SCRAPE_S_MAX = 8.0
 
 
@@ -216,7 +216,7 @@ class MetricsService:
             StoreError: the address cannot be listened on.
         """
         self._check_names()
-        hear_signals(self._stop)
+        on_signals(self._stop)
         server = await self._listening(endpoint)
         try:
             url = f"http://{endpoint.shown_host}:{server.port}/metrics"

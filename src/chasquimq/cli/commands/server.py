@@ -30,7 +30,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JS
 def server() -> None:
     """Start, stop or show the server of a project directory.
 
-    It runs in the background on a unix socket only you can reach, and keeps what it is told
+    It runs in the background on a unix socket only you can reach, and keeps what it is given
     across restarts.
     """
 

@@ -21,7 +21,7 @@ from chasquimq.cli.context import (
     wait_for_server_option,
 )
 from chasquimq.cli.output.render import mask_url
-from chasquimq.cli.service import LEVELS, exit_code_of, hear_signals, start_logging
+from chasquimq.cli.service import LEVELS, exit_code_of, on_signals, start_logging
 from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import StopSignals
 
@@ -68,7 +68,7 @@ async def _run(queues: Sequence[str], group: str, url: str, wait_ms: float) -> i
         for crew in crews:
             crew.request_stop()
 
-    hear_signals(stop)
+    on_signals(stop)
     # Queues of a cluster may be on different servers.
     if wait_ms and not all([await crew.wait_for_server(wait_ms) for crew in crews]):
         return exit_code_of(signals.number)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from chasquimq.model.forecast import Rates, Trend
     from chasquimq.model.snapshot import Snapshot, WorkerState
 
-TOO_EARLY = "one more look is needed to tell where it is going"
+TOO_EARLY = "one more look is needed to say where it is going"
 
 
 class WatchSample(NamedTuple):

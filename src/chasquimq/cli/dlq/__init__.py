@@ -15,7 +15,7 @@ COMMANDS = {
         "chasquimq.cli.dlq.transfer:import_", "Add the dead jobs of an exported file."
     ),
     "outcome": LazyCommand(
-        "chasquimq.cli.dlq.outcome:outcome", "Tell what became of dead jobs that were sent back."
+        "chasquimq.cli.dlq.outcome:outcome", "Show what became of dead jobs that were sent back."
     ),
     "peek": LazyCommand(
         "chasquimq.cli.dlq.peek:peek", "Show the oldest dead jobs, and all of them by reason."

@@ -37,7 +37,7 @@ State = Literal["ended", "running", "cut"]
 @lake_option
 @json_option
 def outcome(queue: str, last: int, lake: Path, as_json: bool) -> None:
-    """Tell what became of dead jobs of QUEUE that were sent back, from the tables of a lake."""
+    """Show what became of dead jobs of QUEUE that were sent back, from the tables of a lake."""
     need(READING, "dlq outcome")
     _show(outcomes(lake, queue, last), queue, as_json)
 
@@ -108,7 +108,7 @@ class ReplayRecorder:
             self._give_up(self._path, error)
             return None
         with suppress(OSError):
-            # Nobody asks for the notes of a replay that ended.
+            # The notes of a replay that ended are not needed.
             self._path.with_suffix(_SENT).unlink()
         self._close()
         return self._record.replay
@@ -150,7 +150,7 @@ def replays(lake: Path) -> list[Seen]:
             "lake", str(lake / FOLDER), "records of replays", hint=hint
         ) from None
     found = [one for one in seen if one is not None]
-    # The names tell no more than the second in which each began.
+    # The names say no more than the second in which each began.
     return sorted(found, key=lambda one: one.record.replayed_at, reverse=True)
 
 

@@ -73,7 +73,7 @@ CHUNK_S = 0.5
     show_default=True,
     help="What to do where a change does not fit: nothing at all, or leave that entry.",
 )
-@click.option("--dry-run", "is_dry", is_flag=True, help="Only tell what would be sent back.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only show what would be sent back.")
 @click.option("--max-rate", type=RATE, help="Jobs per second at most.")
 @lake_option
 @yes_option

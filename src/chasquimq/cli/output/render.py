@@ -18,7 +18,7 @@ _NAME_CHARS_MAX = 40
 # Controls move the cursor or hide text; so do the marks that turn the reading direction.
 _UNSAFE = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # None of these may look at a character again for every place before it: error texts quote what
-# strangers wrote, and a log that takes seconds for a line holds up everything else.
+# other programs wrote, and a log that takes seconds for a line holds up everything else.
 _WORD = re.compile(r"\S+")
 # Without an @ a password stands where the port should be.
 _NO_PORT = re.compile(

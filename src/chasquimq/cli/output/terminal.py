@@ -56,7 +56,7 @@ def _answer(question: str) -> str:
 
 @contextmanager
 def progress_bar(title: str, patience_s: float = PATIENCE_S) -> Generator[Advance]:
-    """Tell it how far things are; it draws when there is something to see."""
+    """Report to it how far things are; it draws when there is something to see."""
     line = _Line(title, patience_s, has_bar=True)
     try:
         yield line.advance_to

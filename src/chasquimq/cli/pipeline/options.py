@@ -256,7 +256,7 @@ async def _complaints(url: str, queues: Sequence[str]) -> list[str]:
 
 
 class BatchTeller:
-    """Tells of each batch that was committed."""
+    """Reports each batch that was committed."""
 
     def __init__(self, update: Update, *, as_json: bool) -> None:
         self._update = update

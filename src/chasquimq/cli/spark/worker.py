@@ -51,7 +51,7 @@ _SLOW_JOBS_PER_S = 10
 
 
 class ProgressTeller:
-    """Tells how a run goes; in a pipe when tasks come and go, and every ten seconds."""
+    """Reports how a run goes; in a pipe when tasks come and go, and every ten seconds."""
 
     def __init__(self, update: Update, *, as_json: bool) -> None:
         self._update = update
@@ -113,7 +113,7 @@ def progress_facts(progress: Progress, jobs_per_s: float) -> dict[str, Any]:
     }
 
 
-def tell_summary(done: RunSummary, queue: str, *, as_json: bool) -> None:
+def report_summary(done: RunSummary, queue: str, *, as_json: bool) -> None:
     """The end of a run."""
     progress = done.progress
     if as_json:
@@ -229,7 +229,7 @@ def worker(
     except Terminated:
         # Before the first task there is nothing to finish, and nothing to report.
         return exit_code_of(signal.SIGTERM)
-    tell_summary(done, queue, as_json=as_json)
+    report_summary(done, queue, as_json=as_json)
     return exit_code_of(signals.number) if done.is_drained else 1
 
 

@@ -35,7 +35,7 @@ from chasquimq.cli.service import (
     LOOPBACK,
     Endpoint,
     exit_code_of,
-    hear_signals,
+    on_signals,
     start_logging,
 )
 from chasquimq.cli.values import (
@@ -288,7 +288,7 @@ class WorkerFleet:
 
     async def run(self) -> int:
         """Run until every child has ended after a signal; the answer is the exit code."""
-        hear_signals(self._hear)
+        on_signals(self._on_signal)
         async with asyncio.TaskGroup() as keeping:
             for number in range(self._size):
                 keeping.create_task(self._keep(number), name=f"chasqui-child-{number}")
@@ -352,11 +352,11 @@ class WorkerFleet:
         except TimeoutError:
             return
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         # Echoes, too: each child distinguishes them from a second signal by itself.
         self._forward()
         if self._signals.note(number) == "at_once":
-            # A child that heard the first one late takes this one for its echo.
+            # A child that got the first one late takes this one for its echo.
             asyncio.get_running_loop().call_later(ECHO_S, self._forward)
 
     def _forward(self) -> None:

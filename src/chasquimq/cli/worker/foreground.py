@@ -19,7 +19,7 @@ import click
 
 from chasquimq.cli.context import reason_of_choice, refuse_wrong_types, run
 from chasquimq.cli.output.render import clean, error_text, mask_secrets
-from chasquimq.cli.service import exit_code_of, hear_signals
+from chasquimq.cli.service import exit_code_of, on_signals
 from chasquimq.errors import NotSupportedError, SettingsError
 from chasquimq.model.log import get_logger
 from chasquimq.model.stop_signals import StopSignals
@@ -311,7 +311,7 @@ class ForegroundWorker:
             raise setting_refusal(refused, target="MODULE:ATTRIBUTE") from None
 
     async def _run(self, worker: Worker, url: str | None) -> None:
-        hear_signals(partial(self._stop, worker))
+        on_signals(partial(self._stop, worker))
         self._watch_lifeline(worker)
         async with self._served(worker):
             # Probes are answered meanwhile: alive, and not ready.

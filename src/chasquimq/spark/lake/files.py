@@ -22,7 +22,7 @@ from chasquimq.spark.lake.tables import TABLES
 
 # It has no types, and is used here alone.
 _parquet: Any = import_module("pyarrow.parquet")
-# Rows wait for company: small groups of rows cost every reader time.
+# Rows wait for more: small groups of rows cost every reader time.
 _ROWS_PER_GROUP: Final = 131_072
 # Nearly every row has a value of its own here, and a dictionary is only made to be given up.
 _DISTINCT: Final = frozenset({

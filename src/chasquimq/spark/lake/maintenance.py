@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from chasquimq.spark.lake.lake import Lake
 
-# So long a few commits wait for company.
+# How long a few commits wait for more.
 _TIDY_AFTER_S: Final = 600.0
 # To find what is never read takes a look at every file there is.
 _VACUUM_EVERY_S: Final = 3_600.0

@@ -1,8 +1,8 @@
-"""What a batch is about to commit, written down before the first table hears of it.
+"""What a batch is about to commit, written down before the first table gets it.
 
 A batch touches a dozen tables, and each has a log of its own. Once its manifest is on disk a batch
 will be committed to all of them: a pipeline that is killed on the way finds it again and goes on, and each
-table takes a change once. Before that, nothing of the batch counts, and it is read anew.
+table takes a change once. Before that, nothing of the batch counts, and it is read again.
 """
 
 from __future__ import annotations

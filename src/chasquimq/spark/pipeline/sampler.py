@@ -48,7 +48,7 @@ class ServerSampler:
         return samples
 
     def alive_workers(self, queues: Sequence[str]) -> set[tuple[str, str]]:
-        """Queues and names of all workers that are heard of, whatever group they are in."""
+        """Queues and names of all workers that were seen, whatever group they are in."""
         names: set[tuple[str, str]] = set()
         for some in in_chunks(queues, _QUEUES_PER_CALL):
             groups = self._groups(some)
@@ -86,7 +86,7 @@ class ServerSampler:
 
 
 def alive_names(reply: Reply) -> list[str]:
-    """The workers among the consumers of a group that were heard of not too long ago."""
+    """The workers among the consumers of a group that were seen not too long ago."""
     if is_missing(reply):
         return []
     if isinstance(reply, StoreError):

@@ -114,7 +114,7 @@ def _behind(store: RangeStore, place: Place) -> Iterator[Behind]:
         if facts.added is None or position.count is None:
             yield Behind(queue, place.channel, None, None)
             continue
-        # Below zero: the stream was made anew, and all of it is ahead.
+        # Below zero: the stream was made again, and all of it is ahead.
         ahead = facts.added - position.count
         ahead = ahead if ahead >= 0 else facts.added
         yield Behind(queue, place.channel, ahead, max(0, ahead - facts.length))

@@ -24,7 +24,7 @@ from chasquimq.store.producer.rows import RowWriter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Hears how many rows were read so far.
+# Gets how many rows were read so far.
 OnRows = Callable[[int], None]
 _LOOK_EVERY_S = 0.5
 
@@ -148,7 +148,7 @@ def _option_text(value: Any) -> str:
 
 @contextmanager
 def _watched(options: QueueOptions, run: str, on_rows: OnRows | None) -> Generator[None]:
-    """Tells of progress from a thread of its own, while Spark keeps this one."""
+    """Reports progress from a thread of its own, while Spark keeps this one."""
     if on_rows is None:
         yield
         return

@@ -166,7 +166,7 @@ class Subscription:
     def span(self) -> tuple[Offsets, Offsets]:
         """Where a query that reads once begins and ends, in all queues that have something to read.
 
-        A stream that ends before the beginning has, if it is read to its end, been made anew.
+        A stream that ends before the beginning has, if it is read to its end, been made again.
         """
         # A queue that appears between two looks would have an end and no beginning.
         queues = self.queues()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from chasquimq.spark.workers.board import Record
 
-# A task beats every second; one that is silent for so long is dead, or was never heard of again.
+# A task beats every second; one that is silent for so long is dead, or was never seen again.
 ALIVE_S: Final = 15.0
 FORGET_S: Final = 300.0
 _SUMMED: Final = (
@@ -57,7 +57,7 @@ class Tally:
 
     def over(self, now_s: float) -> list[Record]:
         """Attempts that are silent for long: their figures stay, their notes may go."""
-        silent = [one for one, heard_s in self._last.values() if now_s - heard_s > FORGET_S]
+        silent = [one for one, seen_s in self._last.values() if now_s - seen_s > FORGET_S]
         for record in silent:
             del self._last[record.attempt]
             for name in _SUMMED:
@@ -83,8 +83,8 @@ class Tally:
 
     def _alive(self, now_s: float) -> list[Record]:
         """One attempt of a task at most: a newer one was started because the older is dead."""
-        latest = {one.partition: (one, heard_s) for _, (one, heard_s) in sorted(self._last.items())}
-        return [one for one, heard_s in latest.values() if _is_alive(one, now_s - heard_s)]
+        latest = {one.partition: (one, seen_s) for _, (one, seen_s) in sorted(self._last.items())}
+        return [one for one, seen_s in latest.values() if _is_alive(one, now_s - seen_s)]
 
     def _sum(self, name: str) -> float:
         living = sum(getattr(one, name) for one, _ in self._last.values())

@@ -199,7 +199,7 @@ class AuditFacts:
 
 
 def _within(day: str, moment: str) -> str:
-    """A moment of a worker's clock, kept within the day on which the server heard of it."""
+    """A moment of a worker's clock, kept within the day on which it reached the server."""
     midnight = f"timestamptz '{day} 00:00:00+00'"
     known = f"greatest(coalesce({moment}, {midnight}), {midnight})"
     return f"least({known}, {midnight} + interval 1 day)"

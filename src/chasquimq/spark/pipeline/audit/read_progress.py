@@ -22,7 +22,7 @@ TO_THE_TAIL: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class Standing(NamedTuple):
-    """Workers that are heard of, by queue and name, and until when each queue's channel was read.
+    """Workers that were seen, by queue and name, and until when each queue's channel was read.
 
     A queue that is not named was read to an unknown place.
     """
