@@ -105,10 +105,10 @@ MUTANTS = (
         f"{_LEASES}::test_prefetched_jobs_are_kept_as_long_as_running_ones[valkey]",
     ),
     Mutant(
-        "renewals dial as often as they like", "src/chasquimq/engine/lease.py",
-        "            self._await_server(failures)\n", "",
-        "tests/faults/test_network.py::"
-        "test_an_outage_is_no_storm_of_dials_and_its_end_is_noticed[valkey]",
+        "renewals dial as often as they like", "src/chasquimq/store/net/blocking.py",
+        "self._not_before_s = time.monotonic() + pause_ms / 1000", "self._not_before_s = 0.0",
+        "tests/store/test_blocking_connection.py::"
+        "test_a_server_that_is_away_is_dialled_ever_more_slowly[valkey]",
     ),
     Mutant(
         "trust in leases is decided without the lock", "src/chasquimq/engine/lease.py",
@@ -464,9 +464,14 @@ MUTANTS = (
         "[as probed-valkey]",
     ),
     Mutant(
-        "a write on its way counts as not done", "src/chasquimq/store/producer/sender.py",
+        "a durable write on its way counts as not done", "src/chasquimq/store/producer/sender.py",
         "        was_done, write.may_be_done = write.may_be_done, True\n",
         "        was_done = write.may_be_done\n",
+        f"{_DEADLINES}::test_a_durable_add_without_an_answer_may_be_added[valkey-add]",
+    ),
+    Mutant(
+        "a write on its way counts as not done", "src/chasquimq/store/producer/sender.py",
+        "        write.may_be_done = True\n", "",
         f"{_DEADLINES}::test_an_add_that_left_and_was_not_answered_is_unknown"
         "[as probed-valkey-add_unique]",
     ),

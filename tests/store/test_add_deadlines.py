@@ -109,6 +109,29 @@ async def test_an_add_that_left_and_was_not_answered_is_unknown(queue, proxy, ra
     await eventually(lambda: queue.unconfirmed_bytes == 0)
 
 
+@pytest.mark.needs("WAITAOF")
+@pytest.mark.own_server(aof="always")
+@pytest.mark.parametrize("is_bulk", [False, True], ids=["add", "add_bulk"])
+async def test_a_durable_add_without_an_answer_may_be_added(proxy, raw, queue_name, is_bulk):
+    async with Queue(queue_name, redis_url=proxy.url, durability="fsync") as queue:
+        await queue.add("first", 0)
+        before = await ids_there(raw)
+        proxy.drop_replies()
+        job = {"name": "a", "data": 1}
+        with pytest.raises(ConnectionLost, match="may be added or not") as caught:
+            await (
+                queue.add_bulk([job], add_timeout_ms=300)
+                if is_bulk
+                else queue.add(**job, add_timeout_ms=300)
+            )
+
+        assert caught.value.outcome == "unknown"
+        proxy.thaw()
+        await eventually(lambda: has_more(raw, before))
+        proxy.cut()
+        await eventually(lambda: queue.unconfirmed_bytes == 0)
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_add_that_came_too_late_says_how_the_last_dial_ended(queue, proxy, way):
     await until_gone(queue, proxy)
