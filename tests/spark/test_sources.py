@@ -12,8 +12,6 @@ from chasquimq.spark.failures import complaint
 from support.attempts import BASE_MS
 from wire.vectors import load
 
-pytestmark = pytest.mark.takes_turns
-
 
 @pytest.fixture
 def table(spark, options):
@@ -194,6 +192,7 @@ def test_a_running_stream_finds_new_queues(stream, written, feeds, queue_name, s
     assert query.isActive
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -209,6 +208,7 @@ def test_a_wrong_option_is_refused_before_anything_is_read(table, more, words):
     assert words in str(complaint(refused.value))
 
 
+@pytest.mark.takes_turns
 def test_a_server_that_is_not_there_is_named_without_its_password(table):
     url = {"chasqui.redis.url": "redis://:sesame@127.0.0.1:1"}
 
@@ -219,6 +219,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password(table):
     assert "sesame" not in str(refused.value)
 
 
+@pytest.mark.takes_turns
 def test_a_checkpoint_holds_places_and_no_address(stream, feed, url, tmp_path):
     (entry_id,) = feed.attempts(1)
     stream("chasqui.history").awaitTermination()
@@ -238,6 +239,7 @@ def eventually(condition, within_s: float = 60.0) -> bool:
     return False
 
 
+@pytest.mark.takes_turns
 def test_the_url_stays_out_of_plans(table, feed, url, capsys):
     feed.attempts(1)
 

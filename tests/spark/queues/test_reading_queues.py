@@ -13,8 +13,6 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 from chasquimq import UnrecoverableError, Worker
 from chasquimq.spark.failures import complaint
 
-pytestmark = pytest.mark.takes_turns
-
 
 @pytest.fixture
 def table(spark, at):
@@ -39,6 +37,7 @@ async def test_waiting_jobs_are_rows(table, queue, queue_name):
     assert [row.fault for row in rows] == [None, None]
 
 
+@pytest.mark.takes_turns
 async def test_a_payload_may_have_a_schema(table, queue):
     await queue.add("n", {"order": 7, "tags": ["a"], "more": 1})
     await queue.add("n", {"order": "seven"})
@@ -119,6 +118,7 @@ async def test_results_are_rows_of_finished_jobs(table, queue, url, queue_name):
     assert "three is refused" in found[jobs[3].id].error
 
 
+@pytest.mark.takes_turns
 def test_what_cannot_be_read_says_so(table, feed):
     feed.foreign(feed.keys.stream, "hello", "world")
     feed.foreign(feed.keys.stream, "d", b"\x94\xa1a\xc4\x01\xc1\x05\x00", "n", "odd")
@@ -134,11 +134,13 @@ def test_what_cannot_be_read_says_so(table, feed):
     assert member.fault == "envelope: not a job of this wire"
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("place", ["stream", "delayed", "results"])
 def test_an_empty_queue_has_no_rows(table, place):
     assert table(read=place).count() == 0
 
 
+@pytest.mark.takes_turns
 def test_a_wrong_option_is_refused(table):
     with pytest.raises(PySparkException) as refused:
         table(idColumn="id").count()

@@ -14,7 +14,6 @@ from chasquimq.spark.queues.sink import QueueStreamWriter
 from chasquimq.store.producer.rows import bucket_keys
 
 SIX_HOURS_MS = 6 * 3_600_000
-pytestmark = pytest.mark.takes_turns
 
 
 @pytest.fixture
@@ -68,11 +67,13 @@ def bare_task():
     TaskContext._setTaskContext(None)
 
 
+@pytest.mark.takes_turns
 def test_a_batch_that_cannot_be_named_is_refused(writer_of, bare_task):
     with pytest.raises(NotSupportedError, match="must say which batch"):
         writer_of().write(iter([]))
 
 
+@pytest.mark.takes_turns
 def test_a_named_run_still_needs_the_number_of_its_batch(writer_of, bare_task):
     with pytest.raises(NotSupportedError, match="must say which batch"):
         writer_of(runId="mine").write(iter([]))

@@ -16,8 +16,6 @@ from chasquimq.store.producer.rows import bucket_keys
 from chasquimq.wire.envelope import decode_envelope
 from support.waiting import eventually
 
-pytestmark = pytest.mark.takes_turns
-
 
 @pytest.fixture
 def orders(spark):
@@ -51,6 +49,7 @@ def test_rows_become_jobs(add, orders, ready):
     assert done.payload_bytes > 100
 
 
+@pytest.mark.takes_turns
 def test_what_is_not_named_is_the_payload(add, spark, ready):
     add(spark.sql("select 'one' id, 5 n, 'red' as colour"), id_column="ID", name="paint")
 
@@ -77,6 +76,7 @@ def test_rows_may_wait_and_have_attempts_of_their_own(add, spark, feed, ready, d
     assert sorted(attempts) == [1, 1, 3, 3]
 
 
+@pytest.mark.takes_turns
 async def test_a_worker_runs_what_was_written(add, orders, running_worker, queue):
     ran = []
 
@@ -125,6 +125,7 @@ def test_the_same_run_adds_what_is_missing_however_it_is_shared_out(add, spark, 
     assert add(rows, run_id="another").added == 3_000
 
 
+@pytest.mark.takes_turns
 def test_rows_that_cannot_be_jobs_end_the_write_with_their_number(add, spark, ready):
     frame = spark.range(0, 100, 1, 1).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
 
@@ -137,6 +138,7 @@ def test_rows_that_cannot_be_jobs_end_the_write_with_their_number(add, spark, re
     assert ready() == []
 
 
+@pytest.mark.takes_turns
 def test_what_spark_cannot_do_is_told_with_the_run_that_adds_the_rest(add, spark, ready):
     frame = spark.range(0, 100, 1, 1)
 
@@ -152,6 +154,7 @@ def test_what_spark_cannot_do_is_told_with_the_run_that_adds_the_rest(add, spark
     assert len(ready()) == 100
 
 
+@pytest.mark.takes_turns
 def test_rows_are_all_checked_before_the_first_is_added(add, spark, ready):
     frame = spark.range(0, 3_000, 1, 1).selectExpr(
         "if(id > 2990, null, concat('o', id)) id", "repeat('x', if(id = 2980, 3000, 3)) text"
@@ -170,6 +173,7 @@ def test_rows_are_all_checked_before_the_first_is_added(add, spark, ready):
     assert (done.rows, done.added, done.skipped) == (3_000, 2_990, 10)
 
 
+@pytest.mark.takes_turns
 def test_rows_that_are_checked_first_are_added_once(add, spark, ready):
     done = add(spark.range(0, 50, 1, 2), check_first=True, run_id="nightly")
 
@@ -177,6 +181,7 @@ def test_rows_that_are_checked_first_are_added_once(add, spark, ready):
     assert len(ready()) == 50
 
 
+@pytest.mark.takes_turns
 def test_a_dry_run_counts_and_writes_nothing(add, spark, feed):
     frame = spark.range(0, 100, 1, 2).selectExpr("if(id % 10 = 0, null, concat('o', id)) id")
 
@@ -186,6 +191,7 @@ def test_a_dry_run_counts_and_writes_nothing(add, spark, feed):
     assert feed.call("EXISTS", feed.keys.stream, feed.keys.uniq("o1")) == 0
 
 
+@pytest.mark.takes_turns
 def test_a_queue_is_only_added_to(spark, at):
     with pytest.raises(PySparkException) as refused:
         spark.range(1).write.format("chasqui").options(**at).mode("overwrite").save()
@@ -218,6 +224,7 @@ def test_a_pace_is_kept_by_all_tasks_together(add, spark):
     assert done.waited_s > 0.5
 
 
+@pytest.mark.takes_turns
 def test_progress_is_told_while_it_goes_on(add, spark):
     told = []
 
@@ -227,6 +234,7 @@ def test_progress_is_told_while_it_goes_on(add, spark):
     assert 0 < told[-1] <= 60
 
 
+@pytest.mark.takes_turns
 def test_figures_of_a_former_write_of_the_same_run_are_not_told_again(add, spark, feed):
     report = feed.keys.token("report:nightly")
     feed.call("HSET", report, "7", 1_000_000, "summary", "{}")
@@ -262,6 +270,7 @@ def test_a_stream_adds_each_batch_once_also_after_a_restart(spark, at, ready, tm
     assert sorted(value["id"] for _, _, value in ready()) == list(range(80))
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("given", [{}, {"name": ""}, {"name": " "}], ids=["none", "empty", "blank"])
 def test_a_write_without_a_name_is_refused_before_anything_is_written(
     spark, url, queue_name, feed, given
@@ -272,6 +281,7 @@ def test_a_write_without_a_name_is_refused_before_anything_is_written(
     assert feed.call("KEYS", f"*{queue_name}*") == []
 
 
+@pytest.mark.takes_turns
 def test_a_plain_write_without_a_name_is_refused_too(spark, at, feed, queue_name):
     with pytest.raises(Exception, match="nameColumn or name must be given"):
         spark.range(3).write.format("chasqui").options(**at).mode("append").save()
@@ -282,6 +292,7 @@ def test_a_plain_write_without_a_name_is_refused_too(spark, at, feed, queue_name
 _NAMES = "values ('a', 'send'), ('b', null), ('c', ''), ('d', '  ') as rows(id, kind)"
 
 
+@pytest.mark.takes_turns
 def test_rows_without_a_name_are_faults(add, spark, ready):
     frame = spark.sql(f"select * from {_NAMES}")
     with pytest.raises(RowsRefused, match="2 with a blank name, 1 with no name"):
@@ -294,6 +305,7 @@ def test_rows_without_a_name_are_faults(add, spark, ready):
     assert [(job_id, name) for job_id, name, _ in ready()] == [("a", "send")]
 
 
+@pytest.mark.takes_turns
 def test_rows_without_a_name_are_jobs_where_that_is_asked_for(add, spark, ready):
     frame = spark.sql(f"select * from {_NAMES}")
 
