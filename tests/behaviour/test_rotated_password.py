@@ -28,7 +28,7 @@ WATCHED_S = 5.0
 DENIED_MAX = 6
 # The longest pause of the ladder, and what a loop takes to be up again.
 BACK_S_MAX = 8.0
-pytestmark = [pytest.mark.own_server(port=0), pytest.mark.takes_turns]
+pytestmark = pytest.mark.own_server(port=0)
 
 
 @dataclass
@@ -124,6 +124,7 @@ async def test_a_worker_whose_password_was_rotated_keeps_to_the_ladder_and_comes
     await running.stop()
 
 
+@pytest.mark.takes_turns
 async def test_a_thread_that_renews_leases_and_is_refused_alone_keeps_to_the_ladder(
     guarded, queue_name
 ):
@@ -182,6 +183,7 @@ async def test_what_ran_when_the_password_was_rotated_is_settled_once_it_works_a
     await running.stop()
 
 
+@pytest.mark.takes_turns
 async def test_upkeep_keeps_to_the_ladder(guarded, queue_name, caplog):
     upkeep = Upkeep(queue_name, redis_url=guarded.url)
     running = asyncio.create_task(upkeep.run())
@@ -274,6 +276,7 @@ async def _adds(queue: Queue) -> bool:
     return True
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("was_open", [True, False])
 async def test_a_thread_that_is_refused_dials_seldom(guarded, was_open):
     connection = BlockingConnection(ConnectionSettings(url=guarded.url))
@@ -298,6 +301,7 @@ async def test_a_thread_that_is_refused_dials_seldom(guarded, was_open):
     connection.close()
 
 
+@pytest.mark.takes_turns
 async def test_a_reader_of_events_that_is_refused_dials_seldom(guarded, queue_name):
     async with QueueEvents(queue_name, redis_url=guarded.url, block_ms=100) as events:
         reading = asyncio.ensure_future(anext(events))

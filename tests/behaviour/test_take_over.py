@@ -26,7 +26,7 @@ for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'd', 'x') end
 return #redis.call('XREADGROUP', 'GROUP', 'default', 'busy', 'COUNT', ARGV[1], 'STREAMS', KEYS[1], '>')
 """
 # A server whose processor time is that of this test.
-pytestmark = [pytest.mark.own_server, pytest.mark.takes_turns]
+pytestmark = pytest.mark.own_server
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs/how-to/rotate-a-password.md").read_text()
 STEPS = re.findall(r"^    valkey-cli (ACL SETUSER .+|CLIENT KILL .+|ACL LOG)$", PAGE, re.MULTILINE)
 CLI = f"{sys.executable} {ROOT / 'tests/support/valkey_cli.py'}"
 OLD, NEW = "old-secret-7c1d", "new-secret-02fe"
-pytestmark = [pytest.mark.own_server(port=0), pytest.mark.takes_turns]
+pytestmark = pytest.mark.own_server(port=0)
 
 
 class Vault:

@@ -26,7 +26,8 @@ OUTAGE_S, DIALS_MAX = (60.0, 15) if IS_BIG else (12.0, 8)
 MARGIN_S = 0.1
 COMMAND_MS = 300
 ANSWER_S = 0.5
-pytestmark = [pytest.mark.own_server(aof="always"), pytest.mark.takes_turns]
+pytestmark = pytest.mark.own_server(aof="always")
+takes_turns = pytest.mark.takes_turns
 
 
 async def ended(call) -> tuple[float, object]:
@@ -138,6 +139,7 @@ QUESTIONS = {
 }
 
 
+@takes_turns
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("has_asked", [True, False], ids=["open before", "first dial"])
 @pytest.mark.parametrize("away", WAYS, indirect=True)
@@ -156,6 +158,7 @@ async def test_every_question_answers_within_the_command_timeout(away, queue_nam
     assert late == {}
 
 
+@takes_turns
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("away", WAYS, indirect=True)
 async def test_the_blocking_queue_answers_within_the_same_times(away, queue_name):
@@ -178,6 +181,7 @@ async def test_the_blocking_queue_answers_within_the_same_times(away, queue_name
         await asyncio.to_thread(queue.close)
 
 
+@takes_turns
 @pytest.mark.timeout(60)
 async def test_the_first_add_after_an_outage_works_at_once(server, queue_name):
     async with Queue(queue_name, redis_url=server.url) as queue:
@@ -194,6 +198,7 @@ async def test_the_first_add_after_an_outage_works_at_once(server, queue_name):
         assert took_s < 0.5 * patience()
 
 
+@takes_turns
 @pytest.mark.timeout(180)
 async def test_adds_that_come_all_the_time_make_no_dial_storm(url, queue_name):
     async with FaultProxy(url) as proxy, Queue(queue_name, redis_url=proxy.url) as queue:
@@ -220,6 +225,7 @@ async def test_adds_that_come_all_the_time_make_no_dial_storm(url, queue_name):
         assert not isinstance(job, StoreError)
 
 
+@takes_turns
 @pytest.mark.parametrize("host", ["names that nobody answers", "a handshake that stalls"])
 async def test_a_dial_that_hangs_is_given_up_in_time(queue_name, monkeypatch, host):
     """The look-up of a name and TLS are part of the time of a call."""
@@ -245,6 +251,7 @@ async def test_a_dial_that_hangs_is_given_up_in_time(queue_name, monkeypatch, ho
             ended_look_up.set()
 
 
+@takes_turns
 async def test_thousands_of_late_adds_give_back_all_that_they_took(server, queue_name):
     """Each waits for the same answer before it gives its share back."""
     async with Queue(queue_name, redis_url=server.url) as queue:

@@ -52,7 +52,6 @@ HARMLESS = [
     "a\u202eb",
 ]
 JOB_IDS = ["}:stream", "{chasqui:x}:stream", "*", "a\r\nFLUSHALL", "../x", "<b>", "\x1b[2J", "a b"]
-pytestmark = pytest.mark.takes_turns
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
@@ -62,6 +61,7 @@ def test_a_hostile_name_is_refused_before_anyone_dials(noun, name):
         noun(name, "redis://127.0.0.1:1")
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 async def test_an_inspector_does_not_look_at_a_hostile_name(url, name):
     async with Inspector(redis_url=url) as inspector:
