@@ -156,7 +156,7 @@ async def test_with_a_quarter_of_all_replies_lost_every_job_is_added_and_run_onc
     proxy, far_trial, queue_name, monkeypatch, kind
 ):
     # A connection that breaks after a few commands must not cost a long pause each time.
-    monkeypatch.setattr("chasquimq.store.net.reconnect._YOUNG_S", 0.0)
+    monkeypatch.setattr("chasquimq.store.net.connect._YOUNG_S", 0.0)
     handler = far_trial.watched(fault_worker.fated.__wrapped__)
     dice = random.Random(SEED)
     running = RunningWorker(

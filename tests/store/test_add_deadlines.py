@@ -360,7 +360,7 @@ class Storm:
 @pytest.mark.timeout(300)
 async def test_what_adds_heard_is_true_after_any_number_of_cuts(queue, proxy, raw, monkeypatch):
     # A connection that breaks soon would be dialled ever more slowly.
-    monkeypatch.setattr("chasquimq.store.net.reconnect._YOUNG_S", 0.0)
+    monkeypatch.setattr("chasquimq.store.net.connect._YOUNG_S", 0.0)
     seed = random.randrange(10**6)
     storm = Storm(queue, random.Random(seed))
     misbehaving = asyncio.ensure_future(misbehave(proxy, random.Random(seed)))

@@ -51,7 +51,7 @@ class Ledger:
 @pytest.fixture(autouse=True)
 def quick_dials(monkeypatch):
     """A dozen cuts in a few seconds must not cost a dozen long pauses."""
-    monkeypatch.setattr("chasquimq.store.net.reconnect._YOUNG_S", 0.0)
+    monkeypatch.setattr("chasquimq.store.net.connect._YOUNG_S", 0.0)
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ async def test_a_connection_that_cannot_be_prepared_is_not_kept(link_to, proxy):
 
 async def test_connections_that_die_young_are_dialled_ever_more_slowly(link_to, monkeypatch):
     # On a busy machine a connection that is refused at once may be a second old.
-    monkeypatch.setattr("chasquimq.store.net.reconnect._YOUNG_S", 30.0)
+    monkeypatch.setattr("chasquimq.store.net.connect._YOUNG_S", 30.0)
     async with FakeServer(NEW | {"PING": b"-READONLY You can't write\r\n"}) as server:
         link = link_to(server.url)
         until = asyncio.get_running_loop().time() + 1.5
@@ -179,6 +179,22 @@ async def test_connections_that_die_young_are_dialled_ever_more_slowly(link_to, 
                 await link.call("PING")
 
         assert server.accept_count <= 6
+
+
+async def test_connections_that_lasted_are_dialled_again_at_once(link, proxy, monkeypatch):
+    loop, ahead_s = asyncio.get_running_loop(), 0.0
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + ahead_s)
+    began_s = clock()
+    for _ in range(6):
+        await link.call("PING")
+        ahead_s += 2.0
+        await broken(link, proxy)
+    await link.call("PING")
+
+    # As young ones they would have waited for more than seven seconds.
+    assert clock() - began_s < 5
+    assert link.dial_count == 7
 
 
 async def test_closing_a_link_tells_those_who_wait_for_a_dial(link, proxy):

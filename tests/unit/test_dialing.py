@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from chasquimq.store.net.connect import DialSchedule, dial_delay_ms
+from chasquimq.store.net.connect import DialSchedule, dial_delay_ms, is_young
 
 SHORTEST, LONGEST = min, max
 MINUTE_MS = 60_000
@@ -52,8 +52,27 @@ def test_two_clients_do_not_dial_in_step():
     assert len(waits) == 50
 
 
+@pytest.mark.parametrize(
+    ("lasted_s", "counts"), [(0.0, True), (0.99, True), (1.0, False), (60, False)]
+)
+def test_a_connection_is_young_for_a_second(lasted_s, counts):
+    assert is_young(1_000.0, 1_000.0 + lasted_s) is counts
+
+
+def test_young_connections_that_break_are_dialled_ever_later_and_an_old_one_at_once():
+    schedule, now_s, waits_ms = DialSchedule(LONGEST), 1_000.0, []
+    for lasts_s in (0.5, 0.5, 0.5, 0.5, 0.5, 60.0, 0.5):
+        schedule.dialled(now_s)
+        opened_s, now_s = now_s, now_s + lasts_s
+        schedule.broke(now_s, is_young=is_young(opened_s, now_s))
+        waits_ms.append(round(schedule.wait_s(now_s) * 1_000))
+        now_s += schedule.wait_s(now_s)
+
+    assert waits_ms == [200, 400, 800, 1_600, 6_000, 0, 200]
+
+
 class Outage:
-    """A link in a long outage, and callers who come when it is said."""
+    """A connection in a long outage, and callers who come when it is said."""
 
     def __init__(self, uniform, seed: int) -> None:
         self._schedule = DialSchedule(uniform)

@@ -12,7 +12,7 @@ import hiredis
 
 from chasquimq.errors import ConnectionLost, StoreError
 from chasquimq.store.net.address import check_listener, new_blocking_connection
-from chasquimq.store.net.connect import dial_delay_ms
+from chasquimq.store.net.connect import dial_delay_ms, is_young
 from chasquimq.store.net.connection import Part, Reply, pack
 from chasquimq.store.net.errors import (
     Action,
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 65_536
 _ROUTE_NAME = "chasqui-route"
-# A server that is left sooner than this counts as a failed dial.
-_YOUNG_S = 1.0
 _LEAVING = (Action.REDIAL, Action.REDISCOVER)
 
 
@@ -222,7 +220,7 @@ class _DialPauses:
 
     @property
     def _is_young(self) -> bool:
-        return time.monotonic() - self._opened_s < _YOUNG_S
+        return is_young(self._opened_s, time.monotonic())
 
 
 def find_masters_blocking(

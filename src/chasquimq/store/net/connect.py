@@ -108,6 +108,13 @@ _DIALS_PER_WINDOW_MAX = 15
 _EARLY_GAP_S = 1.0
 # After this long without a dial the next outage counts as a new one: it begins with dense dials.
 _QUIET_S = 30.0
+# A server that accepts and then breaks its connections must not be dialled in a loop.
+_YOUNG_S = 1.0
+
+
+def is_young(opened_s: float, now_s: float) -> bool:
+    """Return whether a connection opened so lately that its end counts as a failed dial."""
+    return now_s - opened_s < _YOUNG_S
 
 
 def dial_delay_ms(failures: int, uniform: Callable[[float, float], float]) -> float:

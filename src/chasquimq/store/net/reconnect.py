@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chasquimq.errors import ConnectionLost, ServerUnreachable, StoreError
 from chasquimq.model.log import LogThrottle, get_logger
-from chasquimq.store.net.connect import DialRefusals, DialSchedule, dial
+from chasquimq.store.net.connect import DialRefusals, DialSchedule, dial, is_young
 from chasquimq.store.net.connection import Connection, Part, Reply
 from chasquimq.store.net.errors import (
     Action,
@@ -30,8 +30,6 @@ logger = get_logger(__name__)
 
 Prepare = Callable[[Connection], Awaitable[None]]
 _WAIT_MS = 50
-# A connection that breaks sooner than this counts as a failed dial.
-_YOUNG_S = 1.0
 _HANG_UP_S = 1.0
 _HANG_UP_ROUNDS = 3
 # All connections of a process that one address refuses share one line of the log.
@@ -280,7 +278,7 @@ class ReconnectingConnection:
         self._schedule.asked(now_s)
         if self._connection is not None:
             self._connection = None
-            self._schedule.broke(now_s, is_young=now_s - self._opened_s < _YOUNG_S)
+            self._schedule.broke(now_s, is_young=is_young(self._opened_s, now_s))
 
     async def _shared(self, dialling: asyncio.Task[Connection]) -> Connection:
         try:
