@@ -17,6 +17,8 @@ BULKS = 100
 BULK_SIZE = 1_000
 IN_FLIGHT = 8
 FAULTS = 12
+# On a busy machine a dozen cuts outlast the usual five seconds of an add.
+LONG = {"add_timeout_ms": 30_000}
 
 
 class Ledger:
@@ -59,8 +61,7 @@ async def open_queue(proxy, queue_name):
     queues = []
 
     async def open_one(**options) -> Queue:
-        # On a busy machine a dozen cuts outlast the usual five seconds of an add.
-        queue = Queue(queue_name, redis_url=proxy.url, add_timeout_ms=30_000, **options)
+        queue = Queue(queue_name, redis_url=proxy.url, **options)
         queues.append(queue)
         await queue.counts()
         return queue
@@ -88,10 +89,10 @@ async def lose_replies(proxy, _dice) -> None:
     proxy.thaw()
 
 
-async def harass(proxy, fault, seed: int, work: asyncio.Future) -> int:
+async def harass(proxy, fault, seed: int, work: asyncio.Future, faults: int = FAULTS) -> int:
     """Let faults happen at seeded moments of the work; answers how many did."""
     dice = random.Random(seed)
-    for count in range(FAULTS):
+    for count in range(faults):
         moment = proxy.write_count + dice.randrange(1, 12)
         await eventually(lambda at=moment: work.done() or proxy.write_count >= at, within_s=40)
         if work.done():
@@ -101,7 +102,7 @@ async def harass(proxy, fault, seed: int, work: asyncio.Future) -> int:
             await asyncio.wait([fault_task, work], return_when=asyncio.FIRST_COMPLETED)
             fault_task.cancel()
         proxy.thaw()
-    return FAULTS
+    return faults
 
 
 async def add_bulks(queue: Queue, ledger: Ledger) -> None:
@@ -119,7 +120,7 @@ async def add_bulks(queue: Queue, ledger: Ledger) -> None:
 async def test_bulks_through_cuts_all_return_and_no_job_is_there_twice(
     open_queue, proxy, raw, fault
 ):
-    queue, ledger = await open_queue(), Ledger()
+    queue, ledger = await open_queue(**LONG), Ledger()
     work = asyncio.ensure_future(add_bulks(queue, ledger))
 
     happened = await harass(proxy, fault, seed=20, work=work)
@@ -134,7 +135,7 @@ async def test_bulks_through_cuts_all_return_and_no_job_is_there_twice(
 async def test_without_resend_bulks_through_cuts_are_told_and_no_job_is_there_twice(
     open_queue, proxy, raw, fault
 ):
-    queue, ledger = await open_queue(resend=False), Ledger()
+    queue, ledger = await open_queue(resend=False, **LONG), Ledger()
     work = asyncio.ensure_future(add_bulks(queue, ledger))
 
     await harass(proxy, fault, seed=21, work=work)
@@ -148,7 +149,7 @@ async def test_without_resend_bulks_through_cuts_are_told_and_no_job_is_there_tw
 async def test_single_adds_through_cuts_all_return_and_no_job_is_there_twice(
     open_queue, proxy, raw, fault
 ):
-    queue, ledger = await open_queue(), Ledger()
+    queue, ledger = await open_queue(**LONG), Ledger()
 
     async def add_some() -> None:
         for number in range(300):
@@ -164,10 +165,27 @@ async def test_single_adds_through_cuts_all_return_and_no_job_is_there_twice(
     await ledger.check(raw, 6_000)
 
 
+async def test_adds_with_the_usual_limit_all_return_through_a_few_cuts(open_queue, proxy, raw):
+    queue, ledger = await open_queue(), Ledger()
+
+    async def add_some() -> None:
+        for number in range(100):
+            await ledger.add(queue.add("n", number))
+
+    work = asyncio.gather(*(add_some() for _ in range(20)))
+
+    happened = await harass(proxy, cut, seed=24, work=work, faults=3)
+
+    await work
+    assert happened == 3
+    assert ledger.told == []
+    await ledger.check(raw, 2_000)
+
+
 async def test_jobs_with_ids_of_their_own_through_lost_replies_are_there_once(
     open_queue, proxy, raw
 ):
-    queue, ledger = await open_queue(), Ledger()
+    queue, ledger = await open_queue(**LONG), Ledger()
 
     async def add_some(group: int) -> None:
         for number in range(50):
