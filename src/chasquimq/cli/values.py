@@ -117,9 +117,10 @@ def duration_text(ms: float) -> str:
     if ms < 1_000:
         return f"{ms:.0f} ms"
     seconds = ms / 1_000
-    if seconds < 60:
+    # What rounds to 60 s is a minute.
+    if seconds < 59.95:
         return f"{_decimals(seconds, 1)} s"
-    units = _split(int(seconds) * 1_000)
+    units = _split(max(60, int(seconds)) * 1_000)
     largest = next(at for at, (count, _) in enumerate(units) if count)
     return _joined(units[largest : largest + 2])
 
