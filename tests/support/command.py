@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from chasquimq.cli import context, interrupts
 from chasquimq.cli.app import main
 from support.waiting import patience
 
@@ -29,6 +31,8 @@ PROGRAM = [sys.executable, "-m", "chasquimq"]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 ANSWER_S_MAX = 30.0
 ROWS = 50
+# Variables and the working directory belong to the process, so one command has them at a time.
+_alone = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,10 @@ class CommandHere:
 
     def run(self, environ: dict[str, str], *args: str, stdin: bytes = b"") -> Said:
         """Run a command to its end with these variables alone; signals stay with the main thread."""
-        with self._monkeypatch.context() as changed, ThreadPoolExecutor(1) as thread:
+        with _alone, self._monkeypatch.context() as changed, ThreadPoolExecutor(1) as thread:
+            # As in a process of its own, nothing is left of the command before.
+            changed.setattr(context, "chosen", [])
+            changed.setattr(interrupts, "_state", interrupts._State())
             for name in os.environ.keys() - environ.keys():
                 changed.delenv(name)
             for name, value in environ.items():
