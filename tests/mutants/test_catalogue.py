@@ -25,6 +25,12 @@ def test_every_mutant_has_its_place_in_the_tree(mutant):
     assert broken(mutant, (_ROOT / mutant.path).read_text()) != ""
 
 
+def test_the_page_names_how_many_there_are():
+    page = (_ROOT / "docs/explanation/how-it-is-tested.md").read_text()
+
+    assert f"breaks a copy of the code in {len(MUTANTS)} places" in page
+
+
 def test_no_two_mutants_have_the_same_name():
     names = [mutant.name for mutant in MUTANTS]
 
