@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chasquimq.cli.spark.worker import LINE_EVERY_S, ProgressTeller, report_summary
+from chasquimq.cli.spark.worker import LINE_EVERY_S, ProgressReporter, report_summary
 from chasquimq.spark.workers.run import RunSummary
 from chasquimq.spark.workers.tally import Progress
 
@@ -23,9 +23,9 @@ def lines(capsys):
     """The lines of a run whose progress was looked at so."""
 
     def tell(*looks: Progress) -> list[dict]:
-        teller = ProgressTeller(lambda _text: None, as_json=True)
+        reporter = ProgressReporter(lambda _text: None, as_json=True)
         for look in looks:
-            teller.note(look)
+            reporter.note(look)
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     return tell
@@ -53,9 +53,9 @@ def test_a_line_that_a_task_caused_counts_as_the_last_one(lines):
 
 def test_a_moving_line_tells_the_pace_of_the_last_seconds():
     said: list[str] = []
-    teller = ProgressTeller(said.append, as_json=False)
+    reporter = ProgressReporter(said.append, as_json=False)
     for at in range(1, 61):
-        teller.note(progress(at / 2, at // 10 * 8))
+        reporter.note(progress(at / 2, at // 10 * 8))
 
     assert {"1.6 jobs/s" in text for text in said[-20:]} == {True}
 

@@ -80,7 +80,7 @@ class Leadership:
         """Let another lead at once."""
         if not self.is_held:
             return
-        # Held until the server says otherwise: after a broken link the next try must ask again.
+        # Held until the server says otherwise: after a broken connection the next try must ask again.
         await self._lock.release_lock(self._holder)
         self._note(False)
         self._expect_expiry()

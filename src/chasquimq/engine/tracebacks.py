@@ -132,26 +132,26 @@ class _Collector:
         self._seen: set[int] = set()
 
     def parts(self, error: BaseException, depth: int = 0) -> Iterator[TracePart]:
-        for one, link in reversed(self._chain(error)):
+        for one, joined_by in reversed(self._chain(error)):
             yield from _frames(one, depth)
             yield from _words(one, depth, is_top=one is error and not depth)
             if isinstance(one, BaseExceptionGroup) and depth < _DEPTH_MAX:
                 members = cast("Sequence[BaseException]", one.exceptions)
                 yield from self._members(members, depth)
-            if link:
-                yield TracePart("place", link, depth=depth)
+            if joined_by:
+                yield TracePart("place", joined_by, depth=depth)
 
     def _chain(self, error: BaseException) -> list[tuple[BaseException, str]]:
         """The error and what led to it, the newest first, each with what joins it to a newer one."""
         chain: list[tuple[BaseException, str]] = []
-        link, one = "", error
+        joined_by, one = "", error
         while one is not None and id(one) not in self._seen and len(self._seen) < _ERRORS_MAX:
             self._seen.add(id(one))
-            chain.append((one, link))
+            chain.append((one, joined_by))
             if one.__cause__ is not None:
-                link, one = _CAUSE, one.__cause__
+                joined_by, one = _CAUSE, one.__cause__
             else:
-                link, one = _CONTEXT, None if one.__suppress_context__ else one.__context__
+                joined_by, one = _CONTEXT, None if one.__suppress_context__ else one.__context__
         return chain
 
     def _members(self, errors: Sequence[BaseException], depth: int) -> Iterator[TracePart]:

@@ -49,22 +49,22 @@ class Upkeep:
         self.name = check_queue_name(queue_name)
         self.holder = f"p-{uuid4()}"
         self._settings = settings or UpkeepSettings()
-        self._connection = connection_settings(
+        self._connection_settings = connection_settings(
             redis_url, tls=tls, insecure_tls=insecure_tls,
             credential_provider=credential_provider, queue=self.name,
         )  # fmt: skip
-        self._link = ReconnectingConnection(
-            self._connection, name="chasqui-upkeep", prepare=self._demand_rights,
+        self._connection = ReconnectingConnection(
+            self._connection_settings, name="chasqui-upkeep", prepare=self._demand_rights,
             waits_for_login=True,
         )  # fmt: skip
         self._store = UpkeepStore(
-            self.name, self._link, bell=ReconnectingConnection(self._connection, name="chasqui-bell", waits_for_login=True),
+            self.name, self._connection, bell=ReconnectingConnection(self._connection_settings, name="chasqui-bell", waits_for_login=True),
             waiting_events_max=EventSettings().waiting_max,
         )  # fmt: skip
         self._loops = UpkeepLoops(
             self._store,
-            FiringStore(self.name, self._link),
-            JanitorStore(self.name, check_group_name(group), self._link),
+            FiringStore(self.name, self._connection),
+            JanitorStore(self.name, check_group_name(group), self._connection),
             self.holder,
             self._settings,
         )
@@ -93,11 +93,11 @@ class Upkeep:
 
     async def wait_for_server(self, patience_ms: float = math.inf) -> bool:
         """Wait until the server answers, as `Worker.wait_for_server` does."""
-        return await wait_for_server(self._connection, patience_ms, self._stopping.wait())
+        return await wait_for_server(self._connection_settings, patience_ms, self._stopping.wait())
 
     async def run(self) -> None:
         """Run until closed; raises ServerUnreachable when the first dial fails."""
-        await self._link.connection()
+        await self._connection.connection()
         try:
             async with asyncio.TaskGroup() as loops:
                 tasks = [
@@ -129,4 +129,4 @@ class Upkeep:
             async with asyncio.timeout(_RELEASE_S):
                 await self._loops.release()
         await self._loops.close()
-        await self._link.close()
+        await self._connection.close()

@@ -255,7 +255,7 @@ async def _complaints(url: str, queues: Sequence[str]) -> list[str]:
     return [unknown_queue(name, known) for name in unknown]
 
 
-class BatchTeller:
+class BatchReporter:
     """Reports each batch that was committed."""
 
     def __init__(self, update: Update, *, as_json: bool) -> None:

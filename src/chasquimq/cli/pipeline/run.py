@@ -18,7 +18,7 @@ from chasquimq.cli.output.terminal import working
 from chasquimq.cli.pipeline.options import (
     READING,
     RUNNING,
-    BatchTeller,
+    BatchReporter,
     channel_option,
     conf_option,
     lake_option,
@@ -154,8 +154,8 @@ def once(
         from chasquimq.spark.pipeline.pipeline import Pipeline
 
         # The answer is one document, so batches are shown on a terminal only.
-        teller = BatchTeller(say, as_json=False)
-        done = Pipeline(session, settings).once(None if as_json else teller.note)
+        reporter = BatchReporter(say, as_json=False)
+        done = Pipeline(session, settings).once(None if as_json else reporter.note)
     sum_up(done, as_json=as_json)
 
 
@@ -266,7 +266,7 @@ def _follow(
     ):
         from chasquimq.spark.pipeline.pipeline import Pipeline
 
-        done = Pipeline(session, settings).run(stop, BatchTeller(say, as_json=as_json).note)
+        done = Pipeline(session, settings).run(stop, BatchReporter(say, as_json=as_json).note)
     return done, stop.number
 
 

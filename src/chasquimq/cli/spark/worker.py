@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from chasquimq.worker.worker import Worker
 
 LINE_EVERY_S = 10.0
-# Below, a tenth of a job is worth telling.
+# Below, a tenth of a job is worth showing.
 _SLOW_JOBS_PER_S = 10
 
 
-class ProgressTeller:
+class ProgressReporter:
     """Reports how a run goes; in a pipe when tasks come and go, and every ten seconds."""
 
     def __init__(self, update: Update, *, as_json: bool) -> None:
@@ -313,7 +313,7 @@ def _run(
 
     ship(context, settings.host.target, py_files, Path(settings.host.folder))
     with working("waiting for executors") as say:
-        workers = WorkerRun(context, settings, stop, ProgressTeller(say, as_json=as_json).note)
+        workers = WorkerRun(context, settings, stop, ProgressReporter(say, as_json=as_json).note)
         try:
             workers.probe()
             return workers.run()

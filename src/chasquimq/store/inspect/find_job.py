@@ -162,7 +162,7 @@ class _Search:
     async def _by_due_ms(self, due_ms: int | None) -> JobState | None:
         if due_ms is None:
             return None
-        # The other implementation promotes without telling the index, so it is only a hint.
+        # The other implementation promotes without writing to the index, so it is only a hint.
         delayed = self._keys.delayed
         earlier, count = await self._reads.ask(
             ("ZCOUNT", delayed, "-inf", f"({due_ms}"), ("ZCOUNT", delayed, due_ms, due_ms)

@@ -62,7 +62,7 @@ _SENTINEL_RULE = "redis+sentinel://host:26379,host:26379/<name of the master>/<d
 _CLUSTER_RULE = "redis+cluster://host:6379,host:6379 without a path: a cluster has one database"
 _PORT_RULE = "a URL whose ports are numbers from 1 to 65535"
 _HINT = "write special characters of user and password as %XX"
-_REFUSED_SPELLINGS = {
+_REFUSED_SCHEMES = {
     "redis-sentinel",
     "rediss-sentinel",
     "valkey-sentinel",
@@ -163,7 +163,7 @@ def parse_topology(url: str) -> Topology | None:
 
 
 def _refuse_other_forms(scheme: str, url: str) -> None:
-    if scheme in _REFUSED_SPELLINGS:
+    if scheme in _REFUSED_SCHEMES:
         raise SettingsError("redis_url", redact(url), TopologyKind.SENTINEL.rule)
 
 
@@ -206,7 +206,7 @@ def _without(given: list[tuple[str, str]], names: tuple[str, ...]) -> str:
 URL_ARGUMENT = "redis_url"
 _SCHEMES = ("redis", "rediss", "unix")
 # Other names of a scheme; Valkey's own, and those of clusters in ChasquiMQ (Rust).
-_SPELLINGS = {
+_SCHEME_ALIASES = {
     f"{head}{suffix}": f"{meant}{suffix.replace('-', '+')}"
     for head, meant in {
         "redis": "redis",
@@ -249,7 +249,7 @@ def _with_scheme(url: str) -> str:
         _refuse_lost_slashes(url)
         return f"redis://{url}"
     scheme, _, rest = url.partition("://")
-    return f"{_SPELLINGS.get(scheme.lower(), scheme.lower())}://{rest}"
+    return f"{_SCHEME_ALIASES.get(scheme.lower(), scheme.lower())}://{rest}"
 
 
 def _is_text(url: str) -> bool:
@@ -260,7 +260,7 @@ def _is_text(url: str) -> bool:
 def _refuse_lost_slashes(url: str) -> None:
     """A scheme that asks for TLS and lost its // would be taken for a user, and sent in the clear."""
     scheme, colon, rest = url.partition(":")
-    is_safe = colon and _SPELLINGS.get(scheme.lower(), "").startswith("rediss")
+    is_safe = colon and _SCHEME_ALIASES.get(scheme.lower(), "").startswith("rediss")
     # A host may have such a name, too.
     if is_safe and not re.match(r"\d+(?:[/?#]|$)", rest):
         raise SettingsError(URL_ARGUMENT, redact(url), _URL_RULE, hint=f"write {scheme}://")
