@@ -104,7 +104,6 @@ async def test_servers_that_speak_tls_themselves_do_the_same(tmp_path, queue_nam
             assert await tell(servers.node_url(node), "CONFIG", "GET", "port") == [b"port", b"0"]
 
 
-@takes_turns
 async def test_users_can_do_their_work_and_nothing_else(production, queue_name):
     url = production.url("worker")
     await do_everything(url, queue_name)

@@ -28,6 +28,27 @@ def names_in(path: str) -> frozenset[str]:
     return frozenset(one.name for one in found if isinstance(one, functions))
 
 
+@cache
+def turns_in(path: str) -> frozenset[str]:
+    """The names of the tests of a file that run on one kind of server each."""
+    tree = ast.parse((ROOT / path).read_text())
+    functions = [
+        one for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    marks = [one for one in tree.body if isinstance(one, ast.Assign) and _is_mark(one)]
+    if any("takes_turns" in ast.unparse(one.value) for one in marks):
+        return frozenset(one.name for one in functions)
+    return frozenset(
+        one.name
+        for one in functions
+        if any("takes_turns" in ast.unparse(mark) for mark in one.decorator_list)
+    )
+
+
+def _is_mark(one: ast.Assign) -> bool:
+    return ast.unparse(one.targets[0]) == "pytestmark"
+
+
 def test_every_promise_and_every_hazard_has_its_row_in_turn():
     assert [row["number"] for row in ROW.finditer(PAGE)] == NUMBERS
 
@@ -49,6 +70,13 @@ def test_a_row_names_a_test_or_says_that_nothing_is_built(row):
 def test_a_test_that_is_named_exists(path, name):
     assert name.startswith("test_")
     assert name in names_in(path)
+
+
+def test_the_page_names_the_proofs_that_take_turns():
+    proofs = {(one["path"], one["name"]) for one in NAMED.finditer(PAGE)}
+    taking_turns = {name for path, name in proofs if name in turns_in(path)}
+
+    assert set(re.findall(r"`(test_\w+)`", PAGE.partition("## Promises")[0])) == taking_turns
 
 
 def test_no_test_is_named_in_a_way_that_nobody_checks():
