@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chasquimq.engine.shutdown import Stopping, to_the_end
+from chasquimq.engine.shutdown import to_the_end
 from chasquimq.errors import StoreError
 from chasquimq.model.json_value import ToDict
 from chasquimq.model.log import get_logger

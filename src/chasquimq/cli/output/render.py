@@ -89,9 +89,9 @@ def emit_pairs(pairs: Iterable[tuple[str, str]], indent: str = "") -> None:
     """Print a line for each pair, the second ones below each other; on a terminal they wrap."""
     from chasquimq.cli.output.tables import padded, terminal_columns, wrapped
 
-    lines = [(clean(name), clean(words)) for name, words in pairs]
-    head = max((len(name) for name, _ in lines if len(name) < _NAME_CHARS_MAX), default=0)
-    for name, words in lines:
+    rows = [(clean(name), clean(words)) for name, words in pairs]
+    head = max((len(name) for name, _ in rows if len(name) < _NAME_CHARS_MAX), default=0)
+    for name, words in rows:
         start = f"{indent}{padded(name, head)}  "
         lines = [words]
         if sys.stdout.isatty():

@@ -231,8 +231,6 @@ def _run_fleet(processes: int, endpoint: Endpoint | None, redis_url: str | None)
 async def _keep_fleet(
     processes: int, command: list[str], endpoint: Endpoint | None, environ: dict[str, str]
 ) -> int:
-    # moved here
-
     def child(number: int, lifeline: int) -> list[str]:
         place = [] if endpoint is None else _words(endpoint.of_process(number))
         return [*command, *place, "--lifeline", f"{lifeline}"]
