@@ -78,6 +78,7 @@ def given(kind: type[Settings], **values: Any) -> Settings:
 CredentialProvider = Callable[[str], Awaitable[tuple[str | None, str | None]]]
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
     """How to reach the server; never printed with its password.
@@ -200,10 +201,6 @@ class RetrySettings:
         at_least("max_attempts", self.max_attempts, 1)
         at_least("initial_backoff_ms", self.initial_backoff_ms, 0)
         at_least("max_backoff_ms", self.max_backoff_ms, 0)
-        if self.initial_backoff_ms > self.max_backoff_ms:
-            rule = f"at most max_backoff_ms ({self.max_backoff_ms})"
-            hint = "lower it, or raise max_backoff_ms"
-            raise LimitExceeded("initial_backoff_ms", self.initial_backoff_ms, rule, hint=hint)
         number_at_least("multiplier", self.multiplier, 0)
         at_least("jitter_ms", self.jitter_ms, 0)
         at_least("unknown_name_retry_ms", self.unknown_name_retry_ms, 1)
@@ -363,6 +360,7 @@ class PoolSettings:
             at_least("pool_size", self.size, 1)
 
 
+@with_field_hints
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """Everything a worker needs to know, by concern."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import re
 from fractions import Fraction
 
@@ -10,6 +11,7 @@ import pytest
 
 from chasquimq import Consumer, Hooks, Queue, QueueEvents, Scheduler, Worker, blocking
 from chasquimq.errors import SettingsError
+from chasquimq.model.retry import delay_ms
 from chasquimq.settings import (
     AckSettings,
     ConnectionSettings,
@@ -24,6 +26,7 @@ from chasquimq.settings import (
     UpkeepSettings,
     WorkerSettings,
 )
+from chasquimq.worker.handlers import HandlerSet
 
 WHOLE_NUMBERS = (
     "concurrency",
@@ -250,6 +253,17 @@ def test_keywords_of_a_queue_say_what_its_producer_group_says_and_not_both(kind)
             "RetrySettings takes no argument 'inital_backoff_ms'; did you mean 'initial_backoff_ms'?",
         ),
         (
+            lambda: ConnectionSettings(comand_timeout_ms=5),
+            (
+                "ConnectionSettings takes no argument 'comand_timeout_ms'; did you mean "
+                "'command_timeout_ms'?"
+            ),
+        ),
+        (
+            lambda: WorkerSettings(concurency=5),
+            "WorkerSettings takes no argument 'concurency'; did you mean 'concurrency'?",
+        ),
+        (
             lambda: Hooks(on_complete=print),
             "Hooks takes no argument 'on_complete'; did you mean 'on_completed'?",
         ),
@@ -335,7 +349,15 @@ def refused(sentence: str):
     return pytest.raises(SettingsError, match=f"^{re.escape(sentence)}")
 
 
-def test_the_first_wait_is_no_longer_than_the_longest():
-    with pytest.raises(SettingsError, match=r"initial_backoff_ms must be at most max_backoff_ms"):
-        RetrySettings(initial_backoff_ms=60_000)
-    assert RetrySettings(initial_backoff_ms=60_000, max_backoff_ms=60_000)
+@pytest.mark.parametrize(
+    ("retry", "wait_ms"),
+    [
+        (RetrySettings(max_backoff_ms=50, jitter_ms=0), 50),
+        (RetrySettings(initial_backoff_ms=60_000, jitter_ms=0), 30_000),
+    ],
+    ids=["a cap below the usual wait", "a wait above the usual cap"],
+)
+def test_the_first_wait_is_cut_to_the_longest(retry, wait_ms):
+    backoff = HandlerSet(echo, WorkerSettings(retry=retry)).policy.backoff
+
+    assert delay_ms(1, None, backoff, random.Random(5)) == wait_ms
