@@ -10,6 +10,7 @@ import pytest
 from chasquimq.cli.app import main
 from chasquimq.cli.values import DURATION, duration_text, interval_text
 from chasquimq.queue.inspector import Inspector
+from support.faultproxy import FaultProxy
 
 pytestmark = pytest.mark.takes_turns
 
@@ -172,3 +173,15 @@ async def test_a_new_queue_with_a_name_like_another_is_said_to_be_new(chasqui, u
         "'invoices-of-may'?\n"
     )
     assert first.err == again.err == ""
+
+
+@pytest.mark.parametrize("question", [b"XPENDING", b"SCAN"], ids=["exists", "similar"])
+async def test_a_hint_that_cannot_be_given_does_not_fail_the_add(
+    chasqui, url, queue, queue_name, question
+):
+    async with FaultProxy(url) as proxy:
+        proxy.lose_replies(1, [question])
+        said = await chasqui("add", queue_name, "n", "1", CHASQUI_REDIS_URL=proxy.url)
+
+    assert (said.code, said.err) == (0, "")
+    assert (await queue.get_job(said.out.strip())).state == "ready"

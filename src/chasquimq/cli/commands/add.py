@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from collections.abc import Coroutine
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -26,12 +28,16 @@ from chasquimq.cli.output.render import (
     talk,
 )
 from chasquimq.cli.values import AT_LEAST_1, DURATION, INSTANT
-from chasquimq.errors import LimitExceeded, ServerRefused
+from chasquimq.errors import LimitExceeded, StoreError
 
 if TYPE_CHECKING:
     from chasquimq.job import Job
 
+T = TypeVar("T")
+
 MAX_DELAY = "30d"
+# How long each question about similar queues may take; a busy server has millions of keys.
+_HINT_S_MAX = 2.0
 
 
 @click.command()
@@ -102,20 +108,26 @@ async def _add(
 ) -> tuple[Job, list[str]]:
     """The job, and the queues with similar names where its own was made for it."""
     async with visit(queue, url, must_exist=False, max_delay_secs=max_delay_s) as seen:
-        similar = await _similar_to_new(seen, queue)
-        return await seen.queue.add(name, value, **options), similar
+        found = await _for_hint(seen.inspector.snapshot(queue))
+        job = await seen.queue.add(name, value, **options)
+        if found is None or found.exists:
+            return job, []
+        return job, await _similar_queues(seen, queue)
 
 
-async def _similar_to_new(seen: Visit, queue: str) -> list[str]:
+async def _similar_queues(seen: Visit, queue: str) -> list[str]:
+    """The other queues with names like this one, of all servers that answer."""
+    names = await _for_hint(seen.inspector.queues(on_missed=lambda _: None))
+    return get_close_matches(queue, [name for name in names or () if name != queue])
+
+
+async def _for_hint(question: Coroutine[Any, Any, T]) -> T | None:
+    """The answer if it comes soon: no right, no silence and no lost server may stop an add."""
     try:
-        if (await seen.inspector.snapshot(queue)).exists:
-            return []
-        return get_close_matches(queue, await seen.inspector.queues())
-    except ServerRefused as refused:
-        # A user who may only add is not asked for more rights.
-        if refused.code != "NOPERM":
-            raise
-        return []
+        async with asyncio.timeout(_HINT_S_MAX):
+            return await question
+    except (StoreError, TimeoutError):
+        return None
 
 
 def _with_our_words(refused: LimitExceeded) -> LimitExceeded:
