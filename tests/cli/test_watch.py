@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 
 import pytest
 
 from chasquimq import Worker
 from chasquimq.cli.app import main
+from chasquimq.cli.commands.watch import watch_samples
 from chasquimq.model.forecast import Rates, Trend, about, outlook
 from chasquimq.model.snapshot import Snapshot
+from chasquimq.queue.inspector import Inspector
 from support.command import ESCAPES
+from support.faultproxy import FaultProxy
 
 pytestmark = pytest.mark.takes_turns
 
@@ -56,6 +60,44 @@ async def test_a_look_says_who_works(chasqui, queue, queue_name, url):
     rows = {line.split("  ")[0]: line.split()[-1] for line in said.out.split("\n") if line}
     assert rows["workers"] == "none"
     assert as_json.json["workers"] == {"alive": 0, "silent": 0, "dead": 0}
+
+
+class WorkersAsked(FaultProxy):
+    """Counts how often it is asked for the workers."""
+
+    count = 0
+
+    async def request(self, chunk, pipe):
+        self.count += chunk.count(b"CONSUMERS")
+        return await super().request(chunk, pipe)
+
+
+async def test_workers_are_asked_for_once_a_second_however_often_it_looks(queue, queue_name, url):
+    await queue.add("a", 1)
+    async with WorkersAsked(url) as proxy, Inspector(redis_url=proxy.url) as inspector:
+        began_s, looks = time.monotonic(), watch_samples(inspector, queue_name, "default", 1)
+        for _ in range(50):
+            await anext(looks)
+
+        assert 1 <= proxy.count <= 1 + (time.monotonic() - began_s) / 0.9
+
+
+async def test_a_look_without_an_answer_about_workers_shows_the_rest(queue, queue_name, url):
+    await queue.add("a", 1)
+    async with (
+        FaultProxy(url) as proxy,
+        Inspector(redis_url=proxy.url, command_timeout_ms=500) as inspector,
+    ):
+        looks = watch_samples(inspector, queue_name, "default", 50)
+        first = await anext(looks)
+        proxy.lose_replies(1, [b"CONSUMERS"])
+        await queue.add("a", 2)
+        lost = await anext(looks)
+        while lost.error is None:
+            lost = await anext(looks)
+
+    assert (first.snapshot.stream_depth, lost.snapshot.stream_depth) == (1, 2)
+    assert lost.states == first.states == {"alive": 0, "silent": 0, "dead": 0}
 
 
 async def test_json_is_one_document_a_look(chasqui, queue, queue_name):

@@ -51,14 +51,21 @@ async def look_at(
 ) -> tuple[Snapshot, dict[WorkerState, int] | None]:
     """How much is where, and how many workers live; None where this user may not ask."""
     snapshot = await inspector.snapshot(queue, group)
+    return snapshot, await count_workers(inspector, queue, group)
+
+
+async def count_workers(
+    inspector: Inspector, queue: str, group: str
+) -> dict[WorkerState, int] | None:
+    """How many workers live, are silent and are dead; None where this user may not ask."""
     try:
         found = await inspector.workers(queue, group)
     except ServerRefused as refused:
         if refused.code != "NOPERM":
             raise
-        return snapshot, None
+        return None
     states = [one.state(LEASE_MS_DEFAULT) for one in found]
-    return snapshot, {state: states.count(state) for state in ("alive", "silent", "dead")}
+    return {state: states.count(state) for state in ("alive", "silent", "dead")}
 
 
 def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:

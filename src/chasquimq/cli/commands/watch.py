@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from chasquimq.cli.commands.inspect import look_at, more_rows, snapshot_facts, snapshot_rows
+from chasquimq.cli.commands.inspect import (
+    count_workers,
+    more_rows,
+    snapshot_facts,
+    snapshot_rows,
+)
 from chasquimq.cli.context import (
-    Visit,
     count_option,
     group_option,
     json_option,
@@ -35,14 +39,17 @@ from chasquimq.cli.values import AT_LEAST_1, iso
 from chasquimq.errors import ConnectionLost
 
 if TYPE_CHECKING:
-    from chasquimq.model.forecast import Rates, Trend
+    from chasquimq.model.forecast import Rates
     from chasquimq.model.snapshot import Snapshot, WorkerState
+    from chasquimq.queue.inspector import Inspector
 
+# How often workers are counted; looks that are a second apart may be a moment less than that.
+_WORKERS_EVERY_S = 0.99
 TOO_EARLY = "one more look is needed to say where it is going"
 
 
 class WatchSample(NamedTuple):
-    """What one tick shows; `error` says why the snapshot is an old one.
+    """What one tick shows; `error` says why the snapshot or the workers are old ones.
 
     `states` counts the workers; None where this user may not ask.
     """
@@ -93,44 +100,56 @@ async def _watch(
 ) -> None:
     async with visit(queue, url) as seen:
         done = 0
-        async for look in _samples(seen, queue, group, interval_ms):
+        async for look in watch_samples(seen.inspector, queue, group, interval_ms):
             show(look)
             done += 1
             if done == count:
                 return
 
 
-async def _samples(
-    seen: Visit, queue: str, group: str, interval_ms: int
+async def watch_samples(
+    inspector: Inspector, queue: str, group: str, interval_ms: int
 ) -> AsyncIterator[WatchSample]:
+    """One look after the other; after the first one, what gets no answer is shown as it was.
+
+    Raises:
+        ConnectionLost: the first look got no answer.
+    """
     from chasquimq.model.forecast import Trend
 
-    trend = Trend()
+    trend, workers = Trend(), _Workers(inspector, queue, group)
     loop = asyncio.get_running_loop()
     last: Snapshot | None = None
-    states: dict[WorkerState, int] | None = None
     while True:
-        due_s = loop.time() + interval_ms / 1000
+        began_s = loop.time()
+        now, error = last, None
         try:
-            now, states = await look_at(seen.inspector, queue, group)
+            now = await inspector.snapshot(queue, group)
+            await workers.refresh(began_s)
         except ConnectionLost as lost:
-            if last is None:
+            if last is None or now is None:
                 raise
-            yield _sample(trend, last, states, last)._replace(error=str(lost))
-        else:
+            error = str(lost)
+        if now is not last:
             trend.add(now)
-            yield _sample(trend, now, states, last)
-            last = now
-        await asyncio.sleep(max(0.0, due_s - loop.time()))
+        yield WatchSample(now, workers.states, last, trend.rates, trend.sentence, error)
+        last = now
+        await asyncio.sleep(max(0.0, began_s + interval_ms / 1000 - loop.time()))
 
 
-def _sample(
-    trend: Trend,
-    now: Snapshot,
-    states: dict[WorkerState, int] | None,
-    before: Snapshot | None,
-) -> WatchSample:
-    return WatchSample(now, states, before, trend.rates, trend.sentence)
+class _Workers:
+    """How many workers are in which state, counted at most once a second."""
+
+    def __init__(self, inspector: Inspector, queue: str, group: str) -> None:
+        self._inspector, self._queue, self._group = inspector, queue, group
+        self._due_s = 0.0
+        self.states: dict[WorkerState, int] | None = None
+
+    async def refresh(self, now_s: float) -> None:
+        """Count them again if it is time."""
+        if now_s >= self._due_s:
+            self._due_s = now_s + _WORKERS_EVERY_S
+            self.states = await count_workers(self._inspector, self._queue, self._group)
 
 
 @contextmanager
