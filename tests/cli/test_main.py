@@ -15,6 +15,7 @@ import pytest
 from chasquimq import version
 from chasquimq.cli.app import COMMANDS, main
 from chasquimq.cli.output import render
+from chasquimq.server.probe import free_port
 
 SRC = Path(__file__).parents[2] / "src"
 HELP_S_MAX = 0.150
@@ -209,6 +210,26 @@ def test_a_server_that_commands_do_not_use_is_said_to_be_another(
     )
     assert [one.stderr for one in answers] == [note] * 3
     assert [one.returncode for one in answers] == [1, 1, 0]
+
+
+def test_a_server_that_commands_use_is_not_said_to_be_another(
+    environ: dict[str, str], tmp_path: Path
+):
+    port = free_port()
+    started = chasqui(
+        "server", "start", "--port", str(port), "--json", environ=environ, cwd=tmp_path
+    )
+    socket_url = json.loads(started.stdout)["url"]
+    urls = (socket_url, f"{socket_url}?db=0", f"redis://localhost:{port}/0")
+    answers = [
+        chasqui("server", *words, environ=environ | {"CHASQUI_REDIS_URL": url}, cwd=tmp_path)
+        for url in urls
+        for words in (["start"], ["status"])
+    ]
+    named = environ | {"REDIS_URL": socket_url}
+    answers.append(chasqui("server", "stop", environ=named, cwd=tmp_path))
+
+    assert [(one.returncode, one.stderr) for one in answers] == [(0, "")] * 7
 
 
 def test_a_server_that_does_not_run_is_code_1_in_words_and_in_json(

@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -17,6 +18,8 @@ from chasquimq.errors import ServerUnreachable
 if TYPE_CHECKING:
     from chasquimq.server import ProjectServer, ServerStatus
 
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost")
+_REDIS_PORT = 6379
 directory_option = click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -42,9 +45,9 @@ def server() -> None:
 def start(directory: Path, port: int | None, as_json: bool) -> None:
     """Start the server, or find it running."""
     project = _project(directory)
-    _note_named_server()
     was_running = project.status() is not None
     status = project.start(_binary(), port=port or 0)
+    _note_named_server(status)
     if as_json:
         emit({"started": not was_running, **asdict(status)}, as_json=True)
         return
@@ -56,8 +59,9 @@ def start(directory: Path, port: int | None, as_json: bool) -> None:
 @json_option
 def stop(directory: Path, as_json: bool) -> None:
     """Stop the server after it wrote its data."""
-    _note_named_server()
-    was_running = _project(directory).stop()
+    project = _project(directory)
+    _note_named_server(project.status())
+    was_running = project.stop()
     if as_json:
         emit({"stopped": was_running}, as_json=True)
         return
@@ -69,24 +73,39 @@ def stop(directory: Path, as_json: bool) -> None:
 @json_option
 def status(directory: Path, as_json: bool) -> int:
     """Show the server; exit code 1 when none is running."""
-    _note_named_server()
     found = _project(directory).status()
+    _note_named_server(found)
     facts = {"running": found is not None} | (asdict(found) if found else {})
     emit(facts, as_json)
     return 0 if found else 1
 
 
-def _note_named_server() -> None:
-    """Say that commands use another server, where a variable names it."""
+def _note_named_server(status: ServerStatus | None) -> None:
+    """Say that commands use another server than this one, where a variable names it."""
     from chasquimq.server.finder import URL_VARIABLES
 
     for variable in URL_VARIABLES:
         if url := os.environ.get(variable, "").strip():
-            talk(
-                f"note: {variable} is set, so commands use {mask_url(url)}; this is about the "
-                "server of the directory"
-            )
+            if status is None or not _leads_to(url, status):
+                talk(
+                    f"note: {variable} is set, so commands use {mask_url(url)}; this is about "
+                    "the server of the directory"
+                )
             return
+
+
+def _leads_to(url: str, status: ServerStatus) -> bool:
+    """Whether a URL is the socket or the loopback port of the server."""
+    from chasquimq.server.probe import unix_address
+
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return unix_address(f"unix://{parts.path}") == unix_address(status.url)
+    try:
+        port = parts.port or _REDIS_PORT
+    except ValueError:
+        return False
+    return parts.hostname in _LOOPBACK_HOSTS and port == status.port
 
 
 def _project(directory: Path) -> ProjectServer:
