@@ -60,14 +60,27 @@ async def waits():
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("question", ["counts", "peek_dlq", "get_repeatable_jobs", "get_job"])
+LETTER = {"dlq_id": "1-0", "source_id": "1-0", "reason": "panic", "name": "n", "payload": b"?"}
+QUESTIONS = {
+    "counts": lambda queue: queue.counts(),
+    "peek_dlq": lambda queue: queue.peek_dlq(),
+    "get_repeatable_jobs": lambda queue: queue.get_repeatable_jobs(),
+    "get_job": lambda queue: queue.get_job("j"),
+    "the plan of run_repeatable_now": lambda queue: queue.run_repeatable_now("key"),
+    "a dry replay_dlq": lambda queue: queue.replay_dlq(dry_run=True),
+    "a dry import_dlq": lambda queue: queue.import_dlq([LETTER], dry_run=True),
+    "a dry cancel_delayed_where": lambda queue: queue.cancel_delayed_where(name="n", dry_run=True),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 async def test_a_question_without_an_answer_has_done_nothing(asked, queue_name, question):
     async with Queue(queue_name, redis_url=asked.url, command_timeout_ms=300) as queue:
         await queue.counts()
         asked.freeze()
 
         with pytest.raises(ConnectionLost) as lost:
-            await getattr(queue, question)(*(["j"] if question == "get_job" else []))
+            await question(queue)
 
     assert lost.value.outcome == "not_done"
 

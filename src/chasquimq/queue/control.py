@@ -71,7 +71,8 @@ async def cancel_where(
     if query.is_open:
         hint = "give name, id_prefix, due_after or due_before, or call drain()"
         raise SettingsError("cancel_delayed_where", "no filter", "given a filter", hint=hint)
-    return await DrainStore(store, ReadStore(store.connection)).cancel(query, limit, is_dry=dry_run)
+    cancel = DrainStore(store, ReadStore(store.connection)).cancel
+    return await (changes_nothing(cancel) if dry_run else cancel)(query, limit, is_dry=dry_run)
 
 
 async def drain(store: ProducerStore, *, delayed: bool) -> Drained:

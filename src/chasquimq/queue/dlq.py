@@ -81,9 +81,8 @@ class Dlq:
         if query.ids is not None and len(query.ids) > limit:
             raise LimitExceeded("limit", limit, f"at least the number of ids, {len(query.ids)}")
         rate = None if max_rate is None else _checked_rate(max_rate)
-        return await self._store.replay(
-            query, limit, rate, is_dry=dry_run, edit=edit and self._edit_of(edit)
-        )
+        replay = changes_nothing(self._store.replay) if dry_run else self._store.replay
+        return await replay(query, limit, rate, is_dry=dry_run, edit=edit and self._edit_of(edit))
 
     async def purge(self, query: DlqQuery, older_than_ms: int | None, *, all: bool) -> int:
         """Delete the matching entries for good."""
@@ -102,7 +101,7 @@ class Dlq:
             for at, letter in enumerate(letters)
         ]
         if dry_run:
-            return Imported(known=await self._store.count_known(entries))
+            return Imported(known=await changes_nothing(self._store.count_known)(entries))
         return await self._store.import_all(entries, as_jobs=as_jobs)
 
     def _edit_of(self, edit: Callable[[Any], Any]) -> Edit:

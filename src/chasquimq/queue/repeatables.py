@@ -73,7 +73,7 @@ class Repeatables:
 
     async def fire(self, key: str, unique_ms: int) -> tuple[NewJob, Any]:
         """Add one job of a plan at once; the job and its data."""
-        stored = await self._plans.stored(check_spec_key(key))
+        stored = await changes_nothing(self._plans.stored)(check_spec_key(key))
         if stored is None:
             hint = "get_repeatable_jobs() lists the keys"
             raise PreconditionFailed("key", key, "the key of a repeatable job", hint=hint)
