@@ -261,3 +261,14 @@ async def test_sentinels_lead_to_the_master(kind, queue_name, say):
             code, _, err = await say("queues", "--redis-url", wrong)
             assert (code, "sentinel_password" in err, SECRET in err) == (1, True, False)
             assert "Traceback" not in err
+
+
+async def test_a_new_queue_is_made_while_another_master_is_away(kind, queue_name, say):
+    async with Cluster(kind) as cluster:
+        owner = cluster.owner_at_start(queue_name)
+        other = next(node for node in cluster.nodes if node is not owner)
+        await asyncio.to_thread(other.kill)
+
+        code, _, err = await say("add", queue_name, "n", "1", "--redis-url", cluster.url)
+
+    assert (code, err) == (0, "")
