@@ -212,20 +212,3 @@ def test_a_batch_that_outwaits_the_timeout_of_its_handler_is_refused():
 
 async def test_calling_a_handler_calls_its_function():
     assert await Handler(pid_of_this)(None) == os.getpid()
-
-
-@pytest.mark.parametrize("pool", ["thread", "process"])
-async def test_a_run_begins_when_a_pool_has_a_place_for_it(queue, running_worker, pool):
-    handlers = {"slow": Handler(fault_worker.sleep, pool=pool), "quick": pid_of_this}
-    running = await running_worker(handlers, pool_size=1)
-
-    jobs = [await queue.add("slow", 0.3) for _ in range(2)]
-    await eventually(lambda: running.worker.health().completed == 2)
-    await running.stop()
-
-    first, second = sorted(
-        [await queue.get_job(job.id) for job in jobs], key=lambda found: found.started_at_ms
-    )
-    assert first.duration_us >= 300_000
-    assert 300_000 <= second.duration_us < 500_000
-    assert second.started_at_ms >= first.finished_at_ms - 100

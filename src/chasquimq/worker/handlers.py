@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -250,16 +249,10 @@ def _with_tables(call: _Async) -> _Async:
 
 
 def _in_thread(pool: ThreadPool, handler: HandlerFunction) -> _Async:
-    def run_now(job: DeliveredJob) -> Any:
-        # It may have waited for a free thread until now.
-        job.delivery.started_ns = time.monotonic_ns()
-        return handler(job)
-
     async def run(job: Any) -> Any:
-        is_single = isinstance(job, DeliveredJob)
-        if is_single:
+        if isinstance(job, DeliveredJob):
             job.delivery.is_unstoppable = True
-        value = await pool.run(run_now if is_single else handler, job)
+        value = await pool.run(handler, job)
         # A plain function around a coroutine function only makes the coroutine.
         return await value if inspect.isawaitable(value) else value
 

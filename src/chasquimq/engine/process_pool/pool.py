@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -180,8 +179,7 @@ class CallLine:
         self._context = context
 
     def open(self) -> None:
-        """The child has the call: its run begins, and it gets to know if its lease is lost."""
-        self._delivery.started_ns = time.monotonic_ns()
+        """The child has the call, and gets to know from now on if its lease is lost."""
         self._context.enter_remote(self._delivery, self._send_lease_lost)
         if self._delivery.is_lease_lost:
             self._send_lease_lost()
