@@ -134,7 +134,7 @@ class Settlement:
         if self._keeps_results:
             self._complete_with(delivery, value)
             return
-        # What `put` does, without a call for each job.
+        # What `SettleLoop.put` does, without a call for each job; the two change together.
         acker = self._acker
         acker.ready.append(delivery)
         if not acker.is_awake:

@@ -144,10 +144,10 @@ class Shutdown:
         *,
         requeue: Requeue,
         upkeep: UpkeepLoops,
-        intake: Sequence[_Stoppable],
+        stop_first: Sequence[_Stoppable],
         history_recorder: HistoryRecorder | None,
     ) -> None:
-        """`intake` is what stops first: all that reads, or charges what was read."""
+        """`stop_first`: loops that the drain does not need, as the reader; in their order."""
         self._loop = asyncio.get_running_loop()
         self._store = store
         self._in_flight = in_flight
@@ -157,7 +157,7 @@ class Shutdown:
         self._lease = lease
         self._requeue = requeue
         self._upkeep = upkeep
-        self._intake = intake
+        self._stop_first = stop_first
         self._history_recorder = history_recorder
         self._subject = supervisor.subject
         self._is_over = False
@@ -192,7 +192,7 @@ class Shutdown:
         await self._within(self._patience(limit(_LEAVE_S)), self._leave())
 
     async def _stop_reading(self, limit_s: Callable[[], float]) -> None:
-        for part in (*self._intake, self._upkeep):
+        for part in (*self._stop_first, self._upkeep):
             part.stop()
         await self._within(limit_s, self._end_reading())
         unstarted = self._in_flight.take_all()

@@ -1,4 +1,8 @@
-"""Holds what a caller asks for one job, and turns it into checked values of the model."""
+"""Holds what a caller asks for one job, and turns it into checked values of the model.
+
+Keywords that mean nothing are refused here too, for jobs and for groups of settings, with the
+nearest that means something.
+"""
 
 from __future__ import annotations
 

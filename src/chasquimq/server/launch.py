@@ -1,4 +1,7 @@
-"""Finds a server program and starts it: on its own, or tied to the life of this process."""
+"""Finds a server program and starts it: on its own, or as `SessionServer`, with this process.
+
+A session server ends with its process, and can be started again on the same data.
+"""
 
 from __future__ import annotations
 

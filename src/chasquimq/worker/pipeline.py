@@ -309,7 +309,7 @@ class ConsumerPipeline:
         return Shutdown(
             self.store, self.in_flight, self.supervisor, self.settlement, self.runners, self.lease,
             requeue=self._requeue, upkeep=self.upkeep,
-            intake=(self.reader, self._delivery_counts, self._requeuer, self._clock_sync),
+            stop_first=(self.reader, self._delivery_counts, self._requeuer, self._clock_sync),
             history_recorder=self._history_recorder,
         )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Runs a worker session, from the first connection to the last outcome, and reports its health.
 
-Asked to stop once, a worker lets its running jobs end; asked twice, it gives them back.
+How it stops is in `engine.shutdown`; this module decides when, and what the worker says of itself.
 """
 
 from __future__ import annotations

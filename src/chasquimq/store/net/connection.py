@@ -1,7 +1,8 @@
 """Sends requests in order and matches replies in order on one open connection, with deadlines.
 
 The client library dials, does TLS and AUTH; then this protocol takes the transport over, because
-parsing replies straight from the socket costs a tenth of going through the library.
+parsing replies straight from the socket costs a tenth of going through the library. With it come
+the clock of the server that it leads to, and a reply that gathers those of several pieces.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tracks writes that the server has not confirmed yet, and answers their callers."""
+"""Tracks writes that the server has not confirmed yet, and answers their callers.
+
+It bounds the bytes that wait for an answer, and builds the error of a call that gets none.
+"""
 
 from __future__ import annotations
 
