@@ -99,7 +99,7 @@ class SteppedWorker:
     def ending_ids(self) -> set[bytes]:
         """Entries whose runs ended here, and whose ends the server has not confirmed."""
         loops = self.pipeline.settlement.loops
-        return {move.entry_id for loop in loops for move in (*loop._under_way, *loop._ready)}
+        return {move.entry_id for loop in loops for move in (*loop._under_way, *loop.ready)}
 
     async def uncharge(self) -> None:
         await self.pipeline._delivery_counts.run_once()

@@ -58,7 +58,7 @@ class Working(Stage):
         failing = {
             move.entry_id
             for loop in (settlement.retrier, settlement.burier)
-            for move in (*loop._under_way, *loop._ready)
+            for move in (*loop._under_way, *loop.ready)
         }
         return {one for one in failing & owners.keys() if owners[one] != worker.consumer}
 
@@ -127,4 +127,4 @@ class Working(Stage):
 
 def _completions(worker: SteppedWorker) -> list:
     acker, *_ = worker.pipeline.settlement.loops
-    return [move.delivery for move in (*acker._under_way, *acker._ready)]
+    return [move.delivery for move in (*acker._under_way, *acker.ready)]
