@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from chasquimq.errors import ConnectionLost, KindRefused, SettingsError
+from chasquimq.errors import KindRefused, SettingsError
 from chasquimq.model.job_options import whole_number
 from chasquimq.model.snapshot import JobState
 from chasquimq.settings import true_or_false
@@ -15,29 +14,12 @@ from chasquimq.store.drain import Cancelled, DelayedQuery, Drained, DrainStore
 from chasquimq.store.inspect.find_job import FinderStore
 from chasquimq.store.inspect.pages import ReadStore
 from chasquimq.store.inspect.queue import Counts, InspectorStore
+from chasquimq.store.net.errors import changes_nothing
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.results import Leftovers, ResultStore
 from chasquimq.wire.keys import check_job_id, check_job_ids
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def changes_nothing(
-    question: Callable[P, Coroutine[Any, Any, T]],
-) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Let a question that gets no answer say that nothing was done, whatever was sent."""
-
-    @wraps(question)
-    async def asked(*args: P.args, **more: P.kwargs) -> T:
-        try:
-            return await question(*args, **more)
-        except ConnectionLost as error:
-            error.outcome = "not_done"
-            raise
-
-    return asked
 
 
 @changes_nothing

@@ -16,9 +16,9 @@ from chasquimq.errors import (
     SettingsError,
 )
 from chasquimq.model.job_options import whole_number
-from chasquimq.queue.control import changes_nothing
 from chasquimq.store.dlq import DeadLetterStore, DlqQuery, Edit, Imported, Replayed, buried_ms
 from chasquimq.store.inspect.pages import ReadStore
+from chasquimq.store.net.errors import changes_nothing
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.wire.keys import check_job_name, check_many
 from chasquimq.wire.outcome import open_envelope

@@ -10,7 +10,6 @@ from chasquimq.errors import DecodeError, KindRefused, PreconditionFailed, Setti
 from chasquimq.job import Job
 from chasquimq.model.job_options import JobOptions, whole_number
 from chasquimq.model.schedule import Cron, Every, MissedFires, Pattern
-from chasquimq.queue.control import changes_nothing
 from chasquimq.repeat import (
     MissedFiresPolicy,
     QuarantinedRepeatable,
@@ -18,7 +17,7 @@ from chasquimq.repeat import (
     RepeatPattern,
 )
 from chasquimq.store.inspect.pages import ReadStore
-from chasquimq.store.net.errors import about
+from chasquimq.store.net.errors import about, changes_nothing
 from chasquimq.store.net.reconnect import Deadline
 from chasquimq.store.producer.store import ProducerStore
 from chasquimq.store.repeatables import ListedSpec, RepeatStore

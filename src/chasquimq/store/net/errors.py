@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from chasquimq.errors import (
@@ -24,6 +25,9 @@ from chasquimq.store.net.address import shown_server, tls_file_fault, url_of
 if TYPE_CHECKING:
     from chasquimq.server.finder import Found
     from chasquimq.settings import ConnectionSettings
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Action(Enum):
@@ -292,3 +296,19 @@ def _cause(error: BaseException) -> str:
     silence = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
     text = str(error).strip() or silence
     return text.rstrip(".").splitlines()[0]
+
+
+def changes_nothing(
+    question: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let a question that gets no answer say that nothing was done, whatever was sent."""
+
+    @wraps(question)
+    async def asked(*args: P.args, **more: P.kwargs) -> T:
+        try:
+            return await question(*args, **more)
+        except ConnectionLost as error:
+            error.outcome = "not_done"
+            raise
+
+    return asked
