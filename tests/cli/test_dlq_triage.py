@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from chasquimq.errors import SettingsError
 from support.command import ESCAPES
 from support.made_lake import append
 from support.waiting import eventually
@@ -233,6 +234,25 @@ async def test_an_edit_in_a_program_changes_jobs_and_leaves_what_it_refuses(queu
     assert (replayed.replayed, replayed.skipped, len(replayed.job_ids)) == (3, 1, 3)
     assert await data_of_waiting(queue, raw) == [0, 10, 30]
     await eventually(lambda: raw("XLEN", raw.keys.dlq))
+
+
+async def test_an_edit_that_returns_nothing_is_refused_and_its_job_keeps_its_data(
+    queue, grave, raw
+):
+    await grave(("mail", {"price": 10}))
+
+    with pytest.raises(SettingsError, match="returns the new data, got None; return it"):
+        await queue.replay_dlq(1, edit=lambda data: data.update(price=20))
+
+    assert await raw("XLEN", raw.keys.dlq) == 1
+    assert await queue.replay_dlq(1) == 1
+    assert await data_of_waiting(queue, raw) == [{"price": 10}]
+
+
+async def test_a_job_without_data_may_be_edited_to_have_none(queue, grave, raw):
+    await grave(("mail", None))
+
+    assert await queue.replay_dlq(1, edit=lambda data: data) == 1
 
 
 async def test_what_a_change_makes_too_large_stays(queue, queue_name, grave, raw, chasqui):

@@ -378,12 +378,12 @@ def with_field_hints(kind: type[Kind]) -> type[Kind]:
     names = inspect.get_annotations(kind).keys()
 
     @wraps(init)
-    def checked(self: Kind, *args: Any, **values: Any) -> None:
+    def __init__(self: Kind, *args: Any, **values: Any) -> None:  # noqa: N807 - it is one
         for name in values.keys() - names:
             raise TypeError(f"{kind.__name__} takes no argument {name!r}; {_nearest(kind, name)}")
         init(self, *args, **values)
 
-    type.__setattr__(kind, "__init__", checked)
+    type.__setattr__(kind, "__init__", __init__)
     return kind
 
 

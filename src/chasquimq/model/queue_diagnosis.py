@@ -206,7 +206,8 @@ def _live_workers(facts: QueueFacts, lease_ms: int) -> Diagnosis:
     if alive or not ready:
         return ok("workers", f"{len(alive)} alive, {ready:,} jobs ready{given_back}")
     group = facts.snapshot.group
-    found = f"{ready:,} jobs are ready{given_back}, and no worker of {group!r} is alive"
+    are = "1 job is" if ready == 1 else f"{ready:,} jobs are"
+    found = f"{are} ready{given_back}, and no worker of {group!r} is alive"
     return error("workers", found, "start a worker")
 
 
@@ -227,7 +228,7 @@ def _dead_workers(facts: QueueFacts, lease_ms: int) -> Iterator[Diagnosis]:
     for one in facts.workers:
         if one.pending and one.state(lease_ms) == "dead":
             silent = f"silent for {one.silent_ms // 1000:,} s"
-            found = f"{_worker_text(one)} holds {one.pending:,} jobs, {silent}"
+            found = f"{_worker_text(one)} holds {one.pending:,} {'job' if one.pending == 1 else 'jobs'}, {silent}"
             remedy = "a running worker takes them over within its lease; start one"
             yield warning("dead worker", found, remedy)
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from chasquimq.errors import (
     EditRefused,
     EncodeError,
+    KindRefused,
     LimitExceeded,
     PayloadTooLarge,
     SettingsError,
@@ -106,10 +107,15 @@ class Dlq:
 
     def _edit_of(self, edit: Callable[[Any], Any]) -> Edit:
         most = self._payload_bytes_max
+        may_return_none = getattr(edit, "may_return_none", False)
 
         def edited(payload: bytes) -> bytes:
+            before = decode_payload(payload)
+            after = edit(before)
+            if after is None and before is not None and not may_return_none:
+                raise _no_data()
             try:
-                changed = encode_payload(edit(decode_payload(payload)))
+                changed = encode_payload(after)
             except EncodeError as error:
                 raise EditRefused(str(error)) from error
             if len(changed) > most:
@@ -117,6 +123,12 @@ class Dlq:
             return changed
 
         return edited
+
+
+def _no_data() -> SettingsError:
+    """An edit that changes the data in place and forgets to return it would lose it."""
+    hint = "return it, as `lambda data: data | {'price': 20}` does; the job stays in the DLQ"
+    return KindRefused("edit", None, "a function that returns the new data", hint=hint)
 
 
 def _letter(entry: DlqEntry) -> DeadLetter:

@@ -36,17 +36,17 @@ def test_what_the_server_says_keeps_its_code():
 
 
 @pytest.fixture
-def server(start_server, tmp_path):
+def durable_server(start_server, tmp_path):
     """Starts a server that keeps its data, on a port of its own; asked again, on the same."""
     return lambda port=0: start_server(port=port, aof="always", directory=tmp_path / "data")
 
 
 @pytest.mark.timeout(360)
 async def test_a_pipeline_goes_on_after_its_server_was_away_and_ends_while_it_is(
-    server, spark, settings, queue_name, caplog
+    durable_server, spark, settings, queue_name, caplog
 ):
     stop, reports, runs = threading.Event(), [], []
-    first = server()
+    first = durable_server()
     url = first.url
     feed = HistoryFeed(url, queue_name)
     feed.attempts(30)
@@ -62,7 +62,7 @@ async def test_a_pipeline_goes_on_after_its_server_was_away_and_ends_while_it_is
         feed.close()
         first.stop()
         await eventually(lambda: "the pipeline waits" in caplog.text, within_s=60)
-        second = server(urlsplit(url).port)
+        second = durable_server(urlsplit(url).port)
         feed.attempts(20)
         await eventually(lambda: sum(one.rows for one in reports) == 50, within_s=60)
         feed.close()

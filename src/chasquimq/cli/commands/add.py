@@ -38,6 +38,8 @@ T = TypeVar("T")
 MAX_DELAY = "30d"
 # How long each question about similar queues may take; a busy server has millions of keys.
 _HINT_S_MAX = 2.0
+# A slip of a finger or two; less is another queue with a name of the same pattern.
+_ALIKE_MIN = 0.8
 
 
 @click.command()
@@ -118,7 +120,9 @@ async def _add(
 async def _similar_queues(seen: Visit, queue: str) -> list[str]:
     """The other queues with names like this one, of all servers that answer."""
     names = await _for_hint(seen.inspector.queues(on_missed=lambda _: None))
-    return get_close_matches(queue, [name for name in names or () if name != queue])
+    return get_close_matches(
+        queue, [name for name in names or () if name != queue], cutoff=_ALIKE_MIN
+    )
 
 
 async def _for_hint(question: Coroutine[Any, Any, T]) -> T | None:

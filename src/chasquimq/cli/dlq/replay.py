@@ -142,6 +142,9 @@ class Example(NamedTuple):
 class Edits:
     """Makes the changes in each job, and remembers which did not fit and what a few became."""
 
+    # A user may set the data of a job to null by name; a function forgets to return.
+    may_return_none = True
+
     def __init__(self, patches: Sequence[Patch]) -> None:
         self._patches = patches
         self.reasons: Counter[str] = Counter()
