@@ -44,6 +44,7 @@ which exit code a command ends that it stops.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import ClassVar, Final, Literal
 
 Outcome = Literal["unknown", "not_done"]
@@ -280,11 +281,22 @@ class ResultExpired(JobError, TimeoutError):
 
 
 class RetryLater(JobError):
-    """Raise it in a handler to run the same attempt again after `delay_ms`."""
+    """Raise it in a handler to run the same attempt again after `delay_ms`, or a `timedelta`.
 
-    def __init__(self, delay_ms: int, reason: str = "") -> None:
+    What is neither counts as a failure of the run, whose error says so.
+    """
+
+    def __init__(self, delay_ms: int | timedelta, reason: str = "") -> None:
+        if isinstance(delay_ms, timedelta):
+            delay_ms = delay_ms // timedelta(milliseconds=1)
         self.delay_ms = delay_ms
-        super().__init__(reason or f"run again in {delay_ms} ms")
+        super().__init__(reason or _wait_text(delay_ms))
+
+
+def _wait_text(delay_ms: object) -> str:
+    if isinstance(delay_ms, int | float):
+        return f"run again in {delay_ms} ms"
+    return f"RetryLater must be given milliseconds or a timedelta, got {delay_ms!r}"
 
 
 class SparkFailed(ChasquiError, RuntimeError):

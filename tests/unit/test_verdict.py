@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -147,6 +148,8 @@ def test_every_other_error_is_a_failure_like_any(error):
         (float("inf"), 2**52),
         (2**60, 2**52),
         (10**400, 2**52),
+        (timedelta(seconds=60), 60_000),
+        (timedelta(seconds=-1), 0),
     ],
     ids=lambda value: repr(value)[:20],
 )
@@ -165,6 +168,13 @@ def test_only_a_failure_without_backoff_need_not_wait(after_ms, spent, is_needle
 @pytest.mark.parametrize("asked_ms", [float("nan"), None, "5"], ids=repr)
 def test_a_wait_that_is_no_time_is_a_failure(asked_ms):
     assert verdict(delivery(), RetryLater(asked_ms)) == Retry(100, 1)
+
+
+@pytest.mark.parametrize("asked", [None, "60", [1]], ids=repr)
+def test_a_wait_of_another_kind_says_what_it_must_be(asked):
+    said = describe(RetryLater(asked)).message
+
+    assert said == f"RetryLater must be given milliseconds or a timedelta, got {asked!r}"
 
 
 def test_no_wait_is_longer_than_the_clock_can_tell():
