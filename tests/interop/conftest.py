@@ -36,6 +36,12 @@ def original_python() -> Path:
         return pytest.fail(f"the original 1.3.0 must be there to compare with: it {missing}")
 
 
+@pytest.fixture(autouse=True)
+def path_of_their_own(monkeypatch):
+    """A Spark session of this process leaves our sources in PYTHONPATH; theirs are not there."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
 @pytest.fixture(scope="session", params=ORIGINAL_KINDS, ids=lambda kind: kind.label)
 def shared_url(request) -> str:
     """A server for both; the original reaches it by TCP only."""

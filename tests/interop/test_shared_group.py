@@ -166,8 +166,7 @@ def plan_by(original_python, shared_queue, shared_url, queue_name):
             await shared_queue.upsert_repeatable_job("tick", 1, repeat=every, limit=WINDOWS)
             return
         command = [original_python, "-c", PLAN, shared_url, queue_name]
-        # A Spark session of this process leaves our sources in PYTHONPATH.
-        await asyncio.to_thread(subprocess.run, command, check=True, timeout=WAIT_S_MAX, env={})
+        await asyncio.to_thread(subprocess.run, command, check=True, timeout=WAIT_S_MAX)
 
     return plan
 
