@@ -43,6 +43,7 @@ which exit code a command ends that it stops.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar, Final, Literal
@@ -294,7 +295,8 @@ class RetryLater(JobError):
 
 
 def _wait_text(delay_ms: object) -> str:
-    if isinstance(delay_ms, int | float):
+    is_nan = isinstance(delay_ms, float) and math.isnan(delay_ms)
+    if isinstance(delay_ms, int | float) and not is_nan:
         return f"run again in {delay_ms} ms"
     return f"RetryLater must be given milliseconds or a timedelta, got {delay_ms!r}"
 

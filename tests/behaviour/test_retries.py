@@ -509,7 +509,8 @@ async def test_a_wait_that_is_no_time_counts_as_a_failure(queue, raw, running_wo
     await queue.add("odd", 1, attempts=2)
 
     (fields,) = await dead(raw)
-    assert fields[b"error"] == f"RetryLater: run again in {delay} ms".encode()
+    rule = "RetryLater must be given milliseconds or a timedelta"
+    assert fields[b"error"] == f"RetryLater: {rule}, got {delay!r}".encode()
     assert fields[b"attempt"] == b"2"
 
 
