@@ -65,7 +65,7 @@ def test_every_line_fits_eighty_columns(piped):
     assert too_wide == []
 
 
-def test_the_report_names_pace_jobs_graves_and_next_steps(piped):
+def test_the_report_names_pace_jobs_dlq_and_next_steps(piped):
     text = piped.stdout.decode()
 
     assert re.search(r"ran +20,000 jobs in [\d.]+ s: [\d,]+ jobs/s, 240 retries", text)

@@ -111,7 +111,7 @@ async def test_a_take_over_whose_answer_was_lost_goes_back_with_what_was_spent(
     await take("me")
 
     # Nothing of that answer is held here.
-    unheard = Requeue(await consumer("me"), InFlight(1, ReadSettings()), Counters())
+    unheard = Requeue(await consumer("me"), InFlight(1, ReadSettings(), lambda _: 25), Counters())
     await unheard.requeue_unseen()
 
     assert set((await owners(raw)).values()) == {(b"returned", deliveries)}

@@ -82,7 +82,7 @@ async def deliveries(queue, raw, high, me):
 
 @pytest.fixture
 async def settlement(me, deliveries, results) -> Settlement:
-    in_flight = InFlight(10, ReadSettings())
+    in_flight = InFlight(10, ReadSettings(), lambda _: 25)
     for delivery in deliveries:
         in_flight.admit([delivery])
         delivery.started_ns = 1

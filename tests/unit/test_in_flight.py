@@ -18,7 +18,7 @@ def holding():
     """Holdings with so many waiting and running, of a worker that has just begun."""
 
     def make(concurrency: int, *, waiting: int = 0, running: int = 0, **read) -> InFlight:
-        in_flight = InFlight(concurrency, ReadSettings(**read))
+        in_flight = InFlight(concurrency, ReadSettings(**read), lambda _: 25)
         in_flight.admit([delivery(at) for at in range(waiting)])
         in_flight.running_count = running
         return in_flight

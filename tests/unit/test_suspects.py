@@ -15,7 +15,7 @@ SECOND_NS = 1_000_000_000
 
 @pytest.fixture
 def suspects() -> Suspects:
-    return Suspects(lambda one: one.max_attempts(3))
+    return Suspects(lambda _: 3)
 
 
 def suspect(at: int, *, earlier: int = 1, waited_s: float = 0.0) -> Delivery:

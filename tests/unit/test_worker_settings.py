@@ -227,6 +227,14 @@ def test_keywords_of_a_queue_say_what_its_producer_group_says_and_not_both(kind)
             "Worker takes no argument 'max_atempts'; did you mean 'max_attempts'?",
         ),
         (
+            lambda: Worker("q", echo, max_retries=3),
+            "Worker takes no argument 'max_retries'; did you mean 'max_attempts'?",
+        ),
+        (
+            lambda: Queue("q", url="redis://127.0.0.1"),
+            "Queue takes no argument 'url'; did you mean 'redis_url'?",
+        ),
+        (
             lambda: Queue("q", resnd=False),
             "Queue takes no argument 'resnd'; did you mean 'resend'?",
         ),

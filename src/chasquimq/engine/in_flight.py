@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from chasquimq.engine.delivery_count import Suspects
-from chasquimq.settings import MAX_ATTEMPTS
 
 if TYPE_CHECKING:
     from chasquimq.model.delivery import Delivery, RejectedEntry
@@ -46,7 +45,7 @@ class InFlight:
         self,
         concurrency: int,
         read: ReadSettings,
-        max_attempts_of: Callable[[Delivery], int] = lambda one: one.max_attempts(MAX_ATTEMPTS),
+        max_attempts_of: Callable[[Delivery], int],
     ) -> None:
         self.waiting: deque[Delivery] = deque()
         # Redelivered jobs; they take no room, because few of them run at once.

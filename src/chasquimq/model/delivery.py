@@ -97,12 +97,6 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     def was_redelivered(self) -> bool:
         return self.earlier > 0
 
-    def max_attempts(self, default: int) -> int:
-        """The job's own budget, or the worker's."""
-        if self.retry is None or self.retry.max_attempts is None:
-            return default
-        return self.retry.max_attempts
-
     def timeout_ms(self, default: int | None) -> int | None:
         """The job's own time limit, or the worker's."""
         own = self.extras.get("timeout_ms") if self.extras else None

@@ -372,6 +372,14 @@ def refuse_unknown(
         raise TypeError(f"{what.__name__} takes no argument {name!r}; {hint}")
 
 
+# What other queues call it, where the nearest name would mislead.
+_NAMES_ELSEWHERE = {
+    "max_retries": "max_attempts", "retries": "max_attempts", "max_tries": "max_attempts",
+    "url": "redis_url", "broker_url": "redis_url", "broker": "redis_url",
+    "time_limit": "timeout_ms", "timeout": "timeout_ms", "task_time_limit": "timeout_ms",
+}  # fmt: skip
+
+
 def with_field_hints(kind: type[Kind]) -> type[Kind]:
     """Let a dataclass refuse a keyword that is no field of it with the nearest that is one."""
     init: Callable[..., None] = kind.__init__
@@ -401,5 +409,7 @@ def _as_field(
 
 
 def _nearest(what: type, name: str) -> str:
-    near = difflib.get_close_matches(name, list(inspect.signature(what).parameters), n=1)
+    known = inspect.signature(what).parameters
+    elsewhere = _NAMES_ELSEWHERE.get(name, "")
+    near = [elsewhere] if elsewhere in known else difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else f"help({what.__name__}) lists them"

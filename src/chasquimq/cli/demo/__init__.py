@@ -128,7 +128,7 @@ async def _demonstrate(url: str, job_count: int) -> DemoReport:
             adding = await _add_all(queue, job_count, tally, advance_to)
         with _bar("running", job_count) as advance_to:
             running = await _run_all(url, tally, advance_to)
-        await tally.read_graves(queue)
+        await tally.read_dlq(queue)
         _refuse_losses(tally)
         with _bar("later", ADDED_COUNT) as advance_to:
             later = await demonstrate_later(queue, url, advance_to)
@@ -167,7 +167,7 @@ async def _run_all(url: str, tally: DemoCounts, advance_to: Advance) -> Throughp
 
 
 def _refuse_losses(tally: DemoCounts) -> None:
-    lost_count = tally.added.total() - tally.completed.total() - tally.graves.total()
+    lost_count = tally.added.total() - tally.completed.total() - tally.dead_groups.total()
     if lost_count:
         raise StoreError(f"every job must be completed or dead, {lost_count} are neither")
 

@@ -68,7 +68,7 @@ def print_report(report: DemoReport) -> None:
     click.echo("\nWhat became of the jobs")
     emit_numbers(_rows_by_name(report.tally))
     click.echo("\nWhat went to the DLQ, and why")
-    emit_numbers(_graves(report.tally))
+    emit_numbers(_dead_groups(report.tally))
     click.echo("\nAnd then, with a second worker")
     emit_pairs([*_later_pairs(report.later), ("killed", _takeover_text(report.takeover))])
 
@@ -80,7 +80,7 @@ def report_facts(report: DemoReport) -> dict[str, Any]:
         "adding": _pace_facts(report.adding),
         "running": _pace_facts(report.running),
         "by_name": _counts_by_name(report.tally),
-        "dlq": _graves(report.tally),
+        "dlq": _dead_groups(report.tally),
         **_later_facts(report.later),
         "killed": {
             "taken_over": report.takeover.tally.completed.total(),
@@ -170,8 +170,8 @@ def _rows_by_name(tally: DemoCounts) -> list[dict[str, Any]]:
     return [*rows, total]
 
 
-def _graves(tally: DemoCounts) -> list[dict[str, Any]]:
-    return [{"jobs": count, **grave._asdict()} for grave, count in tally.graves.most_common()]
+def _dead_groups(tally: DemoCounts) -> list[dict[str, Any]]:
+    return [{"jobs": count, **group._asdict()} for group, count in tally.dead_groups.most_common()]
 
 
 def emit_numbers(rows: list[dict[str, Any]]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PEEK_JOBS = 1_000
 
 
-class Grave(NamedTuple):
+class DeadGroup(NamedTuple):
     """What jobs in the DLQ have in common."""
 
     name: str
@@ -40,7 +40,7 @@ class DemoCounts:
         self.completed: Counter[str] = Counter()
         self.retried: Counter[str] = Counter()
         self.dead: Counter[str] = Counter()
-        self.graves: Counter[Grave] = Counter()
+        self.dead_groups: Counter[DeadGroup] = Counter()
         self.last_end_s = 0.0
 
     @property
@@ -60,12 +60,14 @@ class DemoCounts:
         self.dead[job.name] += 1
         self.last_end_s = time.perf_counter()
 
-    async def read_graves(self, queue: Queue) -> None:
+    async def read_dlq(self, queue: Queue) -> None:
         """Walk the whole DLQ, page by page; nothing moves."""
         after: str | None = None
         while letters := await queue.peek_dlq(PEEK_JOBS, after=after):
             for letter in letters:
-                self.graves[Grave(letter["name"], letter["reason"], letter["error"] or "")] += 1
+                self.dead_groups[
+                    DeadGroup(letter["name"], letter["reason"], letter["error"] or "")
+                ] += 1
             after = letters[-1]["dlq_id"]
 
 
